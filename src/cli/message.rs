@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::naming::{message_found, peer_found};
+use super::naming::{message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::{Context, delivery, message_view};
 use crate::client::{Client, encode, with_query};
@@ -21,7 +21,7 @@ const LIST: Listing = Listing {
     columns: &[
         Column::id("MESSAGE", "id").rank(3),
         Column::time("TIME", "timestamp").rank(1),
-        Column::id("FROM", "from_peer"),
+        Column::name("FROM", "from"),
         Column::text("TYPE", "type").rank(2),
         Column::state("STATE", "state").rank(4),
         Column::text("TEXT", "text"),
@@ -196,7 +196,10 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 ("cursor", cursor.as_deref()),
             ];
             let path = with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query);
-            let page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
+            let mut page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
+            if !context.json {
+                name_senders(&client, &mut page).await;
+            }
             LIST.print(context, &page)?;
         }
         MessageCommand::Ack { peer, ids } => {
@@ -224,6 +227,15 @@ fn name_both_ends(page: &mut Value) {
         for (end, name, id) in [("from", "from_name", "from_peer"), ("to", "to_name", "to_peer")] {
             message[end] = message.get(name).or(message.get(id)).cloned().unwrap_or_default();
         }
+    }
+}
+
+/// Gives each message of an inbox `from`: the name of who wrote it, or the id of who is no peer.
+async fn name_senders(client: &Client, page: &mut Value) {
+    let names = peer_names(client, "peer_id").await;
+    for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
+        let id = output::cell(message, "from_peer");
+        message["from"] = names.get(&id).cloned().unwrap_or(id).into();
     }
 }
 

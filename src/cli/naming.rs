@@ -1,5 +1,6 @@
 //! What to say of a name that nothing has, or that several have: which names are near it, and who is meant.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use http::StatusCode;
@@ -25,6 +26,13 @@ impl AdvisedError {
     pub(super) fn new(source: ClientError, advice: &str) -> Self {
         Self { text: format!("{}; {advice}", visible(&source.to_string())), source }
     }
+}
+
+/// The names of the peers by this member of theirs, for lists. Empty where the daemon does not tell: a list shows ids then.
+pub(super) async fn peer_names(client: &Client, key: &str) -> HashMap<String, String> {
+    let page: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
+    let named = items(&page, "peers").iter().filter(|peer| peer[key].is_string());
+    named.map(|peer| (cell(peer, key), cell(peer, "display_name"))).collect()
 }
 
 /// What a request for the peer `name` gave, or an error that says who may be meant.

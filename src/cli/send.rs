@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::naming::{AdvisedError, is_about_a_name};
 use super::{Context, agent, output, task};
+use crate::client::{Client, ClientError, encode};
 
 /// Examples for the help.
 pub(super) const EXAMPLES: &str = "Examples:\n  svc send --agent reviewer 'look at the last commit'\n  \
@@ -66,9 +68,12 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
             body[name] = value.into();
         }
     }
-    let sent = context.client()?.post("/v1/send_message", &body).await;
+    let client = context.client()?;
     let instance = body["instance"].as_str();
-    let sent: Value = sent.map_err(|error| agent::unread(context, instance, error))?;
+    let sent: Value = match client.post("/v1/send_message", &body).await {
+        Ok(sent) => sent,
+        Err(error) => return Err(unsent(context, &client, instance, error).await),
+    };
     if args.is_async {
         if context.json {
             output::json(&sent)?;
@@ -78,4 +83,23 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
+}
+
+/// Why the work was not sent. To somebody who is a peer and no agent that takes work, `svc tell` writes.
+async fn unsent(
+    context: &Context,
+    client: &Client,
+    instance: Option<&str>,
+    error: ClientError,
+) -> anyhow::Error {
+    if let Some(name) = instance
+        && error.problem().is_some_and(is_about_a_name)
+        && client.get::<Value>(&format!("/v1/peers/{}", encode(name))).await.is_ok()
+    {
+        let name = output::visible(name);
+        let advice =
+            format!("{name} is a peer that takes no work: `svc tell {name} TEXT` writes to it");
+        return AdvisedError::new(error, &advice).into();
+    }
+    agent::unread(context, instance, error)
 }

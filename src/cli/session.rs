@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::agent;
-use super::naming::{AdvisedError, peer_found};
+use super::naming::{AdvisedError, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::tools::structured;
 use crate::client::{Client, ClientError, encode, with_query};
@@ -18,7 +18,8 @@ const LIST: Listing = Listing {
     items: "sessions",
     columns: &[
         Column::name("SESSION", "session_id"),
-        Column::text("CLIENT", "client"),
+        Column::name("NAME", "name"),
+        Column::text("CLIENT", "client").rank(6),
         Column::path("PROJECT", "project").rank(2),
         Column::text("SOURCE", "source").rank(5),
         Column::number("TOOLS", "tool_calls").rank(4),
@@ -138,7 +139,10 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 ("limit", limit.as_deref()),
                 ("cursor", cursor.as_deref()),
             ];
-            let page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
+            let mut page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
+            if !context.json {
+                name_sessions(&client, &mut page).await;
+            }
             LIST.print(context, &page)?;
         }
         SessionCommand::Send { key, message, timeout, notify, steer, idempotency_key } => {
@@ -216,6 +220,16 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives each session whose peer is known the peer's name.
+async fn name_sessions(client: &Client, page: &mut Value) {
+    let names = peer_names(client, "session_id").await;
+    for session in page.get_mut("sessions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(name) = names.get(&output::cell(session, "session_id")) {
+            session["name"] = name.as_str().into();
+        }
+    }
 }
 
 /// Whether nothing has the name that was asked for.

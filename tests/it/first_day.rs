@@ -47,6 +47,51 @@ fn open_questions_are_told_from_others_on_a_narrow_screen() {
 }
 
 #[test]
+fn a_narrow_screen_shows_who_wrote_to_whom_and_whose_a_session_is() {
+    let d = Daemon::start();
+    let session = "5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";
+    let member = |name: &str, session: &str| {
+        let body = json!({ "display_name": name, "backend": "claude-code", "session_id": session });
+        register(&d, &body);
+    };
+    member("claude-code@web", session);
+    member("codex@api", "019b2d1e");
+    let start = json!({ "session_id": session, "cwd": "/work" });
+    let params = json!({ "name": "start_session", "arguments": start });
+    d.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }))
+        .ok(200);
+    let args = ["message", "send", "claude-code@web", "--from", "codex@api"];
+    svc(&d.home, &[&args[..], &["the orders API returns cents from now on"]].concat()).ok();
+    for columns in ["60", "100"] {
+        let shown = |args: &[&str]| with(&d.home, &[("COLUMNS", columns)], args);
+        let list = shown(&["message", "list"]);
+        for words in ["STATE", "claude-code", "codex@api", "the orders"] {
+            assert!(list.ok().contains(words), "{columns}: {words}: {list:?}");
+        }
+        let inbox = shown(&["message", "inbox", "claude-code@web"]);
+        assert!(inbox.ok().contains("codex@api"), "{columns}: {inbox:?}");
+        assert!(!inbox.stdout.contains("peer_") && inbox.stdout.contains("the orders API"));
+        let sessions = shown(&["session", "list"]);
+        assert!(sessions.ok().contains("claude-code@web"), "{columns}: {sessions:?}");
+        assert!(sessions.stdout.contains("5f0c2d1e"), "{columns}: {sessions:?}");
+    }
+}
+
+#[test]
+fn work_for_a_peer_that_takes_none_is_told_of_tell() {
+    let d = Daemon::start();
+    register(&d, &json!({ "display_name": "codex@api", "backend": "codex", "session_id": "s-1" }));
+    for (args, code) in
+        [(&["send", "codex@api", "hi"][..], 2), (&["send", "--agent", "codex@api", "hi"], 1)]
+    {
+        let ran = svc(&d.home, args);
+        assert!(ran.code == Some(code) && ran.stderr.contains("svc tell "), "{args:?}: {ran:?}");
+    }
+    let nobody = svc(&d.home, &["send", "--agent", "nobody", "hi"]);
+    assert!(nobody.code == Some(1) && !nobody.stderr.contains("svc tell"), "{nobody:?}");
+}
+
+#[test]
 fn sessions_of_a_tree_have_their_names_on_a_narrow_screen() {
     let d = Daemon::start();
     let session = "5f0c2d1e-9a6b-4a6b-8f4e-b43996ebb001";

@@ -91,8 +91,7 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     let ran =
         command.output().await.with_context(|| format!("cannot run {}", program.display()))?;
     if !ran.status.success() {
-        let errors = String::from_utf8_lossy(&ran.stderr);
-        bail!("{}", errors.trim().trim_start_matches("error: "));
+        bail!("{}", why(&String::from_utf8_lossy(&ran.stderr)));
     }
     let was_started = serde_json::from_slice::<Value>(&ran.stdout)
         .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
@@ -104,6 +103,14 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     } else {
         EnsuredDaemon::AlreadyRunning(daemon)
     })
+}
+
+/// Why `svc start --json` failed: the detail of the error, which is its last line.
+fn why(errors: &str) -> String {
+    let last = errors.trim().lines().last().unwrap_or_default();
+    let error: Option<Value> = serde_json::from_str(last).ok();
+    let detail = error.as_ref().and_then(|error| error["detail"].as_str());
+    detail.unwrap_or(errors.trim()).to_owned()
 }
 
 /// A daemon that was started and may not answer yet.
