@@ -122,6 +122,16 @@ impl FlagSources {
 }
 
 impl PlannedSource {
+    /// The server as its file named it.
+    fn as_found(&self) -> FoundSource {
+        FoundSource {
+            name: self.name.clone(),
+            entry: self.entry.clone(),
+            warnings: self.warnings.clone(),
+            written: self.written.clone(),
+        }
+    }
+
     /// Where its secrets go; `None` if it cannot be used.
     pub fn secret_destination(&self) -> Option<SecretDestination> {
         let file = (!self.is_own).then_some(self.from.as_str());
@@ -146,6 +156,12 @@ impl SourcePlan {
 impl SourceFiles {
     /// The servers for callers of `folder`; without one no project's file counts.
     pub fn plan(&self, folder: Option<&Path>) -> SourcePlan {
+        self.plan_after(folder, &SourcePlan::default())
+    }
+
+    /// The same, for one who knows the plan `before`: what one of the person's own files named stays while the file cannot be
+    /// read. A project's file has to be approved as it is, so nothing of it stays.
+    pub fn plan_after(&self, folder: Option<&Path>, before: &SourcePlan) -> SourcePlan {
         let mut problems = Vec::new();
         let choices = SourceChoices::load(&self.home).unwrap_or_else(|error| {
             let path = SourceChoices::file(&self.home);
@@ -158,31 +174,18 @@ impl SourceFiles {
             if let Some(folder) = folder {
                 layers.extend(project_layers(folder, &choices, &mut problems));
             }
-            layers.extend(self.config_layer(&mut problems));
+            layers.push(self.config_layer(before, &mut problems));
             layers.extend(self.plugin_layers(&mut problems));
-            layers.extend(self.import_layers(&mut problems));
+            layers.extend(self.import_layers(before, &mut problems));
         }
         SourcePlan { sources: in_order(layers, &choices), problems }
     }
 
-    fn config_layer(&self, problems: &mut Vec<String>) -> Option<Layer> {
+    fn config_layer(&self, before: &SourcePlan, problems: &mut Vec<String>) -> Layer {
         let from = self.config_file.display().to_string();
         match FileConfig::load(&self.config_file) {
-            Ok(file) => {
-                let found = SourceDocument::of_config(file.source_entries()).0;
-                Some(Layer {
-                    from,
-                    project: None,
-                    folder: None,
-                    is_approved: true,
-                    is_own: true,
-                    found,
-                })
-            }
-            Err(error) => {
-                problems.push(error.to_string());
-                None
-            }
+            Ok(file) => Layer::own(from, SourceDocument::of_config(file.source_entries()).0),
+            Err(error) => Layer::kept(from, before, error.to_string(), problems),
         }
     }
 
@@ -212,32 +215,45 @@ impl SourceFiles {
 
 impl SourceFiles {
     /// The client that is named first is the weakest.
-    fn import_layers(&self, problems: &mut Vec<String>) -> Vec<Layer> {
+    fn import_layers(&self, before: &SourcePlan, problems: &mut Vec<String>) -> Vec<Layer> {
         let layers = self.imports.iter().rev().filter_map(|file| {
             let from = file.path().display().to_string();
-            match file.found()? {
-                Ok(found) => Some(Layer {
-                    from,
-                    project: None,
-                    folder: None,
-                    is_approved: true,
-                    is_own: true,
-                    found,
-                }),
+            Some(match file.found()? {
+                Ok(found) => Layer::own(from, found),
                 Err(problem) => {
-                    problems.push(format!("{from} {problem}"));
-                    None
+                    let problem = format!("{from} {problem}");
+                    Layer::kept(from, before, problem, problems)
                 }
-            }
+            })
         });
         layers.collect()
     }
 }
 
 impl Layer {
-    fn of_flag(flag: &FlagSources) -> Self {
-        let (from, found) = (flag.from.clone(), flag.document.0.clone());
+    /// What one of the person's own files names.
+    fn own(from: String, found: Vec<FoundSource>) -> Self {
         Self { from, project: None, folder: None, is_approved: true, is_own: true, found }
+    }
+
+    /// What such a file named before, because it cannot be read now.
+    fn kept(
+        from: String,
+        before: &SourcePlan,
+        mut problem: String,
+        problems: &mut Vec<String>,
+    ) -> Self {
+        let named = before.sources.iter().filter(|source| source.is_own && source.from == from);
+        let found: Vec<_> = named.map(PlannedSource::as_found).collect();
+        if !found.is_empty() {
+            problem.push_str("; until then its servers stay as they were");
+        }
+        problems.push(problem);
+        Self::own(from, found)
+    }
+
+    fn of_flag(flag: &FlagSources) -> Self {
+        Self::own(flag.from.clone(), flag.document.0.clone())
     }
 }
 

@@ -36,12 +36,18 @@ impl SourceManager {
     /// Reads the files for callers of one project (`""`: of none).
     fn load(&self, project: &str) {
         // Reads go on beside those who are answered meanwhile, and nobody's lock is held.
+        let before = {
+            let plans = &self.state().plans;
+            let before = plans.get(project).or_else(|| plans.get(""));
+            before.map(|before| before.plan.clone()).unwrap_or_default()
+        };
         let (stamp, plan) = beside_others(|| {
             let stamp = self.stamp(project);
-            (stamp, self.0.files.plan((!project.is_empty()).then(|| Path::new(project))))
+            let folder = (!project.is_empty()).then(|| Path::new(project));
+            (stamp, self.0.files.plan_after(folder, &before))
         });
         for problem in &plan.problems {
-            tracing::warn!(problem, "servers of a file are missing");
+            tracing::warn!(problem, "a file that names servers cannot be read");
         }
         let mut state = self.state();
         let view = ToolMap::default();

@@ -285,6 +285,36 @@ fn a_document_that_cannot_be_read_is_named() {
 }
 
 #[test]
+fn servers_outlive_a_configuration_that_cannot_be_read_for_a_while() {
+    let home = Home::new();
+    let named = format!(
+        "[sources.toy]\ncommand = \"python3\"\nargs = [{:?}]\nsharing = \"shared\"\n",
+        toy(&home).display().to_string()
+    );
+    home.write("config.toml", &named);
+    let d = Daemon::with(|plan| plan.home(&home));
+    in_state(&d, "toy", "connected");
+    let pid = said(&call(&d, "toy__pid", &json!({})));
+    // A person is in the middle of a change.
+    home.write("config.toml", &format!("{named}[sources.other\n"));
+    let list = until(SOON, || {
+        let list = d.get("/v1/sources").ok(200);
+        list["problems"][0].is_string().then_some(list)
+    });
+    let problem = list["problems"][0].as_str().expect("a problem");
+    assert!(problem.contains("config.toml") && problem.contains("stay as they were"), "{problem}");
+    assert_eq!(said(&call(&d, "toy__pid", &json!({}))), pid, "it was not started again");
+    // In a project that was never seen before it is there, too.
+    let inside = of_project(&d, "s-1", &home.user().display().to_string());
+    assert_eq!(said(&call(&inside, "toy__pid", &json!({}))), pid);
+    // What can be read counts at once.
+    home.write("config.toml", "# nothing\n");
+    let gone = || d.get("/v1/sources").ok(200)["sources"].as_array().is_some_and(Vec::is_empty);
+    until(SOON, || gone().then_some(()));
+    assert_eq!(d.get("/v1/sources").ok(200)["problems"], Value::Null);
+}
+
+#[test]
 fn a_projects_file_that_is_no_small_file_holds_up_nobody_and_is_told_of() {
     let home = Home::new();
     let project = home.user().join("project");
