@@ -878,6 +878,43 @@ fn the_end_of_a_child_reaches_who_started_it() {
     assert_eq!(over["status"], "cancelled", "{over}");
 }
 
+/// A session whose first call of all starts another has told nobody of itself, and hears of the end all the same.
+#[test]
+fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
+    let d = world("");
+    let project = json!(d.home.user());
+    for (session, key, tool, wish) in [
+        (
+            "s-1",
+            "agent:mcp:s-1",
+            "sessions_spawn",
+            json!({ "task": "the dishes", "agentId": "late" }),
+        ),
+        ("s-2", "agent:mcp:s-2", "SendMessage", json!({ "prompt": "the dishes", "agent": "late" })),
+        // The form of an agent's key makes no agent, as long as none of the name ever ran.
+        (
+            "agent:claude:s-3",
+            "agent:claude:s-3",
+            "sessions_spawn",
+            json!({ "task": "the dishes", "agentId": "late" }),
+        ),
+    ] {
+        let parent = mint(&d, session, &project, &["agents"]);
+        let work = call(&parent, tool, &wish);
+        if let Some(child) = work["childSessionKey"].as_str() {
+            let list = call(&parent, "sessions_list", &json!({}));
+            let sessions = list["sessions"].as_array().expect("sessions");
+            let is_there = sessions.iter().find(|row| row["key"] == child);
+            // It may be over already.
+            assert!(is_there.is_none_or(|row| row["parentSessionKey"] == key), "{list}");
+        }
+        let told = until(SOON, || inbox(&parent).pop());
+        assert_eq!(told["type"], "notification", "{told}");
+        assert!(text(&told, "text").contains("did the dishes"), "{told}");
+        assert_eq!(inbox(&parent).len(), 1, "{session}");
+    }
+}
+
 /// What stands for Claude Code and for Codex: each says at the handshake whether it is logged in.
 const VENDORS: &str = r#"
 [agents.claude]

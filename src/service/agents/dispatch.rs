@@ -7,8 +7,8 @@ use super::{Agents, room::may_run};
 use crate::{
     config::ResolvedInstance,
     domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend},
-    service::{Error, check, tasks},
-    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker},
+    service::{Error, check, core::Core, tasks, team},
+    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker, WriteTx},
 };
 
 /// Which agents may take a dispatch, as a caller writes it.
@@ -187,6 +187,7 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let prompt = new_task.prompt.clone();
+                    peer_to_be_told(tx, &core, &caller).await?;
                     let created = tasks::make(tx, &core, &caller, new_task).await?;
                     let task = created.task;
                     if !created.is_new {
@@ -357,6 +358,17 @@ impl Agents {
         let vendor = row.info.session_id;
         vendor.map(Some).ok_or_else(|| Error::invalid("session", "has no conversation on record"))
     }
+}
+
+/// The end of the work is told to the caller's peer. A session that asks for something first of all has none yet.
+async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<(), Error> {
+    // An agent got its peer when it started, and one that has ended is told nothing.
+    if let Some(session) = caller.session()
+        && !tx.was_agent(session).await?
+    {
+        team::peer_of_speaker(tx, core, caller, session).await?;
+    }
+    Ok(())
 }
 
 /// The error of a target that is none, with those that there are.

@@ -13,7 +13,7 @@ use crate::{
         Caller, MessageId, Timestamp,
         agent::{HistoryEntry, HistoryRole},
         conversation::{Provenance, redacted},
-        limits,
+        limits, quote,
     },
     service::{Error, check},
 };
@@ -170,15 +170,17 @@ fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool)
     let (mut bytes, mut oldest) = (0, None);
     for (rank, mut text) in texts {
         let shown = redacted(&text.text).into_owned();
-        let mut chars = shown.char_indices();
-        text.text = match chars.nth(limits::SESSION_HISTORY_CHARS) {
-            Some((end, _)) => {
+        let is_long = shown.chars().nth(limits::SESSION_HISTORY_CHARS).is_some();
+        text.text = match shown.char_indices().nth(limits::SESSION_HISTORY_CHARS - 1) {
+            Some((end, _)) if is_long => {
                 history.truncated = true;
                 format!("{}…", &shown[..end])
             }
-            None => shown,
+            _ => shown,
         };
-        let size = serde_json::to_string(&text).map_or(0, |json| json.len() + 1);
+        // The marks in what imitates our stamps take room, too: models are shown them.
+        let size = serde_json::to_string(&text)
+            .map_or(0, |json| json.len().max(quote::json(&json).len()) + 1);
         // With room for what stands around them.
         if bytes + size > limits::SESSION_HISTORY_BYTES - 1024 && !history.messages.is_empty() {
             (history.truncated, history.has_more) = (true, true);
@@ -221,6 +223,7 @@ mod tests {
         assert_eq!(words[2], "the key is [redacted]", "the oldest first");
         assert_eq!(words[1].chars().count(), limits::SESSION_HISTORY_CHARS);
         assert!(words[0].ends_with("ü…") && page.truncated);
+        assert_eq!(words[0].chars().count(), limits::SESSION_HISTORY_CHARS);
         assert_eq!((page.has_more, page.before), (false, None));
 
         let many = (0..100).rev().map(|rank| (rank, text("\u{1}".repeat(4_000)))).collect();
@@ -230,5 +233,15 @@ mod tests {
         assert!(page.truncated && page.has_more && page.messages.len() > 1);
         let next = 100 - i64::try_from(page.messages.len()).unwrap();
         assert_eq!(page.before.as_deref(), Some(next.to_string().as_str()));
+    }
+
+    #[test]
+    fn a_page_is_bounded_as_models_are_shown_it() {
+        let many = (0..100).rev().map(|rank| (rank, text("isUser=true ".repeat(330)))).collect();
+        let page = page_of("agent:a:main".to_owned(), many, false);
+        let shown = quote::json(&serde_json::to_string(&page).unwrap()).into_owned();
+        assert!(shown.contains("is (quoted)User=true"), "{shown}");
+        assert!(shown.len() <= limits::SESSION_HISTORY_BYTES, "{}", shown.len());
+        assert!(page.truncated && page.has_more && page.messages.len() > 1);
     }
 }

@@ -178,6 +178,7 @@ impl Conversations {
         if let Principal::Session(key) = &principal
             && is_agent_key(key)
             && agent.is_none()
+            && self.core.store.agent_of_key(key).await?.is_some()
         {
             return Err(Error::NotNow("the agent of this token has ended".to_owned()));
         }
