@@ -1,5 +1,6 @@
 //! The daemon's end of a host's socket. Each request has a connection of its own, so none waits for another, and a host
-//! that does not answer holds up nobody but who asked it.
+//! that does not answer holds up nobody but who asked it. Who gives an agent its messages, one after the other, keeps a
+//! connection.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,6 +29,10 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest line of a host, in bytes: a whole history may be one.
 const LINE_BYTES: u64 = 64 * 1024 * 1024;
+/// Bytes of a feed that are read at once.
+const FEED_BUFFER: usize = 64 * 1024;
+/// The same of a reply: most are short.
+const REPLY_BUFFER: usize = 4 * 1024;
 /// Events in one batch, and bytes of them.
 const BATCH_EVENTS: usize = 512;
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -80,6 +85,11 @@ impl HostClient {
         Ok(status)
     }
 
+    /// A way to give the agent input again and again.
+    pub(crate) fn input(self) -> HostInput {
+        HostInput { host: self, connection: None }
+    }
+
     /// Gives the agent input.
     pub(crate) async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
         self.request(HostRequestKind::Send, Some(&input), SEND_WITHIN).await
@@ -121,7 +131,7 @@ impl HostClient {
 
     /// Follows the host's events after `offset`.
     pub(crate) async fn attach(&self, offset: i64) -> Result<HostFeed, HostError> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.connect(FEED_BUFFER).await?;
         let attach = Some(AttachStream { offset });
         let reply =
             connection.exchange(HostRequestKind::Attach, attach.as_ref(), ANSWER_WITHIN).await?;
@@ -139,18 +149,51 @@ impl HostClient {
         request: Option<&P>,
         within: Duration,
     ) -> Result<A, HostError> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.connect(REPLY_BUFFER).await?;
         payload(connection.exchange(kind, request, within).await?)
     }
 
-    async fn connect(&self) -> Result<HostConnection, HostError> {
+    async fn connect(&self, buffer: usize) -> Result<HostConnection, HostError> {
         let connected = timeout(ANSWER_WITHIN, local_socket::connect(&self.socket)).await;
         let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
             ConnectError::Absent(_) => HostError::Absent,
             ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
             ConnectError::Io { source, .. } => HostError::Broken(source),
         })?;
-        Ok(HostConnection::new(stream))
+        Ok(HostConnection::new(stream, buffer))
+    }
+}
+
+/// Gives one agent input, on a connection that is kept from one to the next.
+#[derive(Debug)]
+pub(crate) struct HostInput {
+    host: HostClient,
+    /// `None` before the first, and after a failure.
+    connection: Option<HostConnection>,
+}
+
+impl HostInput {
+    /// Gives the agent input. Its idempotency key must be set: where the kept connection broke, nobody knows whether the host
+    /// has it, and it is sent once more on a new one.
+    pub(crate) async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
+        if let Some(kept) = self.connection.take() {
+            match self.exchange(kept, input).await {
+                Err(HostError::Broken(_)) => {}
+                told => return told,
+            }
+        }
+        let fresh = self.host.connect(REPLY_BUFFER).await?;
+        self.exchange(fresh, input).await
+    }
+
+    async fn exchange(
+        &mut self,
+        mut connection: HostConnection,
+        input: &SendInput,
+    ) -> Result<SendAnswer, HostError> {
+        let reply = connection.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
+        self.connection = Some(connection);
+        payload(reply)
     }
 }
 
@@ -163,12 +206,12 @@ struct HostConnection {
 }
 
 impl HostConnection {
-    fn new(stream: UnixStream) -> Self {
+    fn new(stream: UnixStream, buffer: usize) -> Self {
         let (reader, writer) = stream.into_split();
-        Self { reader: BufReader::with_capacity(64 * 1024, reader), writer, line: Vec::new() }
+        Self { reader: BufReader::with_capacity(buffer, reader), writer, line: Vec::new() }
     }
 
-    /// Asks, and waits for the answer. No events come before it: the connection is fresh.
+    /// Asks, and waits for the answer. No events come before it: the connection is attached to nothing yet.
     async fn exchange<P: Serialize>(
         &mut self,
         kind: HostRequestKind,
@@ -283,5 +326,57 @@ impl HostFeed {
             }
         }
         Ok((!batch.is_empty()).then_some(batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Answers so many requests on each of its connections, one connection after the other, and closes each then. Tells the
+    /// keys that it got, by connection.
+    async fn host_of(listener: UnixListener, requests: &[usize]) -> Vec<Vec<String>> {
+        let mut heard = Vec::new();
+        for count in requests {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (reader, mut writer) = stream.into_split();
+            let mut lines = BufReader::new(reader).lines();
+            let mut keys = Vec::new();
+            for _ in 0..*count {
+                let line = lines.next_line().await.unwrap().unwrap();
+                let request: serde_json::Value = serde_json::from_str(&line).unwrap();
+                keys.push(request["payload"]["idempotency_key"].as_str().unwrap().to_owned());
+                let answer = serde_json::json!({ "message_id": keys.last(), "queued": false });
+                let reply =
+                    serde_json::json!({ "type": "host.send", "success": true, "payload": answer });
+                let reply = format!("{reply}\n");
+                writer.write_all(reply.as_bytes()).await.unwrap();
+            }
+            heard.push(keys);
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn inputs_share_a_connection_and_outlive_one_that_breaks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.sock");
+        let (listener, _file) = local_socket::listen(&path).unwrap();
+        let host = tokio::spawn(host_of(listener, &[2, 1]));
+        let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).input();
+        for key in ["first", "second", "third"] {
+            let wish = SendInput {
+                input: "a question".to_owned(),
+                idempotency_key: Some(key.to_owned()),
+                mode: crate::domain::agent::SendMode::Queue,
+                message_id: None,
+                from: None,
+            };
+            input.send(&wish).await.unwrap();
+        }
+        assert_eq!(host.await.unwrap(), [vec!["first", "second"], vec!["third"]]);
     }
 }

@@ -14,9 +14,9 @@ use crate::{
         hook, limits,
         stamp::{self, MessageSender},
     },
-    hosts::HostError,
+    hosts::{HostError, HostInput},
     service::{Error, team},
-    store::{AgentMail, AgentRow, Batch, Heard, StreamListener},
+    store::{AgentMail, Batch, Heard, StreamListener},
     telemetry::chain,
 };
 
@@ -77,9 +77,10 @@ impl Agents {
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
         let mut with_host: HashSet<MessageId> = HashSet::new();
+        let mut host = self.host(id).input();
         loop {
             let head = listener.last();
-            let is_reached = self.look_for_mail(&agent, &peer, &mut with_host).await?;
+            let is_reached = self.look_for_mail(&mut host, &peer, &mut with_host).await?;
             let held = store.next_held_mail(&peer).await?;
             let until = held.map(|at| Instant::now() + at.since(self.core.now()));
             let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
@@ -97,7 +98,7 @@ impl Agents {
     /// Hands over what waits; answers whether the host was reached.
     async fn look_for_mail(
         &self,
-        agent: &AgentRow,
+        host: &mut HostInput,
         peer: &PeerId,
         with_host: &mut HashSet<MessageId>,
     ) -> Result<bool, Error> {
@@ -110,7 +111,7 @@ impl Agents {
             if with_host.contains(&id) {
                 continue;
             }
-            match self.hand_to_host(agent, waiting).await? {
+            match self.hand_to_host(host, waiting).await? {
                 Handed::Taken => {
                     with_host.insert(id);
                 }
@@ -127,7 +128,11 @@ impl Agents {
         Ok(true)
     }
 
-    async fn hand_to_host(&self, agent: &AgentRow, waiting: AgentMail) -> Result<Handed, Error> {
+    async fn hand_to_host(
+        &self,
+        host: &mut HostInput,
+        waiting: AgentMail,
+    ) -> Result<Handed, Error> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
             Some(from) => self.core.store.peer(&from).await?,
@@ -149,7 +154,7 @@ impl Agents {
             message_id: Some(message.id.as_str().to_owned()),
             from: message.provenance.and_then(|it| it.source_session_key),
         };
-        Ok(match self.host(&agent.info.id).send(&input).await {
+        Ok(match host.send(&input).await {
             Ok(_) => Handed::Taken,
             Err(HostError::Refused(reason)) => Handed::Refused(reason),
             Err(_) => Handed::Unreached,

@@ -48,7 +48,7 @@ impl Conversations {
                 return Ok(settled.into_reply());
             }
             tokio::select! {
-                () = wait_for_step(&mut listener, head) => {}
+                () = wait_for_step(&mut listener, head, known.mode) => {}
                 () = tokio::time::sleep_until(end) => {}
             }
         }
@@ -64,13 +64,15 @@ impl Conversations {
     }
 }
 
-/// Waits until a send of the stream's peer has begun or ended, after `cursor`. Nothing else is a step of a send.
-async fn wait_for_step(listener: &mut StreamListener<Batch>, mut cursor: i64) {
+/// Waits until a send of the stream's peer has come to what a call of this mode waits for, after `cursor`: its end, or that it is in
+/// the turn that it steers.
+async fn wait_for_step(listener: &mut StreamListener<Batch>, mut cursor: i64, mode: RunMode) {
+    let is_step = |kind: &str| kind == "run.ended" || kind == "run.began" && mode == RunMode::Steer;
     loop {
         listener.wait(cursor).await;
         let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
         let mut events = batches.iter().flat_map(|batch| &batch.events);
-        if events.any(|event| matches!(&*event.kind, "run.began" | "run.ended")) {
+        if events.any(|event| is_step(&event.kind)) {
             return;
         }
         cursor = batches.last().map_or(cursor, |last| last.seqs.1);

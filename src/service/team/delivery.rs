@@ -65,10 +65,7 @@ impl OutgoingMessage {
 }
 
 /// The key of the session that a message is from; `None` if it is from the person, or from a peer that is no more.
-pub(super) async fn source_session(
-    tx: &mut WriteTx,
-    from: &str,
-) -> Result<Option<String>, StoreError> {
+async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
     match PeerId::parse(from) {
         Some(id) => Ok(tx.peer(&id).await?.and_then(|row| row.session_key())),
         None => Ok(is_agent_key(from).then(|| from.to_owned())),
@@ -82,10 +79,11 @@ pub(super) async fn put(
     (sent_by, key): (&str, Option<&str>),
     terms: MessageTerms,
 ) -> Result<(), StoreError> {
+    let path = [DeliveryState::Accepted, DeliveryState::Queued];
+    message.state = path[1];
     tx.insert_message(message, sent_by, key, terms).await?;
-    tx.advance_messages(std::slice::from_ref(&message.id), &[message.state], None).await?;
-    let to = message.to_peer.clone();
-    advance(tx, &to, std::slice::from_mut(message), DeliveryState::Queued, None).await
+    tx.note_message_states(std::slice::from_ref(&message.id), &path, None).await?;
+    append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
 /// Stores a message for `to`, or finds the one that was stored for its key.
@@ -170,12 +168,12 @@ async fn accept_copies(
         None => tx.insert_shared_text(&message.text).await?,
     };
     outgoing.text_id = Some(text_id);
-    tx.insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
     let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
-    let path = [&[message.state][..], message.state.path_to(state)].concat();
-    tx.advance_messages(&message_ids, &path[..1], None).await?;
-    tx.advance_messages(&message_ids, &path[1..], reason).await?;
+    let (first, then) = (message.state, message.state.path_to(state));
     message.state = state;
+    tx.insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
+    tx.note_message_states(&message_ids, &[first], None).await?;
+    tx.note_message_states(&message_ids, then, reason).await?;
     for (id, peer) in copies {
         if let Some(provenance) = &mut message.provenance {
             provenance.run_id = RunId::of_message(&id);

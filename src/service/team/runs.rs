@@ -4,7 +4,7 @@
 //! is taken once, by the call or by the inbox, and a crash in between loses nothing.
 
 use super::{
-    delivery::{advance, give_up, put, source_session, store_run, tell_run},
+    delivery::{advance, give_up, put, store_run, tell_run},
     find::operator_peer,
     peers,
 };
@@ -300,6 +300,9 @@ async fn put_reply(
     let Some(asker) = asker else { return Ok(None) };
     text.truncate(text.floor_char_boundary(limits::MESSAGE_BYTES));
     let from = question.to_peer.as_str();
+    let answerer = tx.peer(&question.to_peer).await?;
+    let session = answerer.as_ref().and_then(PeerRow::session_key);
+    let sent_by = answerer.map_or_else(|| from.to_owned(), |row| row.principal().to_string());
     let provenance = question.provenance.as_ref();
     let tool = provenance.map_or(SourceTool::PeerSend, |it| it.source_tool);
     let run = provenance.map_or_else(|| RunId::of_message(&question.id), |it| it.run_id.clone());
@@ -313,11 +316,7 @@ async fn put_reply(
         correlation_id: Some(question.id.as_str().to_owned()),
         timestamp: now,
         state: DeliveryState::Accepted,
-        provenance: Some(Provenance::inter_session(source_session(tx, from).await?, tool, run)),
-    };
-    let sent_by = match tx.peer(&question.to_peer).await? {
-        Some(row) => row.principal().to_string(),
-        None => from.to_owned(),
+        provenance: Some(Provenance::inter_session(session, tool, run)),
     };
     put(tx, &mut message, (&sent_by, None), terms).await?;
     let id = message.id.clone();

@@ -79,6 +79,21 @@ impl DirectConnection {
         Ok(self.get()?.execute_batch(statements)?)
     }
 
+    /// How many rows this connection has changed since it was opened, triggers included.
+    pub(super) fn changes(&mut self) -> Result<u64, StoreError> {
+        Ok(self.get()?.total_changes())
+    }
+
+    /// # Errors
+    /// If no transaction is open: SQLite rolls back by itself after some failures, as of a full disk.
+    pub(super) fn check_transaction(&mut self) -> Result<(), StoreError> {
+        if self.get()?.is_autocommit() {
+            let error = std::io::Error::other("SQLite has rolled the transaction back");
+            return Err(StoreError::Database(Arc::new(error)));
+        }
+        Ok(())
+    }
+
     /// Changes rows; how many.
     pub(super) fn change(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<u64, StoreError> {
         let changed = self.get()?.prepare_cached(sql)?.execute(values)?;

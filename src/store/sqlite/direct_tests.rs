@@ -11,7 +11,7 @@ use crate::{
         conversation::{Provenance, RunMode, RunState, SourceTool},
     },
     store::{
-        AgentMail, MessageTerms, PeerRow, RunEnd, RunRow, Store, StoreError, WriteTx,
+        AgentMail, MessageTerms, PageSize, PeerRow, RunEnd, RunRow, Store, StoreError, WriteTx,
         testing::{TestStore, append, event},
     },
 };
@@ -331,34 +331,51 @@ async fn a_direct_job_that_fails_undoes_only_itself() {
     let store = &test.store;
     let name = StreamName::of("task", "t");
     append(store, &name, vec![event("frame", "{}")]).await;
-    let jobs = (0..30).map(|number: usize| {
+    let jobs = (0..50).map(|number: usize| {
         let name = name.clone();
         async move {
-            let done: Result<(), StoreError> = store
-                .write_directly(move |tx| {
-                    Box::pin(async move {
-                        tx.append(&name, vec![event("frame", "{}")]).await?;
-                        tx.put_peer(&peer_row(&number.to_string())).await?;
-                        match number % 3 {
-                            0 => Ok(()),
-                            1 => Err(StoreError::NoStream),
-                            _ => panic!("a job that panics on purpose"),
-                        }
-                    })
-                })
-                .await;
-            match number % 3 {
-                0 => done.is_ok(),
-                1 => matches!(done, Err(StoreError::NoStream)),
-                _ => matches!(done, Err(StoreError::Panicked)),
+            let done: Result<(), StoreError> = match number % 5 {
+                // In the same commits: a commit that is begun again has their events once more.
+                3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
+                kind => {
+                    store
+                        .write_directly(move |tx| {
+                            Box::pin(async move {
+                                tx.append(&name, vec![event("frame", "{}")]).await?;
+                                if kind < 4 {
+                                    tx.put_peer(&peer_row(&number.to_string())).await?;
+                                }
+                                match kind {
+                                    0 => Ok(()),
+                                    2 => panic!("a job that panics on purpose"),
+                                    // 4 has written no row.
+                                    _ => Err(StoreError::NoStream),
+                                }
+                            })
+                        })
+                        .await
+                }
+            };
+            match number % 5 {
+                0 | 3 => done.is_ok(),
+                2 => matches!(done, Err(StoreError::Panicked)),
+                _ => matches!(done, Err(StoreError::NoStream)),
             }
         }
     });
+    let before = store.stats();
     let outcomes = join_all(jobs).await;
     assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
-    for number in 0..30 {
+    for number in 0..50 {
         let id = PeerId::from(format!("peer_{number}"));
-        assert_eq!(store.peer(&id).await.unwrap().is_some(), number % 3 == 0, "{number}");
+        assert_eq!(store.peer(&id).await.unwrap().is_some(), number % 5 == 0, "{number}");
     }
-    assert_eq!(store.view(&name).await.unwrap().unwrap().head, 11);
+    let view = store.view(&name).await.unwrap().unwrap();
+    assert_eq!(view.head, 21);
+    let page = store.events(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
+    let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
+    assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
+    let stats = store.stats();
+    assert_eq!(stats.failures, 0, "what one job cannot do is no failure of a commit");
+    assert!(stats.commits - before.commits < 25, "they share commits: {stats:?}");
 }

@@ -98,7 +98,7 @@ fn row_bytes(text: &str) -> i64 {
 }
 
 impl WriteTx {
-    /// Stores a message.
+    /// Stores a message, in the state that it has. How it came there, [`Self::note_message_states`] says.
     pub async fn insert_message(
         &mut self,
         message: &Message,
@@ -149,7 +149,7 @@ impl WriteTx {
     }
 
     /// Stores a message once for each of these receivers, under an id of its own. `message` says what the copies have in
-    /// common, but for their text, which is stored already.
+    /// common, their state too, but for their text, which is stored already.
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -180,15 +180,26 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Moves messages through `states`, the last of which is their state from now on. Two statements, however many
-    /// messages: a full inbox holds up nobody else.
-    pub async fn advance_messages(
+    /// Notes the states that messages went through, in this order. The rows of the messages stay as they are.
+    pub async fn note_message_states(
         &mut self,
         ids: &[MessageId],
         states: &[DeliveryState],
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
-        let Some(last) = states.last().copied() else { return Ok(()) };
+        if let [id] = ids {
+            for state in states {
+                change!(
+                    self,
+                    "insert into message_state (message_id, state, at, reason) values (?, ?, ?, ?)",
+                    id,
+                    state,
+                    self.now,
+                    reason
+                );
+            }
+            return Ok(());
+        }
         let (list, states) = (to_json(ids), to_json(states));
         change!(
             self,
@@ -199,12 +210,30 @@ impl WriteTx {
             list,
             states
         );
-        let done = change!(
-            self,
-            "update message set state = ? where message_id in (select value from json_each(?))",
-            last,
-            list
-        );
+        Ok(())
+    }
+
+    /// Moves messages through `states`, the last of which is their state from now on. One statement for each state of one
+    /// message, two for many messages, however many: a full inbox holds up nobody else.
+    pub async fn advance_messages(
+        &mut self,
+        ids: &[MessageId],
+        states: &[DeliveryState],
+        reason: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let Some(last) = states.last() else { return Ok(()) };
+        self.note_message_states(ids, states, reason).await?;
+        let done = if let [id] = ids {
+            change!(self, "update message set state = ? where message_id = ?", last, id)
+        } else {
+            let list = to_json(ids);
+            change!(
+                self,
+                "update message set state = ? where message_id in (select value from json_each(?))",
+                last,
+                list
+            )
+        };
         all_changed(done, ids.len(), "message")
     }
 
@@ -216,14 +245,25 @@ impl WriteTx {
         until: Timestamp,
         given_by: Option<&str>,
     ) -> Result<(), StoreError> {
-        let list = to_json(ids);
-        let done = change!(
-            self,
-            "update message set leased_until = ?, given_by = ? where message_id in (select value from json_each(?))",
-            until,
-            given_by,
-            list
-        );
+        let done = if let [id] = ids {
+            change!(
+                self,
+                "update message set leased_until = ?, given_by = ? where message_id = ?",
+                until,
+                given_by,
+                id
+            )
+        } else {
+            let list = to_json(ids);
+            change!(
+                self,
+                "update message set leased_until = ?, given_by = ?
+                where message_id in (select value from json_each(?))",
+                until,
+                given_by,
+                list
+            )
+        };
         all_changed(done, ids.len(), "message")
     }
 

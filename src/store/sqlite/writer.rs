@@ -21,7 +21,7 @@ use super::{
     write_queue::WriteQueue,
 };
 use crate::{
-    domain::{Clock, limits},
+    domain::{Clock, NewEvent, StreamName, limits},
     store::{AppendedSeqs, COMMIT_SECONDS, StoreError, ToolCall, ToolCallCount, WriterStats},
 };
 
@@ -137,13 +137,56 @@ async fn write(
     }
     let is_direct = group.iter().all(WriterJob::is_direct);
     tx.route = if is_direct { WriteRoute::Direct } else { WriteRoute::Checked };
-    let mut work = commit(tx, group, version).await;
+    let isolation = match (group.len(), tx.route) {
+        (1, _) => JobIsolation::Alone,
+        (_, WriteRoute::Direct) => JobIsolation::Together,
+        (_, WriteRoute::Checked) => JobIsolation::Savepoint,
+    };
+    let mut outcome = commit(tx, group, version, isolation).await;
+    if matches!(outcome, CommitOutcome::Again) {
+        outcome = commit(tx, group, version, JobIsolation::Savepoint).await;
+    }
+    let mut work = outcome.work();
     if !group.is_empty() {
         tx.route = WriteRoute::Checked;
-        let more = commit(tx, group, version).await;
+        let isolation =
+            if group.len() == 1 { JobIsolation::Alone } else { JobIsolation::Savepoint };
+        let more = commit(tx, group, version, isolation).await.work();
         work = work.zip(more).map(|(work, more)| work + more);
     }
     work
+}
+
+/// How what a job wrote is taken back if it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobIsolation {
+    /// It is the only job of its transaction, which is rolled back.
+    Alone,
+    /// It runs in a savepoint. SQLite then keeps a copy of each page that it changes.
+    Savepoint,
+    /// With the whole transaction: the jobs run again, in savepoints. Jobs that fail after they wrote are rare. Only a
+    /// direct commit can do so, because its jobs may run twice.
+    Together,
+}
+
+/// What became of a commit.
+enum CommitOutcome {
+    /// The disk has it. The jobs worked so long, without the wait for the disk.
+    Done(Duration),
+    /// Nothing was kept, and each job was told so.
+    Failed,
+    /// Nothing was kept, and the jobs are in the group again: one of them has to be taken back alone.
+    Again,
+}
+
+impl CommitOutcome {
+    /// How long the jobs worked; `None` if nothing was kept.
+    fn work(self) -> Option<Duration> {
+        match self {
+            Self::Done(work) => Some(work),
+            Self::Failed | Self::Again => None,
+        }
+    }
 }
 
 /// Commits appends, which are one statement together, and answers each.
@@ -170,7 +213,8 @@ async fn commit_appends(
     let committed = tx.commit_appends();
     version.end();
     if let Err(error) = committed {
-        let done = done.into_iter().map(|(reply, seqs)| FinishedJob::Append(reply, seqs)).collect();
+        let finished = |(reply, seqs)| FinishedJob::Append { reply, seqs, again: None };
+        let done = done.into_iter().map(finished).collect();
         fail(tx, error, done, std::iter::empty()).await;
         return None;
     }
@@ -197,7 +241,12 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
 
 /// A job that did its part and waits for the commit.
 enum FinishedJob {
-    Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
+    Append {
+        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
+        seqs: AppendedSeqs,
+        /// The job as it came, if it may have to run again.
+        again: Option<(StreamName, Vec<NewEvent>)>,
+    },
     Count(oneshot::Sender<Result<ToolCallCount, StoreError>>, ToolCallCount),
     Run(Box<dyn WriteJob>),
 }
@@ -206,9 +255,20 @@ impl FinishedJob {
     fn answer(self, committed: Result<(), StoreError>) {
         // The caller may have gone away; the commit stands all the same.
         match self {
-            Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
+            Self::Append { reply, seqs, .. } => drop(reply.send(committed.map(|()| seqs))),
             Self::Count(reply, counted) => drop(reply.send(committed.map(|()| counted))),
             Self::Run(job) => job.answer(committed),
+        }
+    }
+
+    /// The job, to run once more; `None` for one that is never in a commit that is begun again.
+    fn into_job(self) -> Option<WriterJob> {
+        match self {
+            Self::Append { reply, again, .. } => {
+                again.map(|(stream, events)| WriterJob::Append { stream, events, reply })
+            }
+            Self::Count(..) => None,
+            Self::Run(job) => Some(WriterJob::Run(job)),
         }
     }
 }
@@ -217,36 +277,20 @@ impl FinishedJob {
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
 /// Runs the jobs of `group` in one transaction and answers each. A job that needs the checked connection ends a direct one: it
-/// stays in `group`, with those behind it. Tells how long they worked, without the wait for the disk; `None` if nothing was
-/// committed.
+/// stays in `group`, with those behind it.
 async fn commit(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
     version: &Version,
-) -> Option<Duration> {
+    isolation: JobIsolation,
+) -> CommitOutcome {
     let began = Instant::now();
-    let alone = group.len() == 1;
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
         execute(tx, "begin immediate").await?;
-        let mut calls = Vec::new();
-        while let Some(job) = group.pop_front() {
-            match job {
-                WriterJob::Count { call, reply } => calls.push((call, reply)),
-                // It may ask for what was counted before it, and change it.
-                WriterJob::Run(_) => {
-                    count(tx, &mut calls, &mut done).await?;
-                    let misrouted = step(tx, job, alone, &mut done).await?;
-                    tx.tally.forget();
-                    if let Some(job) = misrouted {
-                        group.push_front(job);
-                        break;
-                    }
-                }
-                _ => drop(step(tx, job, alone, &mut done).await?),
-            }
+        if !run_jobs(tx, group, isolation, &mut done).await? {
+            return Ok(None);
         }
-        count(tx, &mut calls, &mut done).await?;
         let work = began.elapsed();
         version.begin();
         let flushed = async {
@@ -255,72 +299,160 @@ async fn commit(
         };
         let flushed = flushed.await;
         version.end();
-        flushed.map(|()| work)
+        flushed.map(|()| Some(work))
     }
     .await;
     match outcome {
-        Ok(work) => {
+        Ok(Some(work)) => {
             // Answers first: whoever waits for one may hand over its next job while readers are woken.
             for job in done {
                 job.answer(Ok(()));
             }
             tx.publish();
-            Some(work)
+            CommitOutcome::Done(work)
         }
+        Ok(None) => match begin_again(tx).await {
+            Ok(()) => {
+                for job in done.into_iter().rev().filter_map(FinishedJob::into_job) {
+                    group.push_front(job);
+                }
+                CommitOutcome::Again
+            }
+            Err(error) => {
+                fail(tx, error, done, group.drain(..)).await;
+                CommitOutcome::Failed
+            }
+        },
         Err(error) => {
             // SQLite may have rolled back by itself (on a full disk it does); then this says so, harmlessly.
             execute(tx, "rollback").await.ok();
             fail(tx, error, done, group.drain(..)).await;
-            None
+            CommitOutcome::Failed
         }
     }
 }
 
-/// Runs one job. Its own failure undoes only itself; an error here is the transaction's. A job that needs the checked
-/// connection is undone and given back.
-async fn step(
+/// Takes a transaction back, on disk and in memory.
+async fn begin_again(tx: &mut WriteTx) -> Result<(), StoreError> {
+    execute(tx, "rollback").await?;
+    tx.reset().await
+}
+
+/// Runs jobs until `group` is empty, or one needs the checked connection. `false` if one failed that cannot be taken back alone:
+/// it is the first of `group` then.
+async fn run_jobs(
     tx: &mut WriteTx,
-    job: WriterJob,
-    alone: bool,
+    group: &mut VecDeque<WriterJob>,
+    isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
-) -> Result<Option<WriterJob>, StoreError> {
-    let mark = tx.mark();
-    match job {
-        WriterJob::Append { stream, events, reply } => match tx.append(&stream, events).await {
-            Ok(seqs) => done.push(FinishedJob::Append(reply, seqs)),
-            Err(error) => {
-                tx.rewind(mark);
-                reply.send(Err(error)).ok();
+) -> Result<bool, StoreError> {
+    let mut calls = Vec::new();
+    while let Some(job) = group.pop_front() {
+        match job {
+            WriterJob::Append { stream, events, reply } => {
+                append(tx, (stream, events, reply), isolation, done).await;
             }
-        },
-        WriterJob::Run(mut job) => {
-            if !alone {
-                execute(tx, "savepoint job").await?;
-            }
-            tx.is_misrouted = false;
-            // What a job makes of a statement that was not run does not count.
-            let keep = job.run(tx).await && !tx.is_misrouted;
-            let settled = match (keep, alone) {
-                (true, true) => Ok(()),
-                (true, false) => execute(tx, "release job").await,
-                (false, true) => execute(tx, "rollback; begin immediate").await,
-                (false, false) => execute(tx, "rollback to job; release job").await,
-            };
-            if keep {
-                done.push(FinishedJob::Run(job));
-            } else {
-                tx.rewind(mark);
-                if tx.is_misrouted && settled.is_ok() {
-                    return Ok(Some(WriterJob::Run(job)));
+            WriterJob::Count { call, reply } => calls.push((call, reply)),
+            // It may ask for what was counted before it, and change it.
+            WriterJob::Run(job) => {
+                count(tx, &mut calls, done).await?;
+                let ran = run_job(tx, job, isolation, done).await?;
+                tx.tally.forget();
+                match ran {
+                    RanJob::Settled => {}
+                    RanJob::Misrouted(job) => {
+                        group.push_front(WriterJob::Run(job));
+                        break;
+                    }
+                    RanJob::Entangled(job) => {
+                        group.push_front(WriterJob::Run(job));
+                        return Ok(false);
+                    }
                 }
-                job.answer(Ok(()));
             }
-            settled?;
+            // The queue handles it.
+            WriterJob::Stop { .. } => {}
         }
-        // Calls are counted together, and the queue handles the stop.
-        WriterJob::Count { .. } | WriterJob::Stop { .. } => {}
     }
-    Ok(None)
+    count(tx, &mut calls, done).await?;
+    Ok(true)
+}
+
+/// The parts of [`WriterJob::Append`].
+type ToAppend = (StreamName, Vec<NewEvent>, oneshot::Sender<Result<AppendedSeqs, StoreError>>);
+
+/// Gives events their seqs. They are written at the end of the commit.
+async fn append(
+    tx: &mut WriteTx,
+    (stream, events, reply): ToAppend,
+    isolation: JobIsolation,
+    done: &mut Vec<FinishedJob>,
+) {
+    let mark = tx.mark();
+    let again = (isolation == JobIsolation::Together).then(|| (stream.clone(), events.clone()));
+    match tx.append(&stream, events).await {
+        Ok(seqs) => done.push(FinishedJob::Append { reply, seqs, again }),
+        Err(error) => {
+            tx.rewind(mark);
+            reply.send(Err(error)).ok();
+        }
+    }
+}
+
+/// What became of a job with statements of its own.
+enum RanJob {
+    /// It is done, or was taken back and answered.
+    Settled,
+    /// It needs the checked connection, and was taken back.
+    Misrouted(Box<dyn WriteJob>),
+    /// It wrote something that is to be taken back, which only the whole transaction can be.
+    Entangled(Box<dyn WriteJob>),
+}
+
+/// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
+async fn run_job(
+    tx: &mut WriteTx,
+    mut job: Box<dyn WriteJob>,
+    isolation: JobIsolation,
+    done: &mut Vec<FinishedJob>,
+) -> Result<RanJob, StoreError> {
+    let mark = tx.mark();
+    let before = match isolation {
+        JobIsolation::Alone => None,
+        JobIsolation::Savepoint => {
+            execute(tx, "savepoint job").await?;
+            None
+        }
+        JobIsolation::Together => Some(tx.direct.changes()?),
+    };
+    tx.is_misrouted = false;
+    // What a job makes of a statement that was not run does not count.
+    let keep = job.run(tx).await && !tx.is_misrouted;
+    let settled = match (isolation, keep) {
+        (JobIsolation::Alone, true) => Ok(()),
+        (JobIsolation::Alone, false) => execute(tx, "rollback; begin immediate").await,
+        (JobIsolation::Savepoint, true) => execute(tx, "release job").await,
+        (JobIsolation::Savepoint, false) => execute(tx, "rollback to job; release job").await,
+        // What would be written after SQLite has rolled back by itself would stand alone.
+        (JobIsolation::Together, _) => tx.direct.check_transaction(),
+    };
+    if keep {
+        done.push(FinishedJob::Run(job));
+        settled?;
+        return Ok(RanJob::Settled);
+    }
+    if let (Some(before), Ok(())) = (before, &settled)
+        && tx.direct.changes()? != before
+    {
+        return Ok(RanJob::Entangled(job));
+    }
+    tx.rewind(mark);
+    if tx.is_misrouted && settled.is_ok() {
+        return Ok(RanJob::Misrouted(job));
+    }
+    job.answer(Ok(()));
+    settled?;
+    Ok(RanJob::Settled)
 }
 
 /// Counts the calls that have gathered. An error here is the transaction's, for there is nothing in a call to fail by.
