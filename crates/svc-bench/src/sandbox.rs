@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     net::{SocketAddr, TcpListener},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -68,6 +69,15 @@ impl Sandbox {
     /// The path of `name` in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Lets other users pass through the folder, and list nothing: a server that runs as one has its data in it.
+    pub(crate) fn let_pass(&self) -> anyhow::Result<()> {
+        let own = |folder: &&Path| folder.starts_with(self.root.path());
+        for folder in self.folder.ancestors().take_while(own) {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+        }
+        Ok(())
     }
 
     /// Starts a process that ends with its owner at the latest. Its standard error goes to a file that

@@ -70,6 +70,58 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn servers_that_are_installed_are_measured_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Where we are root, PostgreSQL runs as another user, who has to come through.
+    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(folder.path(), passable).expect("it is ours");
+    let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
+        .args(["--quick", "--json", "--peers"])
+        .args([
+            "--only",
+            "peers-append",
+            "--only",
+            "peers-mixed",
+            "--only",
+            "peers-replay",
+            "--svc",
+        ])
+        .arg(svc())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("TMPDIR", folder.path())
+        .output()
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let said = document["machine"]["peers"].to_string();
+    let results = document["results"].as_array().expect("a list");
+    let measured = |scenario: &str, peer: &str| {
+        results.iter().any(|result| {
+            result["name"].as_str().is_some_and(|name| name.starts_with(scenario))
+                && result["beside"]["name"] == peer
+                && result["beside"]["value"].as_f64() > Some(0.0)
+        })
+    };
+    for (absent, server, scenarios) in [
+        ("redis-server: ", "Redis always", &["peers-append", "peers-mixed", "peers-replay"][..]),
+        ("redis-server: ", "Redis always, PUBLISH", &["peers-append", "peers-mixed"]),
+        ("postgres: ", "PostgreSQL", &["peers-append", "peers-mixed", "peers-replay"]),
+    ] {
+        if said.contains(absent) {
+            println!("skipped: {said}");
+            continue;
+        }
+        for scenario in scenarios {
+            assert!(measured(scenario, server), "{server} in {scenario}: {document}");
+        }
+    }
+    let left = std::fs::read_dir(folder.path()).expect("the folder").count();
+    assert_eq!(left, 0, "something was left behind");
+}
+
+#[test]
 fn a_program_that_is_not_there_is_named() {
     let output = Command::new(env!("CARGO_BIN_EXE_svc-bench"))
         .args(["--quick", "--only", "startup", "--svc", "/nowhere/svc"])

@@ -84,7 +84,7 @@ impl WriteTx {
         self.pending.len()
     }
 
-    /// Takes back in memory what the job since `mark` did; its rows are taken back by the savepoint.
+    /// Takes back in memory what the job since `mark` did; its rows are taken back by the writer.
     pub(super) fn rewind(&mut self, mark: usize) {
         self.pending.truncate(mark);
         while let Some(step) = self.undo.pop() {

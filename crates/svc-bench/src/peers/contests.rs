@@ -4,7 +4,8 @@ use std::process::Command;
 
 use super::{
     peer::{Contest, Part, Peer},
-    redis::Redis,
+    postgres::{Installation, Postgres},
+    redis::{Redis, RedisUse},
 };
 use crate::{
     append_http, append_inproc,
@@ -23,11 +24,21 @@ fn start(bench: &mut Bench) -> anyhow::Result<Vec<Box<dyn Peer>>> {
     match version("redis-server", "v=") {
         None => said.push("redis-server: not installed".to_owned()),
         Some(version) => {
-            for durable in [true, false] {
-                peers.push(Box::new(Redis::start(&bench.sandbox, durable)?));
+            for usage in [RedisUse::Always, RedisUse::AlwaysPublish, RedisUse::EverySecond] {
+                peers.push(Box::new(Redis::start(&bench.sandbox, usage)?));
             }
             said.push(format!("redis-server {version}"));
         }
+    }
+    match Installation::find() {
+        Err(why) => said.push(format!("postgres: {why}")),
+        Ok(installation) => match Postgres::start(&bench.sandbox, &installation) {
+            Err(error) => said.push(format!("postgres: {error:#}")),
+            Ok(server) => {
+                peers.push(Box::new(server));
+                said.push(installation.version().unwrap_or_else(|| "postgres".to_owned()));
+            }
+        },
     }
     // Once, however many scenarios start them.
     bench.peers = said;

@@ -4,6 +4,7 @@
 mod contests;
 mod mcp;
 mod peer;
+mod postgres;
 mod redis;
 
 pub(crate) use contests::{run_append, run_mixed, run_replay};

@@ -1,4 +1,5 @@
-//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay.
+//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay. Or `XADD` with `PUBLISH`, and
+//! `SUBSCRIBE` for those who follow.
 
 use std::{
     cell::Cell,
@@ -27,31 +28,55 @@ use crate::{
 };
 
 const PROTOCOL: Protocol = Protocol { hello: None, parse: simple_reply };
+/// Of a request that is two commands.
+const PAIRED: Protocol = Protocol { hello: None, parse: two_replies };
 /// Events that a reader asks for at once.
 const PAGE: usize = 1000;
 const STREAMS: usize = 100;
+
+/// How a server is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RedisUse {
+    /// `appendfsync always`: what is answered is on the disk.
+    Always,
+    /// The same, and each event is published, too: who follows is sent it, and does not read.
+    AlwaysPublish,
+    /// `appendfsync everysec`: what is answered may be lost.
+    EverySecond,
+}
+
+impl RedisUse {
+    /// What stores an event, and tells those who follow.
+    fn store(self, stream: &str) -> (Protocol, Vec<u8>) {
+        let add = Redis::xadd(stream);
+        if self != Self::AlwaysPublish {
+            return (PROTOCOL, add);
+        }
+        (PAIRED, [add, command(&["PUBLISH", stream, &payload()])].concat())
+    }
+}
 
 /// A server.
 #[derive(Debug)]
 pub(super) struct Redis {
     process: Process,
     address: SocketAddr,
-    durable: bool,
+    usage: RedisUse,
     /// Streams made so far, so that each round of a mix has one of its own.
     made: Cell<u32>,
     filled: u64,
 }
 
 impl Redis {
-    /// Starts one, with `appendfsync always` if it is to be durable, else `everysec`.
-    pub(super) fn start(sandbox: &Sandbox, durable: bool) -> anyhow::Result<Self> {
+    /// Starts one.
+    pub(super) fn start(sandbox: &Sandbox, usage: RedisUse) -> anyhow::Result<Self> {
         let address = sandbox::free_address()?;
-        let fsync = if durable { "always" } else { "everysec" };
+        let fsync = if usage == RedisUse::EverySecond { "everysec" } else { "always" };
         let folder = sandbox.path(&format!("redis-{fsync}-{}", address.port()));
         std::fs::create_dir(&folder)?;
         let port = address.port().to_string();
         let process = sandbox.start(
-            &format!("redis-{fsync}"),
+            &format!("redis-{fsync}-{port}"),
             Command::new("redis-server")
                 .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--dir"])
                 .arg(&folder)
@@ -59,7 +84,7 @@ impl Redis {
         )?;
         until_ready(|| Caller::open(address, &PROTOCOL)?.ask(&command(&["PING"])))
             .with_context(|| format!("redis-server does not answer: {}", process.complaint()))?;
-        Ok(Self { process, address, durable, made: Cell::new(0), filled: 0 })
+        Ok(Self { process, address, usage, made: Cell::new(0), filled: 0 })
     }
 
     fn xadd(stream: &str) -> Vec<u8> {
@@ -69,36 +94,44 @@ impl Redis {
 
 impl Peer for Redis {
     fn name(&self) -> &'static str {
-        if self.durable { "Redis always" } else { "Redis everysec (not durable)" }
+        match self.usage {
+            RedisUse::Always => "Redis always",
+            RedisUse::AlwaysPublish => "Redis always, PUBLISH",
+            RedisUse::EverySecond => "Redis everysec (not durable)",
+        }
     }
 
     fn part(&self, contest: Contest) -> Part {
-        match (self.durable, contest) {
-            (true, Contest::Append { .. }) => Part::Goal(Goal::ratio(0.6)),
-            (true, Contest::Batches) => Part::Goal(Goal::ratio(3.0)),
-            (true, Contest::Mixed) => Part::Goal(Goal::ratio(1.4)),
-            (true, Contest::Replay) => Part::Goal(Goal::ratio(0.85)),
-            (false, Contest::Append { .. }) => Part::Beside,
-            (false, _) => Part::None,
+        match (self.usage, contest) {
+            (RedisUse::Always, Contest::Append { producers: 8 }) => Part::Goal(Goal::ratio(1.0)),
+            (RedisUse::Always, Contest::Append { producers: 64 }) => Part::Goal(Goal::ratio(0.8)),
+            (RedisUse::Always, Contest::Batches) => Part::Goal(Goal::ratio(4.0)),
+            (RedisUse::Always, Contest::Mixed) => Part::Goal(Goal::ratio(1.4)),
+            (RedisUse::Always, Contest::Replay) => Part::Goal(Goal::ratio(1.2)),
+            (_, Contest::Append { .. }) | (RedisUse::AlwaysPublish, Contest::Mixed) => Part::Beside,
+            (RedisUse::AlwaysPublish | RedisUse::EverySecond, _) => Part::None,
         }
     }
 
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
+        let usage = self.usage;
         append_http::slice(window_of, self.address, &self.process, producers, |number| {
-            (PROTOCOL, vec![Self::xadd(&format!("append{}", number % STREAMS))])
+            let (protocol, request) = usage.store(&format!("append{}", number % STREAMS));
+            (protocol, vec![request])
         })
     }
 
     fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both> {
         self.made.set(self.made.get() + 1);
         let stream = format!("mixed{}", self.made.get());
-        let add = Self::xadd(&stream);
+        let (protocol, add) = self.usage.store(&stream);
+        let is_published = self.usage == RedisUse::AlwaysPublish;
         mixed::round(
             window_of,
             (self.address, &self.process),
             crowd,
-            |_| Follower::new(&stream),
-            |_| (PROTOCOL, vec![add.clone()]),
+            |_| if is_published { Follower::subscribed(&stream) } else { Follower::new(&stream) },
+            |_| (protocol.clone(), vec![add.clone()]),
         )
     }
 
@@ -184,7 +217,16 @@ fn simple_reply(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     }
 }
 
-/// Replies to `XREAD` as they come in, cut anywhere. Keeps the last id and the number of events.
+/// The replies to two commands.
+fn two_replies(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
+    let Some(first) = simple_reply(bytes)? else { return Ok(None) };
+    if bytes.len() == first {
+        return Ok(None);
+    }
+    Ok(simple_reply(&bytes[first..])?.map(|second| first + second))
+}
+
+/// Replies to `XREAD`, and what is published, as they come in, cut anywhere. Keeps the last id and the number of events.
 #[derive(Debug, Default)]
 struct Reply {
     events: u64,
@@ -235,7 +277,7 @@ impl Reply {
                     let len = usize::try_from(len).unwrap_or(0);
                     self.string = Some((len + 2, len));
                 }
-                (Some(b'+'), _) => {
+                (Some(b'+' | b':'), _) => {
                     self.missing = self.missing.max(1);
                     ended += self.end_element();
                 }
@@ -264,10 +306,11 @@ impl Reply {
     }
 }
 
-/// A subscriber: `XREAD BLOCK` again and again.
+/// A subscriber: `XREAD BLOCK` again and again, or `SUBSCRIBE` once.
 #[derive(Debug)]
 struct Follower {
     stream: String,
+    is_published: bool,
     reply: Reply,
     ready: bool,
 }
@@ -276,7 +319,15 @@ impl Follower {
     fn new(stream: &str) -> (Vec<u8>, Self) {
         // The answer to the ping says that the subscription stands.
         let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
-        (request, Self { stream: stream.to_owned(), reply: Reply::default(), ready: false })
+        (request, Self::of(stream, false))
+    }
+
+    fn subscribed(stream: &str) -> (Vec<u8>, Self) {
+        (command(&["SUBSCRIBE", stream]), Self::of(stream, true))
+    }
+
+    fn of(stream: &str, is_published: bool) -> Self {
+        Self { stream: stream.to_owned(), is_published, reply: Reply::default(), ready: false }
     }
 }
 
@@ -287,7 +338,8 @@ impl Decoder for Follower {
             self.ready = true;
             ended -= 1;
         }
-        Ok((ended > 0).then(|| read(&self.stream, &self.reply.last_id, Some("0"))))
+        Ok((ended > 0 && !self.is_published)
+            .then(|| read(&self.stream, &self.reply.last_id, Some("0"))))
     }
 
     fn ready(&self) -> bool {
@@ -318,6 +370,26 @@ mod tests {
                 text.as_bytes().chunks(step).map(|piece| reply.feed(piece).expect("is fine")).sum();
             assert_eq!((ended, reply.events, &*reply.last_id), (2, 2, &b"1-2"[..]), "{step}");
         }
+    }
+
+    #[test]
+    fn what_is_published_is_counted_and_asked_for_once() {
+        let data = payload();
+        let confirmed = "*3\r\n$9\r\nsubscribe\r\n$6\r\nmixed1\r\n:1\r\n";
+        let text = format!("{confirmed}*3\r\n$7\r\nmessage\r\n$6\r\nmixed1\r\n$200\r\n{data}\r\n");
+        let (_, mut follower) = Follower::subscribed("mixed1");
+        assert!(!follower.ready());
+        for piece in text.as_bytes().chunks(7) {
+            assert_eq!(follower.feed(piece).expect("is fine"), None);
+        }
+        assert!(follower.ready());
+        assert_eq!(follower.events(), 1);
+    }
+
+    #[test]
+    fn a_request_of_two_commands_has_two_replies() {
+        assert_eq!(two_replies(b"$3\r\n1-1\r\n").expect("is fine"), None);
+        assert_eq!(two_replies(b"$3\r\n1-1\r\n:0\r\n").expect("is fine"), Some(13));
     }
 
     #[test]
