@@ -89,7 +89,7 @@ struct BenchArgs {
     /// Small sizes, done in less than 20 s: shows that everything works, and nothing about speed
     #[arg(long)]
     quick: bool,
-    /// Beside Redis and PostgreSQL, too, where they are installed
+    /// Beside other servers, too: redis-server and postgres, where they are installed
     #[arg(long)]
     peers: bool,
     /// Searches over a million records, too, which take a while to make
