@@ -73,7 +73,7 @@ test('each view of an empty daemon says what to do', async (daemon) => {
   const words = { now: 'svc install', agents: 'hosts no agents|svc agent start', messages: 'No messages yet', tasks: 'svc task run', log: 'daemon.started', journal: 'start_ghap', servers: 'Tools', health: 'checks are fine' };
   for (const view of VIEWS) {
     await tab.view(at(view));
-    await tab.page.waitForFunction((wanted) => new RegExp(wanted).test(document.querySelector('main').innerText), { timeout: 10_000 }, words[view])
+    await tab.page.waitForFunction((wanted) => new RegExp(wanted).test(document.querySelector('main')?.innerText), { timeout: 10_000 }, words[view])
       .catch(async () => { throw new Error(`${view}: ${await tab.text()}`); });
     const current = await tab.page.$eval('nav a[aria-current="page"]', (link) => link.innerText.toLowerCase());
     assert.ok(current.startsWith(view), current);
@@ -243,7 +243,7 @@ test('kill -9 and restart while the page is open: nothing is missing and nothing
   await tab.view(`/ui/tasks/${task}`);
   await tab.has('line 49');
   await daemon.kill();
-  await tab.page.waitForFunction(() => document.querySelector('.connection .state').textContent.startsWith('away'), { timeout: 20_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.connection .state')?.textContent.startsWith('away'), { timeout: 20_000 });
   await daemon.run();
   await daemon.print(task, Array.from({ length: 50 }, (_, n) => `line ${n + 50}`));
   await tab.live();
@@ -332,7 +332,7 @@ test('an agent is started, told, watched and stopped from the page', async (daem
   assert.notEqual((await daemon.get(`/v1/hosts/${agent.id}`)).state, 'done');
   await tab.click('Yes');
   await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'done', 'stopped');
-  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'done', { timeout: 10_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'done', { timeout: 10_000 });
   assert.equal(await tab.page.$('textarea[aria-label="Prompt"]'), null);
   assert.deepEqual(tab.problems, []);
 });
@@ -426,10 +426,10 @@ test('a turn is interrupted from the page', async (daemon) => {
   const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'wait' });
   const tab = await Tab.signedIn(daemon);
   await tab.view(`/ui/agents/${agent.id}`);
-  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'running', { timeout: 10_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'running', { timeout: 10_000 });
   await tab.click('Interrupt');
   await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'idle', 'its turn is over');
-  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'idle', { timeout: 10_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'idle', { timeout: 10_000 });
   await daemon.post(`/v1/hosts/${agent.id}/stop`);
   assert.deepEqual(tab.problems, []);
 });
@@ -439,11 +439,11 @@ test('words go into a turn that is under way', async (daemon) => {
   const agent = await daemon.post('/v1/hosts', { instance: 'lines', cwd: daemon.home, prompt: 'one' });
   const tab = await Tab.signedIn(daemon);
   await tab.view(`/ui/agents/${agent.id}`);
-  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'running', { timeout: 10_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'running', { timeout: 10_000 });
   await tab.page.type('textarea[aria-label="Prompt"]', 'end');
   await tab.click('Steer');
   await tab.has('got end');
-  await tab.page.waitForFunction(() => document.querySelector('.detail .state').innerText === 'idle', { timeout: 10_000 });
+  await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'idle', { timeout: 10_000 });
   await daemon.post(`/v1/hosts/${agent.id}/stop`);
   assert.deepEqual(tab.problems, []);
 });
@@ -741,7 +741,7 @@ test('the keyboard reaches everything', async (daemon) => {
   await press('/');
   assert.equal(await tab.page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Search tasks');
   await tab.page.keyboard.type('cargo');
-  await tab.page.waitForFunction(() => !document.querySelector('main').innerText.includes('npm run build'));
+  await tab.page.waitForFunction(() => document.querySelector('main')?.innerText.includes('npm run build') === false);
   await press('Escape', 'j', 'Enter');
   await tab.has('tests failed');
   await press('?');
