@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, svc};
+use crate::daemon::{Daemon, Home, svc, until};
 use crate::pages::{Described, Page, commands, root};
 
 /// Gathers what differs, so that one run shows all of it.
@@ -108,6 +109,22 @@ fn default_words(is_required: bool, schema: &Value) -> Vec<String> {
     }
 }
 
+/// The fields of a body with what their types have to say. A field of an object in it is `outer.inner`.
+fn body_fields(document: &Value, body: &Value, prefix: &str) -> Vec<(String, Vec<String>)> {
+    let mut fields = Vec::new();
+    let is_required = |name: &str| {
+        body["required"].as_array().into_iter().flatten().any(|required| required == name)
+    };
+    for (name, schema) in body["properties"].as_object().into_iter().flatten() {
+        let mut words = type_words(document, schema);
+        words.extend(is_required(name).then(|| "*required*".to_owned()));
+        fields.push((format!("{prefix}{name}"), words));
+        let inner = resolved(document, schema);
+        fields.extend(body_fields(document, inner, &format!("{prefix}{name}.")));
+    }
+    fields
+}
+
 #[test]
 fn every_route_is_in_the_reference_with_its_parameters_and_fields() {
     let d = Daemon::start();
@@ -144,15 +161,11 @@ fn every_route_is_in_the_reference_with_its_parameters_and_fields() {
         let body = &operation["requestBody"]["content"]["application/json"]["schema"];
         let body = resolved(&described, body);
         let body = body["anyOf"].get(0).map_or(body, |one| resolved(&described, one));
-        let required: Vec<&str> =
-            body["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        for (name, schema) in body["properties"].as_object().into_iter().flatten() {
-            let mut words = type_words(&described, schema);
-            words.extend(required.contains(&name.as_str()).then(|| "*required*".to_owned()));
-            if let Some(row) = rows.get(name) {
+        for (name, words) in body_fields(&described, body, "") {
+            if let Some(row) = rows.get(&name) {
                 differences.cell(&format!("{route} {name}"), row, 1, &words);
             }
-            fields.push(name.clone());
+            fields.push(name);
         }
         differences.names(&route, &fields, rows.keys());
         // A status that a caller has to tell from 200 is said.
@@ -217,8 +230,14 @@ fn every_error_code_is_in_the_reference() {
 
 #[test]
 fn every_tool_is_in_the_reference_with_its_arguments() {
-    let d = Daemon::start();
-    let listed = d.get("/v1/tools?limit=500").ok(200);
+    let home = Home::new();
+    home.write("config.toml", "[sources.core]\nenabled = true\n");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let listed = until(Duration::from_secs(20), || {
+        let listed = d.get("/v1/tools?limit=500").ok(200);
+        let has_core = || listed["tools"].as_array()?.iter().find(|tool| tool["name"] == "Bash");
+        has_core().is_some().then_some(listed)
+    });
     let mut tools = BTreeMap::new();
     for tool in listed["tools"].as_array().expect("tools") {
         tools.insert(tool["name"].as_str().expect("a name").to_owned(), tool);

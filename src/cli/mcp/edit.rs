@@ -242,6 +242,13 @@ async fn put(
     let is_user = scope == EntryScope::User;
     let (_, warnings) = SourceEntry::parse(entry, is_user)
         .map_err(|problem| UsageError(format!("the entry: {problem}")))?;
+    // A variable may hold the beginning of a URL.
+    if let Some(url) = entry.get("url").and_then(Value::as_str)
+        && !["http://", "https://", "$"].iter().any(|start| url.starts_with(start))
+    {
+        let text = format!("{url:?} is no URL: it begins with https:// or http://");
+        return Err(UsageError(text).into());
+    }
     let target = if is_user { ServerFile::of_user(context) } else { ServerFile::of_project()? };
     let (before, after) = target.insert(name, entry)?;
     if !is_user {

@@ -41,11 +41,11 @@ impl Keeper {
             let failure = match self.starter.start().await {
                 Ok(running) => {
                     has_worked = true;
-                    let failure = self.watch(running).await;
+                    let ended = self.watch(running, failures).await;
                     if began.elapsed() >= STEADY {
                         failures = 0;
                     }
-                    failure
+                    ended
                 }
                 Err(failure) => Some(failure),
             };
@@ -161,8 +161,10 @@ impl Keeper {
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
-    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew.
-    async fn watch(&self, mut running: Running) -> Option<StartFailure> {
+    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew. `failures` starts
+    /// failed in a row before this one.
+    async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
+        let began = Instant::now();
         // Who hears that it works may change its lists at once.
         let mut changes = running.changes.clone();
         self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
@@ -200,11 +202,15 @@ impl Keeper {
             self.show(connecting, None).await;
         } else {
             // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is down.
+            let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
+            let next_at = self.starter.parts.services.now().plus(restart_pause(attempt));
             self.status.send_modify(|now| {
                 (now.pid, now.connection) = (None, None);
                 now.status = SourceStatus {
                     reason: Some("it has ended".to_owned()),
                     next_action: Some("it is started again by itself".to_owned()),
+                    attempt: Some(attempt),
+                    next_at: Some(next_at),
                     ..SourceStatus::of(SourceState::BackingOff)
                 };
             });

@@ -42,6 +42,9 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
     fails(&home, &here, &["add", "toy", "--", "python3"], 1);
     fails(&home, &here, &["add", "a__b", "--", "python3"], 2);
     fails(&home, &here, &["add", "core", "--", "python3"], 2);
+    let said = fails(&home, &here, &["add", "-t", "http", "other", "python3"], 2);
+    assert!(said.contains("\"python3\" is no URL"), "{said}");
+    fails(&home, &here, &["add-json", "other", "{\"url\":\"ftp://h\"}"], 2);
     fails(&home, &here, &["add-json", "other", "{"], 2);
     fails(&home, &here, &["add-json", "other", "{\"args\":[]}"], 2);
     let list: Value = serde_json::from_str(&ok(&home, &here, &["list", "--json"])).expect("JSON");

@@ -149,6 +149,8 @@ fn a_server_that_was_killed_is_down_at_once_also_while_its_children_end() {
     });
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!((&now["state"], &now["pid"]), (&json!("backing_off"), &json!(null)), "{now}");
+    assert_eq!(now["attempt"], 1, "{now}");
+    assert!(now["next_at"].is_string(), "{now}");
     let failed = super::failed(&call(&d, "one__pid", &json!({})));
     let text = failed["message"].as_str().unwrap_or_default();
     assert!(!text.contains("connected") && text.contains("ended"), "{failed}");
