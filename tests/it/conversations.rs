@@ -329,6 +329,14 @@ fn each_refusal_has_its_reason() {
     let d = world("[sessions]\nallow = [\"*->echo\", \"operator->*\"]");
     let agent = start(&d, "main");
     let asker = mint(&d, "s-1", &agent["project"], &[]);
+    for (tool, arguments) in [
+        ("sessions_spawn", json!({ "task": "x", "agentId": "task" })),
+        ("ToolCall", json!({ "name": "SendMessage", "arguments": { "prompt": "x" } })),
+    ] {
+        let refused = error(&asker, tool, &arguments);
+        assert_eq!(refused["type"], "forbidden", "{refused}");
+        assert!(text(&refused, "message").contains("the scope `agents`"), "{refused}");
+    }
     let stay = json!({ "instance": "stay", "cwd": d.home.user() });
     d.post("/v1/hosts", &stay).ok(201);
     let key = "agent:echo:main";
@@ -725,6 +733,18 @@ fn a_caller_that_was_cut_off_has_its_answer_when_it_asks_again() {
     );
     assert!(inbox(&asker).is_empty(), "not twice");
     assert_eq!(inputs(&d, &text(&agent, "id")).len(), 1, "not run twice");
+    // It is the answer also when who gave it has ended.
+    d.post(&format!("/v1/hosts/{}/stop", text(&agent, "id")), &json!({ "timeout": 5 })).ok(200);
+    assert_eq!(call(&asker, "sessions_send", &arguments)["reply"], "got wait 2");
+    let with = |member: &str, value: &str| {
+        let mut other = arguments.clone();
+        other[member] = json!(value);
+        other
+    };
+    let other_text = error(&asker, "sessions_send", &with("message", "other"));
+    assert_eq!(other_text["type"], "conflict", "{other_text}");
+    let other_key = call(&asker, "sessions_send", &with("idempotencyKey", "k2"));
+    assert_eq!(other_key["reason"], "not_running", "{other_key}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub struct SendDelivery {
 }
 
 /// Why nothing was sent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Refusal {
     status: SendStatus,
     reason: &'static str,
@@ -165,10 +165,21 @@ impl Conversations {
         };
         let sent = match input.in_reply_to.clone() {
             Some(named) => self.answer(caller, &requester, input, &named).await?,
-            None => match self.target(&requester, &input).await? {
-                Err(refusal) => return Ok(refuse(refusal, shown)),
-                Ok(target) => self.ask(caller, &requester, &target, input).await?,
-            },
+            None => {
+                let target = match self.target(&requester, &input).await? {
+                    Err(refusal) => return Ok(refuse(refusal, shown)),
+                    Ok(target) => target,
+                };
+                match self.admission(&requester, &target, &input) {
+                    Err(denied) if input.idempotency_key.is_none() => {
+                        return Ok(refuse(denied, shown));
+                    }
+                    // A repeat has the first answer, also when its target has ended since.
+                    admission => {
+                        self.ask(caller, &requester, &target, input, admission.err()).await?
+                    }
+                }
+            }
         };
         match sent {
             SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
@@ -219,29 +230,33 @@ impl Conversations {
             let error = "this is your own session: a message to oneself reaches nobody else";
             return Ok(Err(Refusal::error("self_send", error)));
         }
-        let target = match target {
-            Ok(target) => target,
-            Err(none) => return Ok(Err(none.into())),
-        };
+        Ok(target.map_err(Refusal::from))
+    }
+
+    /// Whether a message may go to a session as it is now.
+    fn admission(
+        &self,
+        requester: &Requester,
+        target: &SessionRow,
+        input: &SendToSession,
+    ) -> Result<(), Refusal> {
         let key = target.key();
         if !requester.is_operator {
             let agent_id = target.agent_id();
             let to = crate::domain::conversation::SessionParty { key: &key, agent_id: &agent_id };
-            if let Err(denial) = self.policy().may_send(requester.party(), to) {
-                return Ok(Err(Refusal::forbidden(denial)));
-            }
+            self.policy().may_send(requester.party(), to).map_err(Refusal::forbidden)?;
         }
         if let Some(named) = &input.session_id
             && !target.is_incarnation(named)
         {
             let now = target.incarnation();
             let error = format!("{key} is no longer {named}: its present sessionId is {now}");
-            return Ok(Err(Refusal::error("stale_incarnation", error)));
+            return Err(Refusal::error("stale_incarnation", error));
         }
         if !target.is_there() {
-            return Ok(Err(Refusal::error("not_running", format!("{key} has ended"))));
+            return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
-        let is_busy = match &target {
+        let is_busy = match target {
             SessionRow::Hosted(agent, _) => {
                 matches!(agent.info.state, AgentState::Running | AgentState::RequiresAction)
             }
@@ -249,17 +264,19 @@ impl Conversations {
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");
-            return Ok(Err(Refusal::error("not_running", error)));
+            return Err(Refusal::error("not_running", error));
         }
-        Ok(Ok(target))
+        Ok(())
     }
 
+    /// Sends a message to a session, unless it is `denied`. A repeat of one that was sent is never denied.
     async fn ask(
         &self,
         caller: &Caller,
         requester: &Requester,
         target: &SessionRow,
         input: SendToSession,
+        denied: Option<Refusal>,
     ) -> Result<SendDecision, Error> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
             return Ok(SendDecision::Refused(Refusal::error(
@@ -273,6 +290,7 @@ impl Conversations {
             requester: requester.clone(),
             target: target.end(peer),
             input,
+            denied,
         };
         self.core.store.write_directly(move |tx| Box::pin(job.run(tx))).await
     }
@@ -385,6 +403,8 @@ struct SendJob {
     requester: Requester,
     target: crate::store::RunEnd,
     input: SendToSession,
+    /// Why it is not sent if it was not before.
+    denied: Option<Refusal>,
 }
 
 impl SendJob {
@@ -399,6 +419,9 @@ impl SendJob {
         };
         if let Some(known) = self.known(tx, waits_until).await? {
             return Ok(SendDecision::Run(Box::new(known)));
+        }
+        if let Some(denied) = self.denied {
+            return Ok(SendDecision::Refused(denied));
         }
         if let Some(refusal) = self.refusal(tx, waits_until.is_some()).await? {
             return Ok(SendDecision::Refused(refusal));
