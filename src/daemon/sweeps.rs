@@ -19,7 +19,7 @@ pub(super) fn start(
     config: &Config,
 ) {
     lifecycle.run("peers", sweep_peers(services.clone()));
-    lifecycle.run("removed peers", sweep_removed_peers(services.clone()));
+    lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
     lifecycle.run("agents", services.agents.clone().run());
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("processes", sweep_processes(services.clone()));
@@ -44,9 +44,9 @@ async fn sweep_peers(services: Services) {
     }
 }
 
-async fn sweep_removed_peers(services: Services) {
+async fn sweep_stranded_inboxes(services: Services) {
     loop {
-        if let Err(error) = services.team.sweep_removed_peers().await {
+        if let Err(error) = services.team.sweep_stranded_inboxes().await {
             tracing::error!(error = chain(&error), "cannot end the deliveries to removed peers");
         }
         tokio::time::sleep(services.tuning().maintenance).await;

@@ -107,6 +107,8 @@ pub const SPAWN_DEPTH: u32 = 3;
 pub const SPAWN_CHILDREN: u64 = 5;
 /// Messages that one look for an agent's mail takes beyond those that its host has.
 pub const AGENT_MAIL: u32 = 64;
+/// Messages that an agent's host has at a time. Its queue holds 1,000 inputs; the rest is for prompts of tasks.
+pub const HOST_MAIL: u32 = 900;
 /// A task whose runner's process is gone gets its terminal event after this much silence: a runner that ended
 /// well is still sending its last lines.
 pub const RUNNER_GRACE: Duration = Duration::from_mins(1);
@@ -180,7 +182,7 @@ pub const WAL_BYTES: u64 = 64 * 1024 * 1024;
 pub const WAL_TRUNCATE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often maintenance looks at the write-ahead log and at retention.
 pub const MAINTENANCE: Duration = Duration::from_mins(1);
-/// In so many pieces an index of words may be before they are put together: a search looks into each of them.
+/// Segments of a full-text index above which maintenance merges them: a search reads each of them.
 pub const INDEX_PIECES: i64 = 4;
 /// Pages of an index that one write job puts together. Bounds how long it holds up other writers.
 pub const INDEX_MERGE_PAGES: i64 = 64;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::backend::{
     AgentProtocol, Decision, Effect, Effects, PromptInput, TurnResult, VendorRequest, protocol_of,
@@ -19,8 +20,8 @@ use super::stderr_tail::StderrTail;
 use super::turn::{QueuedInput, Turn};
 use crate::domain::agent::{
     AgentEventBody, AgentInfo, AgentInput, AgentRequest, AgentState, AnswerAgent, HistoryEntry,
-    HistoryRole, HostSpec, PermissionMode, RequestKind, RequestOptionKind, SendAnswer, SendInput,
-    SendMode, TurnOutcome,
+    HistoryRole, HostSpec, NO_TURN, PermissionMode, RequestKind, RequestOptionKind, SendAnswer,
+    SendInput, SendMode, TurnOutcome,
 };
 use crate::domain::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
 use crate::runner::{AgentSpool, ByteLine, RunExit};
@@ -67,8 +68,8 @@ pub(super) struct HostedAgent {
     ready: bool,
     turn: Option<Turn>,
     queue: VecDeque<QueuedInput>,
-    /// What was sent under each idempotency key.
-    sent: HashMap<String, (String, SendAnswer)>,
+    /// The hash of what was sent under each idempotency key, and its answer.
+    sent: HashMap<String, ([u8; 32], SendAnswer)>,
     requests: AgentRequests,
     /// Offset of the last input: nothing is written to the agent before that is on the disk.
     recorded: u64,
@@ -87,6 +88,10 @@ struct Stop {
     kill_at: Option<Instant>,
     /// Why the agent is stopped, if that is a failure.
     failure: Option<String>,
+}
+
+fn hash_of(input: &str) -> [u8; 32] {
+    Sha256::digest(input).into()
 }
 
 impl HostedAgent {
@@ -204,7 +209,7 @@ impl HostedAgent {
     pub(super) fn send(&mut self, send: SendInput, now: Instant) -> Result<SendAnswer, String> {
         let SendInput { input, idempotency_key, mode, message_id, from } = send;
         if let Some((known, answer)) = idempotency_key.as_ref().and_then(|key| self.sent.get(key)) {
-            let is_repeat = *known == input;
+            let is_repeat = *known == hash_of(&input);
             let conflict = "conflict: this idempotency key was used for another input";
             return if is_repeat { Ok(answer.clone()) } else { Err(conflict.to_owned()) };
         }
@@ -216,13 +221,13 @@ impl HostedAgent {
         let queued = QueuedInput { input: input.clone(), message_id, from };
         let answer = match mode {
             SendMode::Steer if self.turn.is_none() => {
-                return Err("not running a turn".to_owned());
+                return Err(NO_TURN.to_owned());
             }
             SendMode::Steer => self.steer(queued, now),
             SendMode::Queue => self.enqueue(queued)?,
         };
         if let Some(key) = idempotency_key {
-            self.sent.insert(key, (input, answer.clone()));
+            self.sent.insert(key, (hash_of(&input), answer.clone()));
         }
         self.next_turn(now);
         Ok(answer)
@@ -315,7 +320,7 @@ impl HostedAgent {
         let is_meant =
             |turn: &&mut Turn| message_id.is_none_or(|id| turn.message_id.as_deref() == Some(id));
         let Some(turn) = self.turn.as_mut().filter(is_meant) else {
-            return Err("not running a turn".to_owned());
+            return Err(NO_TURN.to_owned());
         };
         turn.interrupted = true;
         self.cancel_requests("interrupt", now);

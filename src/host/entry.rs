@@ -182,7 +182,7 @@ async fn begin(spec: &HostSpec) -> Result<Begun, String> {
     Ok((socket, process, pipes, exit))
 }
 
-/// Variables that are no text are nobody's that an agent gets.
+/// The environment that agents inherit. Variables that are not UTF-8 are left out.
 fn own_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

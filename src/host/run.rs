@@ -25,6 +25,8 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 const HOST_STOP: Duration = Duration::from_secs(5);
 /// Default of a stop's timeout.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that a stop may ask for.
+const LONGEST_STOP_PATIENCE: Duration = Duration::from_hours(1);
 
 /// What is written to the agent's standard input.
 #[derive(Debug)]
@@ -170,6 +172,7 @@ fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<Stop
             }
             let patience = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
             let patience = patience.map_or(STOP_PATIENCE, Duration::from_secs);
+            let patience = patience.min(LONGEST_STOP_PATIENCE);
             agent.stop((!force).then_some(patience), reason.as_deref(), now);
             stops.push_back((reply, now));
         }

@@ -1,7 +1,6 @@
 //! The socket of a host: where it is, who may connect, and when it ends.
 
 use std::io;
-use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use tokio::time::{sleep, timeout};
 use super::connection::{HostFace, serve};
 use crate::domain::AgentId;
 use crate::local_socket::{self, SocketFile};
-use crate::private_file;
 
 /// The wait after a connection could not be accepted, as when there are no descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -30,16 +28,9 @@ pub(super) struct HostSocket {
 }
 
 impl HostSocket {
-    /// Binds the socket of an agent: in `folder`, or in a folder of this user with a short path if that one is too long for
-    /// the address of a socket.
+    /// Binds the socket of an agent in `folder`, however long its path is.
     pub(super) fn bind(folder: &Path, agent: &AgentId) -> io::Result<Self> {
-        let name = format!("{agent}.sock");
-        let mut path = folder.join(&name);
-        if SocketAddr::from_pathname(&path).is_err() {
-            let short = short_folder();
-            private_file::prepare_home(&short)?;
-            path = short.join(&name);
-        }
+        let path = folder.join(format!("{agent}.sock"));
         let (listener, file) = local_socket::listen(&path)?;
         Ok(Self { listener, file, path })
     }
@@ -72,15 +63,5 @@ impl HostSocket {
         drop(self.file);
         drop(self.listener);
         timeout(LAST_WORDS, async { while clients.join_next().await.is_some() {} }).await.ok();
-    }
-}
-
-/// A folder with a short path that is this user's.
-fn short_folder() -> PathBuf {
-    let user = rustix::process::geteuid().as_raw();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|folder| folder.is_absolute() && folder.as_os_str().len() < 40) {
-        Some(folder) => folder.join("svc-agents"),
-        None => PathBuf::from(format!("/tmp/svc-agents-{user}")),
     }
 }

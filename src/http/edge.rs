@@ -514,8 +514,8 @@ pub(super) fn is_event_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Routes that ask for no token: the health check, the files of the page and its sign-in, the proof that comes before a token, and the places where clients
-/// look for metadata that we do not have, who would take a 401 there for a wish to log in.
+/// Routes that ask for no token: the health check, the files of the page and its sign-in, the proof that comes before a
+/// token, and `/.well-known/`: clients probe it for OAuth metadata, and a 401 there would start a login.
 fn is_open(method: &Method, path: &str) -> bool {
     if method == Method::POST && (path == daemon_proof::PATH || path == "/login") {
         return true;

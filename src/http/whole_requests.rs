@@ -5,8 +5,8 @@
 //! here. So a connection begins here. The first request that is anything else, or that leaves any doubt, goes to hyper
 //! with all its bytes, and the connection with it.
 //!
-//! So do subscriptions: the buffers that hyper takes and gives back lie between those that thousands of idle streams keep,
-//! and nothing else fits into the gaps.
+//! Subscriptions begin here too: hyper's buffers are short-lived, and fragment the heap between those that thousands of idle
+//! streams keep.
 
 use std::{
     future::poll_fn,

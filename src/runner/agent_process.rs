@@ -144,9 +144,9 @@ fn check_folder(cwd: &Path) -> Result<(), String> {
 
 /// An error of the system, with what to do.
 fn explain(program: &str, error: &str) -> String {
-    let remedy = if error.contains("os error 2") {
+    let remedy = if error.contains("(os error 2)") {
         "install it, or name its path in `command` of the instance"
-    } else if error.contains("os error 13") {
+    } else if error.contains("(os error 13)") {
         "`chmod +x` makes a file a program"
     } else {
         "try it in a shell"
@@ -175,4 +175,17 @@ fn give_order(control: &StdUnixStream, command: AgentCommandLine) -> io::Result<
         stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
         stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_fits_the_error() {
+        let of = |code: i32| explain("x", &io::Error::from_raw_os_error(code).to_string());
+        assert!(of(2).contains("install it"));
+        assert!(of(13).contains("chmod"));
+        assert!(of(26).contains("in a shell"), "a busy file is there: {}", of(26));
+    }
 }

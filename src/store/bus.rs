@@ -262,8 +262,8 @@ impl<T: Send + Sync> StreamListener<T> {
         std::mem::replace(&mut self.readers, readers) != readers
     }
 
-    /// The last that was published since somebody listens; 0 before anything was. Whoever looks after this was asked, and waits
-    /// for what follows it, misses nothing.
+    /// Number of the last event that was published while somebody listened; 0 before the first. Who asks for it, reads the
+    /// table, and then waits for what follows it, misses no event.
     pub fn last(&self) -> i64 {
         self.level.borrow().last
     }
@@ -283,8 +283,8 @@ impl<T: Send + Sync> StreamListener<T> {
             .ok();
     }
 
-    /// Waits until nothing will follow any more, which only a commit that closes the stream after this listener came
-    /// says. Dropping the future loses nothing.
+    /// Waits for a commit that closes the stream. A stream that was closed before this listener existed is not noticed.
+    /// Dropping the future loses nothing.
     pub async fn wait_closed(&mut self) {
         self.level.wait_for(|level| level.closed).await.ok();
     }

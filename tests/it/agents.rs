@@ -325,11 +325,19 @@ fn each_end_is_on_record_as_what_it_was() {
     assert_eq!(live["count"], 0, "{live}");
     let all = d.get("/v1/hosts?instance=echo").ok(200);
     assert_eq!(all["count"], 2, "{all}");
-    let wrong = json!({ "instance": "echo", "args": ["x"], "cwd": "/", "idempotency_key": "k" });
+    let wrong = json!({
+        "instance": "echo", "args": ["x"], "cwd": "/", "idempotency_key": "k", "env": { "API_KEY": "hush-hush" },
+    });
     let first = d.post("/v1/hosts", &wrong).ok(201);
     assert_eq!(d.post("/v1/hosts", &wrong).ok(200)["id"], first["id"]);
     let other = json!({ "instance": "echo", "name": "other", "cwd": "/", "idempotency_key": "k" });
     problem(&d.post("/v1/hosts", &other), 409, "conflict");
+    // What an agent is given may be secret, and is not kept.
+    let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
+    let wishes = "select count(*), count(distinct wish), max(length(wish)) from agent where wish is not null";
+    let wishes: (u32, u32, u32) =
+        db.query_row(wishes, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).expect("a row");
+    assert_eq!(wishes, (1, 1, 64), "a hash of the one that has a key");
 }
 
 #[test]

@@ -862,6 +862,14 @@ fn the_end_of_a_child_reaches_who_started_it() {
     let list = call(&as_hosted, "agents_list", &json!({}));
     assert_eq!(list["requester"], "agent:stay:p");
     assert_eq!(list["agents"][0]["instance"], "stay", "{list}");
+    // One that is not to be kept leaves the list, and everybody hears of it.
+    let gone = json!({ "task": "x", "agentId": "task", "cleanup": "delete" });
+    call(&parent, "sessions_spawn", &gone);
+    let removed = || {
+        let all = d.get("/v1/events?stream=team&kind=peer.removed").ok(200);
+        all["count"] == 1
+    };
+    eventually(SOON, removed);
     // At most five live ones, and three deep.
     let mut live = Vec::new();
     for _ in 0..5 {
@@ -899,6 +907,26 @@ fn the_end_of_a_child_reaches_who_started_it() {
 }
 
 /// A session whose first call of all starts another has told nobody of itself, and hears of the end all the same.
+/// Calls of one moment are counted one after the other.
+#[test]
+fn children_that_are_started_at_once_are_counted_too() {
+    let d = world("");
+    let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
+    let spawned: Vec<Value> = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..9)
+            .map(|_| {
+                let wish = json!({ "task": "x", "agentId": "stay" });
+                let parent = parent.clone();
+                scope.spawn(move || result(&parent, "sessions_spawn", &wish))
+            })
+            .collect();
+        calls.into_iter().map(|call| call.join().expect("it answers")).collect()
+    });
+    let refused = spawned.iter().filter(|result| result["isError"] == true).count();
+    assert_eq!(refused, 4, "{spawned:?}");
+    assert_eq!(d.get("/v1/hosts?live=true").ok(200)["count"], 5);
+}
+
 #[test]
 fn a_session_that_never_spoke_hears_of_the_end_of_its_work() {
     let d = world("");

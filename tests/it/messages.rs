@@ -86,6 +86,22 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     assert!(peek(&d, &other).is_empty());
 }
 
+/// More than one write job acknowledges.
+#[test]
+fn hundreds_are_acknowledged_at_once() {
+    let d = Daemon::start();
+    let to = peer(&d, "s-1");
+    let sent: Vec<String> = (0..510).map(|number| send(&d, &to, &number.to_string())).collect();
+    let ids: Vec<&str> = sent.iter().map(String::as_str).collect();
+    let acked = ack(&d, &to, &ids);
+    assert_eq!((&acked["count"], acked["acked"][509].as_str()), (&json!(510), Some(ids[509])));
+    assert!(read(&d, &to).is_empty());
+    assert_eq!(states(&d, ids[509]).last().map(String::as_str), Some("acked"));
+    let unknown =
+        d.post(&format!("/v1/peers/{to}/messages/ack"), &json!({ "ids": [ids[0], "msg_x"] }));
+    assert_eq!(unknown.status(), 404, "{unknown:?}");
+}
+
 #[test]
 fn any_text_comes_back_byte_by_byte() {
     let mut d = Daemon::start();

@@ -143,6 +143,35 @@ fn migrating_by_hand_does_the_same() {
     assert_eq!(page(&d.get("/v1/events?stream=note/old"), "events").len(), 1);
 }
 
+/// A copy of the same version may be of other data, as after a backup was restored.
+#[test]
+fn only_a_copy_of_the_same_data_stands_for_another() {
+    let level = migrations().len() - 1;
+    let known = |home: &Home| home.path(&format!("svc.db.bak-{}", migrations()[level - 1].0));
+    let (home, other) = (Home::new(), Home::new());
+    older_database(&home, level);
+    let file = Connection::open(home.path("svc.db")).expect("the database");
+    file.execute("vacuum into ?1", [known(&home).display().to_string()]).expect("a copy");
+    svc(&home, &["migrate"]).ok();
+    assert_eq!(backups(&home).len(), 1, "an attempt before has made it");
+
+    older_database(&other, level);
+    let file = Connection::open(known(&other)).expect("a copy");
+    file.execute_batch("create table event (position integer)").expect("of an empty log");
+    drop(file);
+    svc(&other, &["migrate"]).ok();
+    let copies = backups(&other);
+    assert_eq!(copies.len(), 2, "{copies:?}");
+    let positions = copies.iter().map(|copy| {
+        let copy = Connection::open(copy).expect("a copy");
+        let last = "select coalesce(max(position), 0) from event";
+        copy.query_row(last, [], |row| row.get(0)).expect("a position")
+    });
+    let mut positions: Vec<i64> = positions.collect();
+    positions.sort_unstable();
+    assert_eq!(positions, [0, 5]);
+}
+
 #[test]
 fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
     let home = Home::new();

@@ -16,7 +16,8 @@ pub use history::{HistoryEntry, HistoryRole};
 pub use info::{AgentInfo, AgentState};
 pub use protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostFrame,
-    HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, PingAnswer,
-    PingHost, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer, agrees_with_protocol,
+    HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, NO_TURN,
+    PingAnswer, PingHost, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
+    agrees_with_protocol,
 };
 pub use start::{AGENT_MARK, AgentInput, AgentMcpServer, HostSpec, HostStarted};

@@ -8,6 +8,8 @@ use crate::domain::{AgentId, AgentRequestId, Timestamp};
 
 /// The version that a host speaks.
 pub const HOST_PROTOCOL: &str = "1.1";
+/// Why a host does not steer or interrupt: no turn is under way. It is a word of the protocol.
+pub const NO_TURN: &str = "not running a turn";
 
 /// Whether a client of this version and a host of ours agree: their majors are the same.
 pub fn agrees_with_protocol(version: &str) -> bool {

@@ -23,7 +23,7 @@ pub enum RecordedCaller {
 }
 
 impl Access {
-    /// Whether it is plain, without a look at the database, that who came in with this cannot come in any more.
+    /// Whether memory alone shows that a credential is revoked or expired.
     pub fn is_over(&self, credential: &Credential) -> bool {
         match credential {
             Credential::Operator(hash) => !self.tokens.is_operator(hash),

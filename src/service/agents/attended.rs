@@ -27,8 +27,10 @@ enum Progress {
     Given,
     /// The session has answered, or its turn ended without words.
     Answered(Option<String>),
-    /// The session is gone, or the message is: why.
+    /// The session did not take the message, or either is gone: why.
     Gone(&'static str),
+    /// The session took the message. What came of it nobody knows.
+    Unknown,
 }
 
 impl Agents {
@@ -152,7 +154,16 @@ impl Agents {
                         agents.advance_attended(tx, &task_id, message, progress).await
                     })
                 })
-                .await?;
+                .await
+                .or_else(|error| match error {
+                    Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_) => {
+                        Err(error)
+                    }
+                    error => {
+                        tracing::warn!(task = %dispatch.task_id, %error, "a task stays as it is");
+                        Ok(())
+                    }
+                })?;
         }
         Ok(())
     }
@@ -173,7 +184,7 @@ impl Agents {
             // Nobody is left whom the answer would have reached.
             return Ok(Some(match run.state {
                 RunState::Ok | RunState::NoReply => Progress::Answered(None),
-                _ => Progress::Gone("outcome unknown"),
+                _ => Progress::Unknown,
             }));
         }
         let peer = store.peer(&message.to_peer).await?;
@@ -183,7 +194,7 @@ impl Agents {
             DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {
                 Some(Progress::Gone("the session did not take the prompt"))
             }
-            _ if !is_there && is_given => Some(Progress::Gone("outcome unknown")),
+            _ if !is_there && is_given => Some(Progress::Unknown),
             _ if !is_there => Some(Progress::Gone("the session ended before it took the prompt")),
             _ if is_given && task.task.status() == TaskStatus::Pending => Some(Progress::Given),
             _ => None,
@@ -217,10 +228,16 @@ impl Agents {
                 tasks::apply(tx, &mut task, &change, None).await?;
                 Ok(())
             }
+            Some(Progress::Unknown) => {
+                take_back(tx, message).await?;
+                let why = Some("outcome unknown".to_owned());
+                let report = TaskReport { error: why, ..TaskReport::default() };
+                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
+                    .await
+            }
             Some(Progress::Gone(why)) => {
                 take_back(tx, message).await?;
-                let was_taken = why == "outcome unknown";
-                if !was_taken && !dispatch.failover.is_empty() {
+                if !dispatch.failover.is_empty() {
                     let next = dispatch.failover.remove(0);
                     (dispatch.wish.peer_id, dispatch.wish.message_id) = (None, None);
                     return retry(tx, &mut dispatch, &task, next, why).await;

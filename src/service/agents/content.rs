@@ -13,7 +13,8 @@ impl Agents {
     /// The result of a task, or what its agent has said so far; and whether there was more than that.
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
         if let Some(result) = &task.result
-            && result.len() < limits::TASK_RESULT_BYTES
+            // One that was cut, at a character, may have some bytes less than the bound.
+            && result.len() + char::MAX_LEN_UTF8 <= limits::TASK_RESULT_BYTES
         {
             return Ok((result.clone(), false));
         }

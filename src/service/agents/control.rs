@@ -133,7 +133,7 @@ impl Agents {
         Ok(self.view(row))
     }
 
-    /// Ends an agent. Whoever hears of that finds it on record, unless the disk takes its time.
+    /// Stops an agent. Returns after its end is stored, or after 5 s.
     pub async fn stop_agent(
         &self,
         caller: &Caller,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{Agents, room::may_run};
 use crate::{
     config::ResolvedInstance,
-    domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend},
+    domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend, limits},
     service::{Error, check, core::Core, tasks, team},
     store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker, WriteTx},
 };
@@ -93,7 +93,7 @@ impl Agents {
     ) -> Result<DispatchedTask, Error> {
         may_run(caller)?;
         check::not_blank("prompt", &input.prompt)?;
-        check::long("prompt", &input.prompt, crate::domain::limits::V1_BODY_BYTES)?;
+        check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
         for (field, text) in [
             ("agent", &input.agent),
             ("tag", &input.tag),
@@ -214,6 +214,14 @@ impl Agents {
                             return Err(Error::NotNow(format!(
                                 "no live peer: no agent of instance {} runs, and no session of its kind is there",
                                 row.instance
+                            )));
+                        }
+                    }
+                    if is_at_once && !caller.is_operator() {
+                        let children = tx.children_of(&caller.principal()).await?;
+                        if children >= limits::SPAWN_CHILDREN {
+                            return Err(Error::LimitReached(format!(
+                                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
                             )));
                         }
                     }

@@ -23,7 +23,7 @@ use crate::{
         agent::{AgentState, StopAgent},
     },
     hosts::{DeadSpool, HostError, RawAgentEvent, end_tree, remove_files},
-    service::{Error, process},
+    service::{Error, process, team},
     store::{AgentRow, HostProcess, StoreError},
 };
 
@@ -44,8 +44,11 @@ const REQUEST_SWEEP: Duration = Duration::from_secs(5);
 enum FollowedAgent {
     /// The agent has ended, and the log has all of it.
     ToItsEnd,
-    /// The connection is gone, after something was taken in.
-    Cut,
+    /// The connection is gone.
+    Cut {
+        /// Something was taken in before.
+        has_progress: bool,
+    },
     /// Nothing was reached.
     Unreached(HostError),
 }
@@ -74,8 +77,7 @@ impl Agents {
         }
         self.look_for_strangers(&followed);
         let mut queue = Box::pin(self.clone().run_queue());
-        let mut sweep = interval(REQUEST_SWEEP);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweeps = Box::pin(self.clone().run_request_sweeps());
         loop {
             tokio::select! {
                 id = starts.recv() => {
@@ -93,11 +95,20 @@ impl Agents {
                     self.core.work.notify_one();
                 }
                 () = &mut queue => return,
-                _ = sweep.tick() => {
-                    if let Err(error) = self.sweep_requests().await {
-                        tracing::error!(%error, "cannot deny requests past their deadline");
-                    }
-                }
+                // Beside all else: a host that does not answer holds up no work.
+                () = &mut sweeps => return,
+            }
+        }
+    }
+
+    /// Denies requests past their deadline until it is dropped.
+    async fn run_request_sweeps(self) {
+        let mut sweep = interval(REQUEST_SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            sweep.tick().await;
+            if let Err(error) = self.sweep_requests().await {
+                tracing::error!(%error, "cannot deny requests past their deadline");
             }
         }
     }
@@ -175,7 +186,9 @@ impl Agents {
                     remove_files(&self.settings.folder, &id);
                     return id;
                 }
-                Ok(FollowedAgent::Cut) => pause = FIRST_PAUSE,
+                Ok(FollowedAgent::Cut { has_progress: true }) => pause = FIRST_PAUSE,
+                // An event that this version cannot read is met again and again.
+                Ok(FollowedAgent::Cut { has_progress: false }) => {}
                 Ok(FollowedAgent::Unreached(why)) => match self.without_host(&id).await {
                     Ok(true) => {
                         remove_files(&self.settings.folder, &id);
@@ -221,7 +234,7 @@ impl Agents {
         };
         // What an earlier daemon left undone is done by an empty batch.
         let mut taken = self.take(id, Vec::new()).await?;
-        let mut is_stopping = false;
+        let (mut is_stopping, mut has_progress) = (false, false);
         loop {
             if taken.has_ended {
                 return Ok(FollowedAgent::ToItsEnd);
@@ -231,12 +244,13 @@ impl Agents {
             }
             let batch = match feed.next_batch().await {
                 Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(FollowedAgent::Cut),
+                Ok(None) => return Ok(FollowedAgent::Cut { has_progress }),
                 Err(error) => {
                     tracing::debug!(agent = %id, %error, "the connection to a host broke");
-                    return Ok(FollowedAgent::Cut);
+                    return Ok(FollowedAgent::Cut { has_progress });
                 }
             };
+            has_progress = true;
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
             let is_dispatching = self.live.dispatching().contains(id);
@@ -278,14 +292,27 @@ impl Agents {
                 Box::pin(async move { take_in(tx, &core, &key, events).await })
             })
             .await?;
-        self.after(id, &taken);
+        self.after(id, &taken).await;
         Ok(taken)
     }
 
     /// What follows from a commit.
-    fn after(&self, id: &AgentId, taken: &TakenIn) {
+    async fn after(&self, id: &AgentId, taken: &TakenIn) {
+        if let Some(peer) = &taken.has_mail
+            && let Err(error) = team::end_deliveries(&self.core, peer, team::AGENT_ENDED).await
+        {
+            // The sweep tries again.
+            tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
+        }
         self.access.forget(&taken.revoked);
-        let is_free = !taken.is_dispatching && self.live.dispatching().remove(id);
+        let is_free = {
+            let mut dispatching = self.live.dispatching();
+            if taken.is_dispatching {
+                // The queue may have given it work while an earlier commit, without work, was under way.
+                dispatching.insert(id.clone());
+            }
+            !taken.is_dispatching && dispatching.remove(id)
+        };
         if taken.is_spent || taken.has_ended || is_free {
             self.core.work.notify_one();
         }
@@ -410,7 +437,7 @@ impl Agents {
                 })
             })
             .await?;
-        self.after(id, &taken);
+        self.after(id, &taken).await;
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerStatus, Principal, TaskChange,
-        TaskStatus, Timestamp, TokenId,
+        AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal,
+        TaskChange, TaskStatus, Timestamp, TokenId,
         agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
         limits,
     },
@@ -31,6 +31,8 @@ pub(super) struct TakenIn {
     pub(super) is_spent: bool,
     /// It has work that is not over.
     pub(super) is_dispatching: bool,
+    /// The peer of an agent that has ended, if more waits for it than one write job ends.
+    pub(super) has_mail: Option<PeerId>,
     /// Tokens that ended with it.
     pub(super) revoked: Vec<TokenId>,
 }
@@ -271,7 +273,7 @@ async fn give_words(
             if row.info.backend != AgentBackend::Exec
                 && let Some(said) = said
             {
-                let lines: Vec<String> = said.lines().map(str::to_owned).collect();
+                let lines = frame_lines(said);
                 add_frames(tx, dispatch, &lines, FrameKind::Stdout, at).await?;
             }
             let is_failure = chat_entry.is_error == Some(true);
@@ -316,6 +318,22 @@ async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), 
     }
     dispatch.has_words = true;
     tx.update_dispatch(dispatch).await
+}
+
+/// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much for one write job is
+/// in the last of them together.
+fn frame_lines(text: &str) -> Vec<String> {
+    let mut rest = text;
+    let mut lines = Vec::new();
+    while !rest.is_empty() && lines.len() + 1 < limits::EVENTS_PER_REQUEST {
+        let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+        lines.push(line.strip_suffix('\r').unwrap_or(line).to_owned());
+        rest = after;
+    }
+    if !rest.is_empty() {
+        lines.push(rest.to_owned());
+    }
+    lines
 }
 
 async fn add_frames(
@@ -377,12 +395,11 @@ pub(super) async fn finish(
     for dispatch in work.iter_mut().filter(|it| it.state != DispatchState::Over) {
         settle_exit(tx, core, row, dispatch).await?;
     }
-    team::agent_ended(tx, core, row).await?;
+    taken.has_mail = team::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
         && tx.asker_of(task).await?.removes_peer
-        && let Some(own) = tx.peer_of_session(&row.info.session_key).await?
     {
-        tx.delete_peer(&own.peer.peer_id).await?;
+        team::remove_agents_peer(tx, row).await?;
     }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());
@@ -393,4 +410,20 @@ pub(super) async fn finish(
     let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });
     tell_team(tx, "agent.ended", row, about).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_does_not_choose_how_many_frames_a_job_has() {
+        assert_eq!(frame_lines("a\r\n\nb"), ["a", "", "b"]);
+        assert_eq!(frame_lines("a\n"), ["a"]);
+        assert!(frame_lines("").is_empty());
+        let many = frame_lines(&"x\n".repeat(100_000));
+        assert_eq!(many.len(), limits::EVENTS_PER_REQUEST);
+        let kept: usize = many.iter().map(|line| line.matches('x').count()).sum();
+        assert_eq!(kept, 100_000);
+    }
 }

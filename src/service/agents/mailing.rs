@@ -1,5 +1,5 @@
 //! Messages of hosted agents become their turns. The host has a queue and knows each message by its id, so a message that is
-//! handed over again, by this daemon or a later one, is taken once. That it was taken the host's own record says.
+//! handed over again, by this daemon or a later one, is taken once. The host's `input` event confirms that it took the message.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -25,10 +25,14 @@ const HOST_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of events that are looked at together.
 const EVENTS_BYTES: usize = 64 * 1024;
 
-/// Waits until an event after `cursor` may stand for mail. What became of mail that was handed over, and of sends, is none.
-async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64) {
+/// Waits for an event after `cursor` that may be new mail. Progress of delivered mail and of sends is skipped, unless it
+/// makes room in a host that `is_full`.
+async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is_full: bool) {
     loop {
         listener.wait(cursor).await;
+        if is_full {
+            return;
+        }
         let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
         let mut events = batches.iter().flat_map(|batch| &batch.events);
         if events.any(|event| !is_of_known_mail(&event.kind)) {
@@ -40,6 +44,11 @@ async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64) {
 
 fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
+}
+
+/// Whether a host has as many messages as it is given: the next is handed over when a turn began with one of them.
+fn is_full(with_host: &HashSet<MessageId>) -> bool {
+    u32::try_from(with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
 }
 
 /// What came of handing a message to a host.
@@ -86,7 +95,7 @@ impl Agents {
             let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
             let next = [until, retry].into_iter().flatten().min();
             tokio::select! {
-                () = wait_for_mail(&mut listener, head) => {}
+                () = wait_for_mail(&mut listener, head, is_full(&with_host)) => {}
                 () = async { match next {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
@@ -102,8 +111,8 @@ impl Agents {
         peer: &PeerId,
         with_host: &mut HashSet<MessageId>,
     ) -> Result<bool, Error> {
-        let limit =
-            limits::AGENT_MAIL.saturating_add(u32::try_from(with_host.len()).unwrap_or(u32::MAX));
+        let with_host_count = u32::try_from(with_host.len()).unwrap_or(u32::MAX);
+        let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);
         let mail = self.core.store.agent_mail(peer, self.core.now(), limit).await?;
         with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
         for waiting in mail {

@@ -94,7 +94,19 @@ impl Agents {
                 .core
                 .store
                 .write(move |tx| Box::pin(async move { agents.step(tx, &id, is_blocked).await }))
-                .await?;
+                .await;
+            let step = match step {
+                Ok(step) => step,
+                // The database fails all of them alike.
+                Err(
+                    error @ (Error::Unavailable(_) | Error::StorageFull(_) | Error::Internal(_)),
+                ) => return Err(error),
+                // A full inbox, or a budget that is used up, holds up this one and no other.
+                Err(error) => {
+                    self.wait_because(dispatch.task_id, error.to_string()).await?;
+                    continue;
+                }
+            };
             match step {
                 QueueStep::Nothing => {}
                 QueueStep::Wait => {
@@ -119,6 +131,23 @@ impl Agents {
         Ok(())
     }
 
+    /// Says why a task waits, if it has not been said.
+    async fn wait_because(&self, id: TaskId, reason: String) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut task) = tx.task(&id).await? else { return Ok(()) };
+                    if task.task.is_over() || task.task.reason.as_ref() == Some(&reason) {
+                        return Ok(());
+                    }
+                    task.task.reason = Some(reason);
+                    note(tx, &task).await
+                })
+            })
+            .await
+    }
+
     /// The time of a task is over: it is cancelled as somebody's wish would.
     async fn give_up(&self, id: TaskId) -> Result<(), Error> {
         self.core
@@ -130,7 +159,7 @@ impl Agents {
                         return Ok(());
                     }
                     task.task.cancel_requested_at = Some(tx.now());
-                    task.task.reason = Some("runTimeoutSeconds is over".to_owned());
+                    task.task.reason = Some("its time is over".to_owned());
                     note(tx, &task).await
                 })
             })
@@ -268,7 +297,7 @@ impl Agents {
             task_id: Some(id),
             instance,
         };
-        let planned = self.make_row(tx, plan, None, "").await?;
+        let planned = self.make_row(tx, plan, None).await?;
         dispatch.state = DispatchState::Starting;
         dispatch.agent_id = Some(planned.row.info.id.clone());
         dispatch.is_spawned = true;

@@ -260,7 +260,10 @@ impl Agents {
             if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
                 tracing::debug!(%error, "a host was not told of a denial");
             }
-            self.close(&request, RequestAnswerRow { option_id, by: "timeout".to_owned() }).await?;
+            let denial = RequestAnswerRow { option_id, by: "timeout".to_owned() };
+            if let Err(error) = self.close(&request, denial).await {
+                tracing::error!(request = request.request_id.as_str(), %error, "cannot deny it yet");
+            }
         }
         Ok(())
     }

@@ -33,8 +33,8 @@ struct DispatchOutcome {
     may_retry: bool,
 }
 
-/// A turn ended that was this dispatch's. One that was started for it and runs a program ends with the program, whose code
-/// and signal are to be on record.
+/// Settles a dispatch whose turn ended. An `exec` agent that was started for it settles it at its exit, which has the code
+/// and the signal.
 pub(super) async fn settle_turn(
     tx: &mut WriteTx,
     core: &Core,
@@ -236,11 +236,7 @@ pub(super) async fn end_task(
 }
 
 fn shortened(mut text: String) -> String {
-    let mut end = limits::TASK_RESULT_BYTES.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
+    text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
     text
 }
 

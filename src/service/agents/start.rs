@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Agents,
@@ -92,6 +93,17 @@ pub(super) struct PlannedAgent {
     token: String,
 }
 
+/// What tells the wish for an agent from another under the same key. The wish itself may hold secrets, and is stored nowhere.
+#[derive(Debug)]
+pub(super) struct WishFingerprint(String);
+
+impl WishFingerprint {
+    fn of(input: &NewAgent) -> Self {
+        let wish = serde_json::to_vec(input).unwrap_or_default();
+        Self(hex::encode(Sha256::digest(wish)))
+    }
+}
+
 impl Agents {
     /// Starts an agent, and answers when its program runs.
     ///
@@ -105,7 +117,7 @@ impl Agents {
         may_run(caller)?;
         let key = input.idempotency_key.clone();
         check::key("idempotency_key", key.as_deref())?;
-        let wish = serde_json::to_string(&input).unwrap_or_default();
+        let wish = WishFingerprint::of(&input);
         let plan = self.plan(caller, input)?;
         let (agents, created_by) = (self.clone(), caller.principal().to_string());
         let made = self
@@ -116,7 +128,8 @@ impl Agents {
                     if let Some(key) = &key
                         && let Some((row, known)) = tx.agent_by_key(&created_by, key).await?
                     {
-                        if known == wish {
+                        // One of before fingerprints has none.
+                        if known.is_none_or(|known| known == wish.0) {
                             return Ok((None, Some(row)));
                         }
                         return Err(Error::Conflict(format!(
@@ -127,7 +140,8 @@ impl Agents {
                     if let Some(reason) = agents.full(tx, &plan.instance).await? {
                         return Err(Error::LimitReached(reason));
                     }
-                    let planned = agents.make_row(tx, plan, key.as_deref(), &wish).await?;
+                    let planned =
+                        agents.make_row(tx, plan, key.as_deref().map(|key| (key, &wish))).await?;
                     Ok((Some(planned), None))
                 })
             })
@@ -337,8 +351,7 @@ impl Agents {
         &self,
         tx: &mut WriteTx,
         plan: AgentPlan,
-        key: Option<&str>,
-        wish: &str,
+        key: Option<(&str, &WishFingerprint)>,
     ) -> Result<PlannedAgent, Error> {
         let session_key = format!("agent:{}:{}", plan.instance.name, plan.name);
         if let Some(live) = tx.live_agent(&session_key).await? {
@@ -397,7 +410,7 @@ impl Agents {
         };
         let stream = stream_of(&row.info.id);
         let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
-        tx.insert_agent(&row, stream.id, key, wish).await?;
+        tx.insert_agent(&row, stream.id, key.map(|(key, wish)| (key, wish.0.as_str()))).await?;
         if let Principal::Session(key) = &plan.owner
             && let Some(parent) = tx.live_agent(key).await?
         {

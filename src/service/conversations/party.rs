@@ -57,7 +57,7 @@ pub(super) enum SessionName<'a> {
     Instance(&'a str),
 }
 
-/// Why a session that is named is not had.
+/// Why a session name did not resolve.
 #[derive(Debug)]
 pub(super) enum NoSession {
     /// There is none, or the caller may not see it: both look the same.

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     domain::{
         DeliveryState, RunId, StreamName,
-        conversation::{RunMode, RunState, SendStatus},
+        conversation::{RunState, SendStatus},
     },
     service::{Error, team},
     store::{Batch, Heard, RunRow, StoreError, StreamListener, WriteTx},
@@ -37,9 +37,7 @@ impl Conversations {
         loop {
             let head = listener.last();
             let known = store.run(&run.run_id).await?.ok_or(StoreError::NoStream)?;
-            let is_there = known.answered.is_some()
-                || known.state.is_over()
-                || known.mode == RunMode::Steer && known.state == RunState::Running;
+            let is_there = known.answered.is_some() || known.state.is_over();
             let patience =
                 if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
             if (is_there || patience == Patience::Over)
@@ -48,7 +46,7 @@ impl Conversations {
                 return Ok(settled.into_reply());
             }
             tokio::select! {
-                () = wait_for_step(&mut listener, head, known.mode) => {}
+                () = wait_for_end(&mut listener, head) => {}
                 () = tokio::time::sleep_until(end) => {}
             }
         }
@@ -64,15 +62,13 @@ impl Conversations {
     }
 }
 
-/// Waits until a send of the stream's peer has come to what a call of this mode waits for, after `cursor`: its end, or that it is in
-/// the turn that it steers.
-async fn wait_for_step(listener: &mut StreamListener<Batch>, mut cursor: i64, mode: RunMode) {
-    let is_step = |kind: &str| kind == "run.ended" || kind == "run.began" && mode == RunMode::Steer;
+/// Waits for the end of a send of the stream's peer after `cursor`.
+async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
     loop {
         listener.wait(cursor).await;
         let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
         let mut events = batches.iter().flat_map(|batch| &batch.events);
-        if events.any(|event| is_step(&event.kind)) {
+        if events.any(|event| &*event.kind == "run.ended") {
             return;
         }
         cursor = batches.last().map_or(cursor, |last| last.seqs.1);

@@ -163,22 +163,19 @@ impl Conversations {
             error: Some(refusal.error),
             reason: Some(refusal.reason.to_owned()),
         };
-        let sent = match input.in_reply_to.clone() {
-            Some(named) => self.answer(caller, &requester, input, &named).await?,
-            None => {
-                let target = match self.target(&requester, &input).await? {
-                    Err(refusal) => return Ok(refuse(refusal, shown)),
-                    Ok(target) => target,
-                };
-                match self.admission(&requester, &target, &input) {
-                    Err(denied) if input.idempotency_key.is_none() => {
-                        return Ok(refuse(denied, shown));
-                    }
-                    // A repeat has the first answer, also when its target has ended since.
-                    admission => {
-                        self.ask(caller, &requester, &target, input, admission.err()).await?
-                    }
+        let sent = if let Some(named) = input.in_reply_to.clone() {
+            self.answer(caller, &requester, input, &named).await?
+        } else {
+            let target = match self.target(&requester, &input).await? {
+                Err(refusal) => return Ok(refuse(refusal, shown)),
+                Ok(target) => target,
+            };
+            match self.admission(&requester, &target, &input) {
+                Err(denied) if input.idempotency_key.is_none() => {
+                    return Ok(refuse(denied, shown));
                 }
+                // A repeat has the first answer, also when its target has ended since.
+                admission => self.ask(caller, &requester, &target, input, admission.err()).await?,
             }
         };
         match sent {

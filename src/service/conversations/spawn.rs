@@ -169,12 +169,6 @@ impl Conversations {
             }
         }
         let principal = caller.principal();
-        let children = self.core.store.live_children_of(&principal).await?;
-        if children >= limits::SPAWN_CHILDREN {
-            return Err(Error::LimitReached(format!(
-                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
-            )));
-        }
         if let Principal::Session(key) = &principal
             && is_agent_key(key)
             && agent.is_none()

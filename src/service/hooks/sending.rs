@@ -57,7 +57,7 @@ impl Hooks {
         let wakes = owner.zip(row.peer.session_id.as_deref());
         let wakes = wakes
             .is_some_and(|(owner, session)| self.waiters.wake(&owner, session, Instant::now()));
-        // Of a client that was killed a moment ago nobody may have noticed, and its waiter may live.
+        // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
             ExpectedDelivery::of(PeerStatus::Offline, has_hooks, false)
         } else {

@@ -341,6 +341,26 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>)
     NewEvent::new(kind, &data)
 }
 
+/// Why a message does not reach a hosted agent any more.
+pub(in crate::service) const AGENT_ENDED: &str = "its agent ended";
+
+/// Ends the deliveries to a receiver that takes none any more, in jobs of their own: a full inbox holds up nobody.
+pub(in crate::service) async fn end_deliveries(
+    core: &Core,
+    peer: &PeerId,
+    why: &'static str,
+) -> Result<(), Error> {
+    let mut more = true;
+    while more {
+        let peer = peer.clone();
+        let job = core.store.write(move |tx| {
+            Box::pin(async move { Ok::<_, Error>(give_up(tx, &peer, why).await?) })
+        });
+        more = job.await?;
+    }
+    Ok(())
+}
+
 /// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers whether more may wait.
 pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,

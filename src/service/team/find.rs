@@ -15,7 +15,7 @@ const LATEST: &str = "latest";
 
 impl Team {
     /// The id of the peer that a text names: by its id or the beginning of that, by the key of its session, or by its
-    /// display name. Of several the only living one is meant. Whether there is a peer with a whole id, the caller looks.
+    /// display name. Several matches resolve to the only one that is not offline. A whole id is returned unchecked.
     ///
     /// # Errors
     /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name. [`Error::Ambiguous`] if several have it.

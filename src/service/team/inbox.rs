@@ -1,6 +1,9 @@
 //! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,6 +26,9 @@ use crate::{
     service::{Error, Page, ResourceKind, check},
     store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx},
 };
+
+/// Messages that one write job acknowledges.
+const ACKS_PER_JOB: usize = 500;
 
 /// A message in a list: with the beginning of its text.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -334,7 +340,8 @@ impl Team {
         Ok(stamped)
     }
 
-    /// Says that the receiver has these messages. Once more is harmless.
+    /// Says that the receiver has these messages. Once more is harmless. Of more than [`ACKS_PER_JOB`] the first ones stay
+    /// acknowledged if a later one is unknown.
     pub async fn ack_messages(
         &self,
         caller: &Caller,
@@ -343,25 +350,39 @@ impl Team {
     ) -> Result<Vec<MessageId>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let ids = self.whole_ids(caller, ids).await?;
-        let caller = caller.clone();
+        let unknown = |id: &str| Error::not_found(ResourceKind::MessageToPeer, id);
+        let ids = ids
+            .iter()
+            .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (first, rest) = ids.split_at(ids.len().min(ACKS_PER_JOB));
+        self.ack_part(caller, &peer, first.to_vec()).await?;
+        for part in rest.chunks(ACKS_PER_JOB) {
+            self.ack_part(caller, &peer, part.to_vec()).await?;
+        }
+        Ok(ids)
+    }
+
+    async fn ack_part(
+        &self,
+        caller: &Caller,
+        peer: &PeerId,
+        ids: Vec<MessageId>,
+    ) -> Result<(), Error> {
+        let (caller, peer) = (caller.clone(), peer.clone());
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                    let unknown = |id: &str| Error::not_found(ResourceKind::MessageToPeer, id);
-                    let acked = ids
-                        .iter()
-                        .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
-                        .collect::<Result<Vec<_>, _>>()?;
-                    let mut messages = tx.messages_to(&peer, &acked).await?;
-                    let missing =
-                        acked.iter().find(|id| !messages.iter().any(|known| known.id == **id));
-                    if let Some(id) = missing {
-                        return Err(unknown(id.as_str()));
+                    let mut messages = tx.messages_to(&peer, &ids).await?;
+                    let known: HashSet<&MessageId> =
+                        messages.iter().map(|message| &message.id).collect();
+                    if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
+                        return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
                     }
                     advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
-                    Ok(acked)
+                    Ok(())
                 })
             })
             .await

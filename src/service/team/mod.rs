@@ -14,14 +14,16 @@ pub use inbox::{BroadcastReach, ListedMessage, MessageDetail, Stamped};
 pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
-pub(super) use delivery::{OutgoingMessage, advance, deliver, note_unseen};
+pub(super) use delivery::{
+    AGENT_ENDED, OutgoingMessage, advance, deliver, end_deliveries, note_unseen,
+};
 pub(super) use find::operator_peer;
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, foreign};
 pub(super) use peers::{PROCESS_GONE, create, may_act_for, put_aside, set_status, update};
 pub(super) use runs::{
-    UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker, turn_began,
-    turn_ended, turn_said,
+    UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker,
+    remove_agents_peer, turn_began, turn_ended, turn_said,
 };
 pub(super) use session_stream::tell;
 pub(super) use sessions::{begin, end, owns_session};

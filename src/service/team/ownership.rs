@@ -96,8 +96,8 @@ pub(in crate::service) fn foreign(caller: &Caller, session_id: &str) -> Error {
     ))
 }
 
-/// Makes sure that a session is the caller's before anything is written of it. One that is nobody's yet will be, with the row
-/// that is written next; one whose owner is gone is taken over.
+/// Makes sure that a session is the caller's before anything is written of it. An unclaimed session becomes the caller's
+/// with its first row. A session whose owner is gone is taken over.
 ///
 /// # Errors
 /// [`Error::Forbidden`] if it is another's.

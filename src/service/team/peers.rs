@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{Team, delivery::give_up, ownership::foreign, sessions::end_left};
+use super::{
+    Team,
+    delivery::{AGENT_ENDED, end_deliveries},
+    ownership::foreign,
+    sessions::end_left,
+};
 use crate::{
     domain::{
         BudgetKind, Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole,
@@ -12,12 +17,14 @@ use crate::{
         changes_direction, limits, looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
-    store::{PeerFilter, PeerRow, StoreError, WriteTx},
+    store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
     telemetry::chain,
 };
 
 /// The reason that an event gives for a peer or a session whose process the sweep did not find.
 pub(in crate::service) const PROCESS_GONE: &str = "its process is gone";
+/// Why a message does not reach a peer that was taken out of the list.
+const PEER_REMOVED: &str = "the peer was removed";
 
 impl Team {
     /// Registers a peer, or updates the one with the same identity.
@@ -98,7 +105,7 @@ impl Team {
     }
 
     /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a full inbox holds up
-    /// nobody. What a crash or a failure leaves of it, [`Self::sweep_removed_peers`] finds.
+    /// nobody. What a crash or a failure leaves of it, [`Self::sweep_stranded_inboxes`] finds.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
@@ -112,14 +119,13 @@ impl Team {
                         let why = "the operator's own peer stays: answers to the operator reach it";
                         return Err(Error::Conflict(why.to_owned()));
                     }
-                    tx.delete_peer(&id).await?;
-                    note(tx, "peer.removed", &row.peer).await?;
+                    remove(tx, &row.peer).await?;
                     Ok(row.peer)
                 })
             })
             .await;
         let removed = removed?;
-        if let Err(error) = self.end_deliveries(&removed.peer_id).await {
+        if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
             // The peer is gone all the same, and the sweep tries again.
             let (peer, error) = (removed.peer_id.as_str(), chain(&error));
             tracing::warn!(peer, error, "cannot end the deliveries to a removed peer yet");
@@ -127,27 +133,14 @@ impl Team {
         Ok(removed)
     }
 
-    /// Ends the deliveries to receivers that are no peers any more: those that a removal did not come to, and copies of
-    /// a broadcast that was on its way meanwhile.
-    pub async fn sweep_removed_peers(&self) -> Result<(), Error> {
-        for peer in self.core.store.receivers_without_peer(limits::PAGE_MAX).await? {
-            self.end_deliveries(&peer).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends the deliveries to a receiver that is no peer any more.
-    async fn end_deliveries(&self, peer: &PeerId) -> Result<(), Error> {
-        let mut more = true;
-        while more {
-            let peer = peer.clone();
-            more = self
-                .core
-                .store
-                .write(move |tx| {
-                    Box::pin(async move { give_up(tx, &peer, "the peer was removed").await })
-                })
-                .await?;
+    /// Ends the deliveries to inboxes that nobody reads any more: what the removal of a peer or the end of an agent did not
+    /// come to, and copies of a broadcast that was on its way meanwhile.
+    pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
+        for StrandedInbox { peer, is_removed } in
+            self.core.store.stranded_inboxes(limits::PAGE_MAX).await?
+        {
+            let why = if is_removed { PEER_REMOVED } else { AGENT_ENDED };
+            end_deliveries(&self.core, &peer, why).await?;
         }
         Ok(())
     }
@@ -495,6 +488,12 @@ pub(in crate::service) async fn set_status(
     Ok(())
 }
 
+/// Takes a peer out of the list, and says so. What waits for it is ended by [`end_deliveries`].
+pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
+    tx.delete_peer(&peer.peer_id).await?;
+    note(tx, "peer.removed", peer).await
+}
+
 async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
@@ -619,14 +618,14 @@ mod tests {
             left.push(waiting(&services, ids).await);
         }
         assert_eq!(left, [201, 201, 201]);
-        services.team.sweep_removed_peers().await.unwrap();
+        services.team.sweep_stranded_inboxes().await.unwrap();
         let mut left = Vec::new();
         for (_, ids) in &inboxes {
             left.push(waiting(&services, ids).await);
         }
         assert_eq!(left, [0, 201, 0]);
         let before = test.store.stats().jobs;
-        services.team.sweep_removed_peers().await.unwrap();
+        services.team.sweep_stranded_inboxes().await.unwrap();
         assert_eq!(test.store.stats().jobs, before, "nothing to write");
     }
 

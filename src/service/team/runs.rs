@@ -4,7 +4,7 @@
 //! is taken once, by the call or by the inbox, and a crash in between loses nothing.
 
 use super::{
-    delivery::{advance, give_up, put, store_run, tell_run},
+    delivery::{AGENT_ENDED, advance, give_up, put, store_run, tell_run},
     find::operator_peer,
     peers,
 };
@@ -12,7 +12,7 @@ use crate::{
     domain::{
         Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerStatus,
         RegisterInput, RunId, TokenId,
-        agent::{TurnEnd, TurnOutcome},
+        agent::{NO_TURN, TurnEnd, TurnOutcome},
         conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
         is_agent_key, limits,
     },
@@ -61,7 +61,8 @@ pub(in crate::service) async fn hosted_peer(
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
     let known = tx.peer_of_session(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
-        end_mail(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await?;
+        // The end of that agent left at most what came in between.
+        while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
         known.project.clone_from(&agent.owned.project);
         known.peer.path = Some(info.worktree.clone());
         known.peer.display_name = name.to_owned();
@@ -153,7 +154,7 @@ pub(in crate::service) async fn turn_said(
             reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
         }
     }
-    // A person waits as a session does. What a model asks with `peer_send` it has the answer to when somebody answers.
+    // The end of the turn answers what the operator asked, as it answers sends. Questions by `peer_send` wait for an explicit reply.
     for question in tx.waiting_messages(peer, limits::PAGE_MAX).await? {
         let is_seen = question.state == DeliveryState::Injected;
         let is_of_person = question.from_peer == PeerId::OPERATOR;
@@ -173,7 +174,7 @@ pub(in crate::service) async fn mail_refused(
 ) -> Result<(), Error> {
     let waits = |message: &Message| message.state < DeliveryState::Offered;
     let Some(message) = tx.message(id).await?.filter(waits) else { return Ok(()) };
-    let code = if reason == "not running a turn" { "not_running" } else { "refused" };
+    let code = if reason == NO_TURN { "not_running" } else { "refused" };
     let (to, mut refused) = (message.to_peer.clone(), message.clone());
     reply(tx, core, message, TurnWords::Failed(code, reason)).await?;
     let state = DeliveryState::Undeliverable;
@@ -182,15 +183,13 @@ pub(in crate::service) async fn mail_refused(
 }
 
 /// A hosted agent has ended: what it was asked is not answered any more, and what waits for it does not reach it, nor anybody
-/// else of its name.
+/// else of its name. The peer, if more waits for it than one write job ends: see [`super::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
-) -> Result<(), Error> {
-    let key = agent.info.session_key.as_str();
-    let own = tx.peer_of_session(key).await?;
-    let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
+) -> Result<Option<PeerId>, Error> {
+    let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(None) };
     let peer = own.peer.peer_id;
     for run in tx.open_runs_of_agent(&peer, &agent.info.id).await? {
         let Some(question) = tx.message(&run.message_id).await? else { continue };
@@ -201,13 +200,24 @@ pub(in crate::service) async fn agent_ended(
         };
         reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
     }
-    end_mail(tx, &peer, "its agent ended").await?;
-    Ok(())
+    let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
+    Ok(has_more.then_some(peer))
 }
 
-async fn end_mail(tx: &mut WriteTx, peer: &PeerId, why: &'static str) -> Result<(), StoreError> {
-    while give_up(tx, peer, why).await? {}
-    Ok(())
+/// The peer that was made with an agent.
+async fn peer_of_agent(tx: &mut WriteTx, agent: &AgentRow) -> Result<Option<PeerRow>, StoreError> {
+    let key = agent.info.session_key.as_str();
+    let own = tx.peer_of_session(key).await?;
+    Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
+}
+
+/// Takes the peer of an agent that has ended out of the list.
+pub(in crate::service) async fn remove_agents_peer(
+    tx: &mut WriteTx,
+    agent: &AgentRow,
+) -> Result<(), StoreError> {
+    let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(()) };
+    peers::remove(tx, &own.peer).await
 }
 
 /// The message of this id, if it is for this agent.

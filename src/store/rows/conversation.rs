@@ -34,9 +34,9 @@ pub struct RunRow {
     pub idempotency_key: Option<String>,
     /// When it was taken.
     pub created_at: Timestamp,
-    /// When the target had it before its eyes.
+    /// When the target's turn began.
     pub begun_at: Option<Timestamp>,
-    /// When nothing more came of it.
+    /// When the send ended.
     pub ended_at: Option<Timestamp>,
 }
 

@@ -29,6 +29,6 @@ pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
 pub use team::{
     LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow,
-    ProcessSubject, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
+    ProcessSubject, StrandedInbox, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

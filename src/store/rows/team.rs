@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerPresence, PeerRole,
-    PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId, is_agent_key, stamp,
+    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerId, PeerPresence,
+    PeerRole, PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId, is_agent_key,
+    stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -53,6 +54,15 @@ impl PeerRow {
         let session = self.owner.as_deref().or(self.peer.session_id.as_deref());
         session.map_or(Principal::Operator, |session| Principal::Session(session.into()))
     }
+}
+
+/// An inbox with waiting messages that nobody reads any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StrandedInbox {
+    /// Whose it is.
+    pub peer: PeerId,
+    /// The peer was removed. Otherwise it is that of a hosted agent that has ended.
+    pub is_removed: bool,
 }
 
 /// Which peers to list. All that is given has to match exactly.

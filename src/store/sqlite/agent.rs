@@ -161,7 +161,7 @@ impl WriteTx {
         &mut self,
         created_by: &str,
         key: &str,
-    ) -> Result<Option<(AgentRow, String)>, StoreError> {
+    ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
         let wish = sqlx::query!(
             r#"select agent_id as "agent_id!", wish as "wish?" from agent where created_by = ? and idempotency_key = ?"#,
             created_by,
@@ -171,7 +171,7 @@ impl WriteTx {
         .await?;
         let Some(found) = wish else { return Ok(None) };
         let row = self.agent(&AgentId::from(found.agent_id)).await?;
-        Ok(row.map(|row| (row, found.wish.unwrap_or_default())))
+        Ok(row.map(|row| (row, found.wish)))
     }
 
     /// How many agents of an instance live.
@@ -227,14 +227,14 @@ impl WriteTx {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Stores an agent whose stream is open already.
+    /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint of what it stands for.
     pub async fn insert_agent(
         &mut self,
         row: &AgentRow,
         stream: i64,
-        idempotency_key: Option<&str>,
-        wish: &str,
+        key: Option<(&str, &str)>,
     ) -> Result<(), StoreError> {
+        let (idempotency_key, wish) = key.unzip();
         let info = &row.info;
         let (id, backend) = (info.id.as_str(), info.backend.as_str());
         let created_by = row.owned.owner.as_ref().map_or_else(String::new, ToString::to_string);

@@ -218,6 +218,20 @@ impl WriteTx {
         Ok(raw.map(RunRow::from))
     }
 
+    /// How many live agents a principal has started, with those that `sessions_spawn` is about to start for it.
+    pub async fn children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = sqlx::query_scalar!(
+            r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
+                + (select count(*) from dispatch d join task t on t.task_id = d.task_id
+                    where d.state = 'queued' and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
+            parent
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(count.cast_unsigned())
+    }
+
     /// The open sends to an incarnation of a hosted agent, in order.
     pub async fn open_runs_of_agent(
         &mut self,
@@ -243,8 +257,8 @@ impl WriteTx {
         Ok(rows.into_iter().map(RunRow::from).collect())
     }
 
-    /// For whom a session waits now, for whom those wait, and so on. What others wait for is not looked at: a send costs the
-    /// same however many wait.
+    /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so on. Unrelated waits are
+    /// not read, so the cost does not grow with their number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
         let edges = select_all!(
             r#"with recursive waiter(session) as (
@@ -472,18 +486,6 @@ impl Store {
         .fetch_one(&self.readers)
         .await?;
         Ok(waiting.cast_unsigned())
-    }
-
-    /// How many live agents a principal has started.
-    pub async fn live_children_of(&self, parent: &Principal) -> Result<u64, StoreError> {
-        let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
-            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
-            parent
-        )
-        .fetch_one(&self.readers)
-        .await?;
-        Ok(count.cast_unsigned())
     }
 
     /// The incarnation that started an agent, if that was a hosted agent.

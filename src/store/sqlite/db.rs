@@ -129,8 +129,8 @@ impl Store {
         self.run_job(work, None).await
     }
 
-    /// The same, for work that mostly comes to statements of the writer's direct connection alone: where all jobs of a commit
-    /// do, it needs no other thread. Work that comes to another statement is taken back and runs once more.
+    /// As [`Self::write`], but tries the writer's direct connection first: a commit whose jobs need only its statements
+    /// needs no other thread. A statement that it lacks undoes the job, which then runs again through sqlx.
     pub async fn write_directly<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>

@@ -21,9 +21,15 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
+/// What SQLite says where the system may refuse it room: `IOERR_WRITE`, `IOERR_FSYNC` and `IOERR_SHMSIZE`.
+const NO_ROOM: [i32; 3] = [778, 1034, 4874];
+
 /// By the primary result code (sqlite.org/rescode.html): the low byte of the extended one.
 fn of_code(extended: Option<i32>, error: EngineError) -> StoreError {
     match extended.map(|code| code & 0xff) {
+        Some(10) if extended.is_none_or(|code| !NO_ROOM.contains(&code)) => {
+            StoreError::Database(error)
+        }
         Some(5 | 6) => StoreError::Busy(error),
         Some(8 | 14) => StoreError::ReadOnly(error),
         Some(11 | 26) => StoreError::Corrupt(error),
@@ -52,4 +58,22 @@ pub(super) fn changed(rows: u64, table: &'static str, id: &str) -> Result<(), St
         return Err(StoreError::NothingChanged { table, id: id.to_owned() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_cannot_be_read_is_not_a_full_one() {
+        let of = |code| of_code(Some(code), Arc::new(sqlx::Error::RowNotFound));
+        // SQLITE_FULL, IOERR_WRITE, IOERR_SHMSIZE
+        for code in [13, 778, 4874] {
+            assert!(matches!(of(code), StoreError::Full(_)), "{code}");
+        }
+        // IOERR_READ, IOERR_SHORT_READ, IOERR_CORRUPTFS
+        for code in [266, 522, 8458] {
+            assert!(matches!(of(code), StoreError::Database(_)), "{code}");
+        }
+    }
 }

@@ -24,8 +24,8 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
 /// Longest note of a backup, in bytes.
 const NOTE_BYTES: u64 = 64 * 1024;
 
-/// Where the last backup of the database at `db` is noted. Not in it: a copy would not say so of itself, and a command makes it
-/// that writes nothing there.
+/// Where the last backup of the database at `db` is noted: in a file beside it. `svc backup` does not write to the database,
+/// and a copy would lack the note.
 fn backup_note(db: &Path) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
     name.push(".last-backup");

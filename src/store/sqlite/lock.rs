@@ -16,9 +16,9 @@ use rustix::fs::OFlags;
 
 use crate::private_file;
 
-/// Who looks whether the lock is held holds it for that moment. So it is tried again this often,
+/// Attempts to take the lock. Who probes whether it is held takes it for a moment.
 const TRIES: usize = 20;
-/// with this pause.
+/// The wait between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Holds the lock for as long as it lives.

@@ -1,6 +1,6 @@
 //! Keeping the file in shape: checkpoints, retention, copies.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -10,6 +10,9 @@ use crate::{
     domain::{Timestamp, limits},
     store::{StoreError, StoreSize, TrimOutcome},
 };
+
+/// How long a checkpoint waits for those who read or write.
+const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
 
 /// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
 struct TextIndex {
@@ -81,15 +84,17 @@ impl Store {
         Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
     }
 
-    /// Moves the write-ahead log into the database, on a connection of its own: the writer goes on meanwhile.
-    /// SQLite does so by itself after each thousand pages; this is for what was left, and to shrink the file.
+    /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by itself after each thousand
+    /// pages; this is for what was left, and to shrink the file. To shrink it holds the writer up, so it waits for readers for
+    /// [`CHECKPOINT_WAIT`] at most, and the next time is as good.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
         } else {
             "pragma wal_checkpoint(passive)"
         };
-        let mut conn = writer_options(self.path())?.connect().await?;
+        let options = writer_options(self.path())?.busy_timeout(CHECKPOINT_WAIT);
+        let mut conn = options.connect().await?;
         sqlx::query(statement).execute(&mut conn).await?;
         conn.close().await?;
         Ok(())

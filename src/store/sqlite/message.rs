@@ -14,7 +14,7 @@ use crate::{
         Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
         conversation::{Provenance, SourceTool},
     },
-    store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, StoreError},
+    store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, StoreError, StrandedInbox},
 };
 
 struct RawMessage {
@@ -509,12 +509,13 @@ impl WriteTx {
             rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
         let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
         let ids = to_json(&ids);
-        change!(
+        let done = change!(
             self,
             "update message set leased_until = 0, given_by = null
             where message_id in (select value from json_each(?))",
             ids
         );
+        all_changed(done, messages.len(), "message")?;
         Ok(messages)
     }
 
@@ -722,10 +723,12 @@ impl Store {
         Ok(rows.into_iter().map(MessageRow::from).collect())
     }
 
-    /// Receivers that are no peers (any more) and that messages wait for, at most `limit`.
-    pub async fn receivers_without_peer(&self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+    /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was removed, or is that of a
+    /// hosted agent that has ended.
+    pub async fn stranded_inboxes(&self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
         // One seek for each inbox that is not empty, however many messages are in it.
-        let receivers = sqlx::query_scalar!(
+        let inboxes = sqlx::query_as!(
+            StrandedInbox,
             r#"with recursive inbox(peer) as (
                 select min(to_peer) from message where waits = 1
                 union all
@@ -734,13 +737,17 @@ impl Store {
                     where to_peer > inbox.peer and waits = 1
                 ) from inbox where inbox.peer is not null
             )
-            select peer as "peer!: PeerId" from inbox
-            where peer is not null and not exists (select 1 from peer where peer_id = inbox.peer) limit ?"#,
+            select inbox.peer as "peer!: PeerId", p.peer_id is null as "is_removed!: bool"
+            from inbox left join peer p on p.peer_id = inbox.peer
+            where inbox.peer is not null and (p.peer_id is null or (
+                exists (select 1 from agent a where a.session_key = p.owner)
+                and not exists (select 1 from agent a where a.session_key = p.owner and a.ended_at is null)
+            )) limit ?"#,
             limit
         )
         .fetch_all(&self.readers)
         .await?;
-        Ok(receivers)
+        Ok(inboxes)
     }
 
     /// Waiting messages of an inbox after the rank `after`, leased ones too, at most `limit`.

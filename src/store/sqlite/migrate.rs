@@ -79,15 +79,46 @@ pub(super) async fn apply_with_backup(
         return Ok(());
     }
     if migrations.current > 0 {
-        let mut copy = path.as_os_str().to_owned();
-        copy.push(format!(".bak-{}", migrations.current));
-        let copy = PathBuf::from(copy);
-        // One from an earlier attempt that did not finish is as old as the data, and as good.
-        if copy.symlink_metadata().is_err() {
-            vacuum_into(conn, &copy).await?;
-        }
+        keep_copy(conn, path, migrations.current).await?;
     }
     apply(conn).await
+}
+
+/// Copies the database to `.bak-<version>` beside it. A copy with the same end of the log is from an earlier attempt that did
+/// not finish, and is as good. One of other data stays, as when a backup was restored: the new one has the end of the log in its name, too.
+async fn keep_copy(
+    conn: &mut SqliteConnection,
+    path: &Path,
+    version: i64,
+) -> Result<(), MigrateError> {
+    let named = |suffix: String| {
+        let mut copy = path.as_os_str().to_owned();
+        copy.push(format!(".bak-{suffix}"));
+        PathBuf::from(copy)
+    };
+    let copy = named(version.to_string());
+    if copy.symlink_metadata().is_err() {
+        return Ok(vacuum_into(conn, &copy).await?);
+    }
+    let end = log_end(conn).await?;
+    let end_of_copy = match reader_options(&copy)?.connect().await {
+        Ok(mut known) => log_end(&mut known).await.ok(),
+        Err(_) => None,
+    };
+    if end_of_copy == Some(end) {
+        return Ok(());
+    }
+    let copy = named(format!("{version}-{end}"));
+    if copy.symlink_metadata().is_err() {
+        vacuum_into(conn, &copy).await?;
+    }
+    Ok(())
+}
+
+/// The position of the last event.
+async fn log_end(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+    let end = sqlx::query_scalar::<_, i64>("select coalesce(max(position), 0) from event");
+    Ok(end.fetch_one(conn).await?)
 }
 
 /// Applies what is pending, all of it or nothing.

@@ -4,6 +4,7 @@ use sqlx::{Sqlite, pool::PoolConnection};
 
 use super::{
     db::Store,
+    errors::changed,
     journal::ghaps_at,
     json::{from_json, to_json},
     tx::WriteTx,
@@ -41,7 +42,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        sqlx::query!(
+        let done = sqlx::query!(
             "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?",
             aim,
             lesson,
@@ -50,7 +51,7 @@ impl WriteTx {
         )
         .execute(&mut self.conn)
         .await?;
-        Ok(())
+        changed(done.rows_affected(), "ghap_text", id)
     }
 }
 

@@ -31,8 +31,8 @@ impl WriteTx {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Notes that a session has found something that it searched for. That it was given it is known; it may be given it
-    /// again, as whoever searched may have been a sub-agent.
+    /// Records that a search gave an item to a session. The item may be given again, as the searcher may have been a
+    /// sub-agent.
     pub async fn note_found(
         &mut self,
         session_id: &str,

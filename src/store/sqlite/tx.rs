@@ -1,4 +1,4 @@
-//! What a write job sees: the write connection inside a transaction, and the log's pen.
+//! What a write job sees: the write connection inside a transaction, and the events that the job appends.
 
 use std::{collections::HashMap, sync::Arc};
 

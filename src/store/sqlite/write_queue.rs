@@ -24,7 +24,7 @@ pub(super) struct WriteQueue {
 /// The end of those who write. When the last is gone, the queue is closed.
 pub(super) struct WriteQueueSender(Arc<WriteQueue>);
 
-/// One that waits for room in its lane. When it gives up, a lane that nobody needs any more goes with it.
+/// A sender that waits for room in its lane. Dropping it removes the lane if it is empty.
 struct WaitingSender<'a> {
     queue: &'a WriteQueue,
     turn: &'a WriteLane,
