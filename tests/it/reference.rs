@@ -295,6 +295,11 @@ fn every_command_is_in_the_reference_with_its_options() {
     assert!(all.len() > 40, "{}", all.len());
     let described = sections.keys().filter(|title| title.starts_with("svc "));
     differences.names("cli.md", &all, described);
+    let contents = page.text.split("\n## ").next().unwrap_or_default();
+    for name in &all {
+        let link = format!("(#{})", name.replace(' ', "-"));
+        differences.0.extend((!contents.contains(&link)).then(|| format!("no link to {name}")));
+    }
     for (name, command) in commands {
         let section = match name.as_str() {
             "" => sections.get("Options of every command"),
