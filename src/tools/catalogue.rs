@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Annotations, ErrorType, Tool, ToolError};
+use super::{Annotations, Tool, ToolError};
 use crate::domain::{Caller, SHORT_LIST, ToolExposure};
 
 /// Most tools that a short list has.
@@ -126,13 +126,8 @@ impl Catalogue {
         }
     }
 
-    /// Why a tool of this name that was not found cannot be called: it is the daemon's own and takes a scope, or its server does
-    /// not work. `None` if there is none.
+    /// Why the server that a tool of this name is to come from has none; `None` if no server of the caller's is to have it.
     pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
-        if let Some(scope) = self.all().get(name).and_then(|tool| tool.scope_name()) {
-            let message = format!("{name} takes a token with the scope `{scope}`");
-            return Some(ToolError::new(ErrorType::Forbidden, message));
-        }
         self.foreign.get()?.absence(caller, name)
     }
 

@@ -175,34 +175,33 @@ impl Agents {
         (before, limit, with_tools): (Option<i64>, u32, bool),
     ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
         let limit = limit as usize;
-        let mut latest = std::collections::VecDeque::new();
-        let (name, before) = (stream_of(id), before.unwrap_or(i64::MAX));
+        let name = stream_of(id);
         let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
-        let mut after = 0;
+        let mut before = before.unwrap_or(i64::MAX);
+        let mut texts = Vec::new();
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
             let page =
-                self.core.store.events(view.id, &name, after, Some("chat_entry"), size).await?;
+                self.core.store.events_before(view.id, &name, before, "chat_entry", size).await?;
             for event in &page.events {
-                after = event.seq;
+                before = event.seq;
                 let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
                     serde_json::from_str(&event.data)
                 else {
                     continue;
                 };
-                if event.seq >= before || !with_tools && chat_entry.is_of_tool() {
+                if !with_tools && chat_entry.is_of_tool() {
                     continue;
                 }
-                latest.push_front((event.seq, chat_entry));
-                latest.truncate(limit + 1);
+                if texts.len() == limit {
+                    return Ok((texts, true));
+                }
+                texts.push((event.seq, chat_entry));
             }
-            if !page.more || after >= before {
-                break;
+            if !page.more {
+                return Ok((texts, false));
             }
         }
-        let has_more = latest.len() > limit;
-        latest.truncate(limit);
-        Ok((latest.into(), has_more))
     }
 
     /// What an agent asks a person now, in one line each.

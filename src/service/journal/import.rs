@@ -1,6 +1,6 @@
 //! Records of earlier systems, taken in as they are.
 
-use std::iter::Peekable;
+use std::{collections::HashMap, iter::Peekable, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -151,15 +151,21 @@ impl Journal {
             check_old(old)
                 .map_err(|(field, why)| Error::invalid(format!("ghap[{index}].{field}"), why))?;
         }
+        // This looks at the disk, which a write job does not.
+        let folders = all.iter().filter_map(|old| old.project.clone());
+        let roots: HashMap<String, String> =
+            folders.map(|folder| (folder.clone(), project_root(&folder))).collect();
+        let roots = Arc::new(roots);
         let subject = caller.principal().to_string();
         let (mut rest, mut became) = (all.into_iter().peekable(), Imported::default());
         while let Some(batch) = next_batch(&mut rest) {
-            let (subject, ids) = (subject.clone(), self.core.ids.clone());
+            let (subject, ids, roots) =
+                (subject.clone(), self.core.ids.clone(), Arc::clone(&roots));
             let done = self
                 .core
                 .store
                 .write(move |tx| {
-                    Box::pin(async move { import_batch(tx, &ids, &subject, batch).await })
+                    Box::pin(async move { import_batch(tx, &ids, &subject, &roots, batch).await })
                 })
                 .await?;
             became.imported += done.imported;
@@ -182,11 +188,12 @@ fn next_batch(rest: &mut Peekable<std::vec::IntoIter<OldGhap>>) -> Option<Vec<Ol
     Some(batch)
 }
 
-/// Stores records that are not here yet, with their sessions.
+/// Stores records that are not here yet, with their sessions. `roots` has the root of each folder.
 async fn import_batch(
     tx: &mut WriteTx,
     ids: &Ids,
     subject: &str,
+    roots: &HashMap<String, String>,
     batch: Vec<OldGhap>,
 ) -> Result<Imported, Error> {
     let mut became = Imported::default();
@@ -199,7 +206,7 @@ async fn import_batch(
         if tx.session(&old.session_id).await?.is_none() {
             let start = SessionStart {
                 session_id: old.session_id.clone(),
-                project: old.project.as_deref().map(project_root),
+                project: old.project.as_ref().and_then(|folder| roots.get(folder).cloned()),
                 client: Some("import".to_owned()),
                 source: SessionSource::Startup,
                 created_by: subject.to_owned(),

@@ -93,6 +93,38 @@ impl Store {
         page_of(take, rows).await
     }
 
+    /// Events of one kind in a stream before the number `before`, the latest first. The cost is that of what is read, however
+    /// long the stream is.
+    pub async fn events_before(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        before: Seq,
+        kind: &str,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let limit = take.limit();
+        let rows = sqlx::query!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ? and seq < ? and kind = ?
+            order by seq desc limit ?"#,
+            stream,
+            before,
+            kind,
+            limit
+        )
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: name.clone(),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
+    }
+
     /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given, in order.
     pub async fn feed_events(
         &self,
