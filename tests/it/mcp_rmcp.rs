@@ -19,7 +19,7 @@ use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::daemon::{Daemon, eventually};
+use crate::daemon::Daemon;
 use crate::expect::{append, done, new_task};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -113,15 +113,6 @@ async fn tour(client: &Client) {
     }
 }
 
-/// Waits until a call about a task is on record and not answered.
-fn under_way(d: &Daemon, task: &str) {
-    let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
-    let working = "select count(*) from mcp_call where state = 'working' and instr(params, ?1)";
-    eventually(SOON, || {
-        file.query_row(working, [task], |row| row.get(0)).is_ok_and(|calls: u32| calls == 1)
-    });
-}
-
 async fn heard(ears: &Ears, uri: &str) {
     let told = async {
         while !ears.heard.lock().expect("no holder panics").iter().any(|it| it == uri) {
@@ -147,7 +138,7 @@ async fn a_session_over_http_goes_on_after_a_crash() {
         let task = task.clone();
         async move { peer.call_tool(wait_for(&task)).await }
     });
-    under_way(&d, &task);
+    sleep(Duration::from_millis(300)).await;
     d.kill9();
     d.restart();
     let list =
@@ -204,7 +195,7 @@ async fn without_sessions_and_tasks_a_call_is_waited_for_and_news_are_listened_t
     let peer = client.peer().clone();
     let awaited = task.clone();
     let waiting = tokio::spawn(async move { peer.call_tool(wait_for(&awaited)).await });
-    under_way(&d, &task);
+    sleep(Duration::from_millis(1500)).await;
     append(&d, &task, &json!([done()]));
     is_done(&timeout(SOON, waiting).await.expect("in time").expect("no panic").expect("an answer"));
     match timeout(SOON, news.next()).await.expect("in time").expect("well") {
@@ -228,7 +219,7 @@ async fn the_bridge_takes_a_call_over_a_crash_and_a_restart_in_both_eras() {
         let peer = client.peer().clone();
         let awaited = task.clone();
         let waiting = tokio::spawn(async move { peer.call_tool(wait_for(&awaited)).await });
-        under_way(&d, &task);
+        sleep(Duration::from_millis(300)).await;
         if crash {
             d.kill9();
         }
