@@ -21,9 +21,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::wire::Caller;
 
-const READY_WITHIN: Duration = Duration::from_secs(20);
-const EXIT_WITHIN: Duration = Duration::from_secs(15);
-const COMMAND_WITHIN: Duration = Duration::from_secs(30);
+/// What is added to each bound: a disk that still writes a build back may hold up everybody for so long. Who waits for a
+/// condition that comes true waits no longer for it.
+const STALL: Duration = Duration::from_mins(1);
+const READY_WITHIN: Duration = Duration::from_secs(80);
+const EXIT_WITHIN: Duration = Duration::from_secs(75);
+const COMMAND_WITHIN: Duration = Duration::from_secs(90);
 
 /// Waits for a condition, looking often and failing loudly.
 #[track_caller]
@@ -34,12 +37,12 @@ pub(crate) fn eventually(bound: Duration, mut condition: impl FnMut() -> bool) {
 /// Waits for a value.
 #[track_caller]
 pub(crate) fn until<T>(bound: Duration, mut value: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + bound;
+    let end = Instant::now() + bound + STALL;
     loop {
         if let Some(value) = value() {
             return value;
         }
-        assert!(Instant::now() < end, "not so after {bound:?}");
+        assert!(Instant::now() < end, "not so after {:?}", bound + STALL);
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -324,18 +327,30 @@ impl Drop for Daemon {
     }
 }
 
-/// A port below the range that the kernel hands to clients: nobody's outgoing connection can sit on
-/// it while a daemon restarts.
+/// A port outside the range that the kernel hands to clients: nobody's outgoing connection can sit on it while a daemon
+/// restarts.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
+    let of_clients = ports_of_clients();
     let seed = u16::try_from(std::process::id() % 400).expect("below 400") * 50;
-    for _ in 0..2_000 {
-        let port = 10_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+    for _ in 0..20_000 {
+        let port = 10_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000) % 20_000;
+        if !of_clients.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
-    panic!("no free port between 10000 and 30000");
+    panic!("no free port from 10000 to 29999 outside {of_clients:?}");
+}
+
+/// The range from which the kernel hands ports to clients (`ip(7)`), as the default has it where it is not known. Where it
+/// leaves no port between 10000 and 30000, nobody is told from it.
+fn ports_of_clients() -> std::ops::RangeInclusive<u16> {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().filter_map(|end| end.parse().ok());
+    match (ends.next(), ends.next()) {
+        (Some(first), Some(last)) if first > 10_200 || last < 29_800 => first..=last,
+        _ => 32_768..=60_999,
+    }
 }
 
 #[track_caller]

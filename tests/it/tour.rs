@@ -156,7 +156,8 @@ fn the_recordings_are_what_the_program_prints() {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home.user())
         .env("TMPDIR", home.user());
-    let compared = Running::spawn(command).wait(Duration::from_mins(1));
+    // Twenty commands and two daemons, beside all other tests.
+    let compared = Running::spawn(command).wait(Duration::from_mins(5));
     assert_eq!(compared.code, Some(0), "docs/record makes it anew\n{compared:?}");
 }
 

@@ -17,8 +17,9 @@ use crate::config::Origin;
 use crate::domain::agent::AGENT_MARK;
 use crate::private_file;
 
-/// How long the daemon may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the daemon may take until it answers. It makes or migrates its database first, and waits for the disk with
+/// each step: on a disk that needs a second for each, a first start takes 15.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the daemon is looked for. It has no way to tell a process that may be gone by then.
 const POLL: Duration = Duration::from_millis(20);
 /// How much of the log is shown after a failure, in lines.

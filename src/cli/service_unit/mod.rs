@@ -22,8 +22,8 @@ use crate::private_file;
 use manager::ServiceState;
 use unit::{Present, Unit};
 
-/// How long the daemon may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the daemon may take until it answers: as long as after `svc start`.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is looked for, and the service manager asked whether it still runs.
 const POLL: Duration = Duration::from_millis(50);
 
