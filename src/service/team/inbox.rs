@@ -340,8 +340,8 @@ impl Team {
         Ok(stamped)
     }
 
-    /// Says that the receiver has these messages. Once more is harmless. Of more than [`ACKS_PER_JOB`] the first ones stay
-    /// acknowledged if a later one is unknown.
+    /// Says that the receiver has these messages. Once more is harmless. Of more than 500 the first ones stay acknowledged if
+    /// a later one is unknown: a write job takes so many.
     pub async fn ack_messages(
         &self,
         caller: &Caller,

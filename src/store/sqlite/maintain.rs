@@ -86,7 +86,7 @@ impl Store {
 
     /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by itself after each thousand
     /// pages; this is for what was left, and to shrink the file. To shrink it holds the writer up, so it waits for readers for
-    /// [`CHECKPOINT_WAIT`] at most, and the next time is as good.
+    /// 100 ms at most, and the next time is as good.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
