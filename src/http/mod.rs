@@ -20,6 +20,7 @@ mod entry;
 mod events;
 mod exposition;
 mod health;
+mod identify;
 mod journal;
 mod list;
 mod listener;
