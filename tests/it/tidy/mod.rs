@@ -23,7 +23,7 @@ const FLOORS: [&[&str]; 13] = [
     &["host", "sources", "web"],
     &["http", "mcp"],
     &["daemon"],
-    &["cli"],
+    &["cli", "fuzzing"],
 ];
 
 /// Names that a floor below offers and that one above has no business with.
