@@ -20,7 +20,7 @@ pub const MCP_CAPABILITY_BYTES: usize = 1024;
 pub const MCP_CLIENT_NAME_CHARS: usize = 200;
 /// Characters that a server behind the daemon is told of a client's reason to cancel a call.
 pub const CANCEL_REASON_CHARS: usize = 1000;
-/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.calls` bounds each caller's.
+/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.requests` bounds each caller's.
 pub const SUSPENDED_CALLS: usize = 1000;
 /// How long a body may stall between two pieces before the request is given up (408).
 pub const BODY_STALL: Duration = Duration::from_secs(30);

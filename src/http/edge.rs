@@ -21,9 +21,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts,
-};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, header, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
@@ -32,7 +30,7 @@ use tracing::Instrument as _;
 
 use super::{
     App, Code, EntryRules, Problem,
-    admission::{BodyBytes, CountedBody, admit, held_body},
+    admission::{admit, held_body},
     daemon_proof,
     identify::{Identified, identify},
     listener::Transport,
@@ -41,7 +39,7 @@ use super::{
 };
 use crate::{
     domain::{BudgetKind, Caller, Timestamp, limits},
-    service::{Credential, RequestTurn, Services},
+    service::{Credential, Services},
     store::WriteLane,
     web::{self, AdapterRoutes, DirectPost, MCP, RouteName},
 };
@@ -151,17 +149,14 @@ impl Edge {
         {
             request.extensions_mut().insert(authority);
         }
-        let (parts, mut body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let is_get = parts.method == Method::GET;
-        let (mut admission, mut sent) = (None, BodyBytes::Announced(0));
-        let mut turn = None;
         let Identified { caller, credential, browser } =
             identify(&self.0.rules, app, &parts).await?;
-        if let Some(caller) = &caller {
-            turn = pause(&app.services, caller, &parts.method, &body.size_hint()).await;
-            admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
-            (body, sent) = CountedBody::of(body, caller, &app.services);
-        }
+        let admission = match &caller {
+            Some(caller) => Some(admit(&app.services, caller, &parts, &body.size_hint())?),
+            None => None,
+        };
         let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         let lane = lane.unwrap_or_default();
         let (response, route) =
@@ -184,10 +179,6 @@ impl Edge {
                 let route = RouteName::of(&response);
                 (response, route)
             };
-        if let Some(caller) = &caller {
-            count_refusal(&app.services, caller, response.status(), sent.get());
-        }
-        drop(turn);
         let mut stream = admission.and_then(|admission| admission.stream);
         if is_endless(&response)
             && stream.is_none()
@@ -219,33 +210,6 @@ impl Edge {
             }
             known => known,
         }
-    }
-}
-
-/// Lets a caller that was refused again and again wait before anything of its request is read. What it reads it gets.
-async fn pause(
-    services: &Services,
-    caller: &Caller,
-    method: &Method,
-    body: &SizeHint,
-) -> Option<RequestTurn> {
-    if *method == Method::GET {
-        return None;
-    }
-    let (wait, turn) = services.take_turn(caller, body.lower())?;
-    if !wait.is_zero() {
-        tokio::time::sleep(wait).await;
-    }
-    Some(turn)
-}
-
-/// Counts an answer that refuses what was sent, of so many bytes. That a budget is full was counted where that was seen.
-fn count_refusal(services: &Services, caller: &Caller, status: StatusCode, sent: u64) {
-    if status == StatusCode::PAYLOAD_TOO_LARGE {
-        services.count_refusal(caller);
-    }
-    if status.is_client_error() {
-        services.count_read_for_nothing(caller, sent);
     }
 }
 
