@@ -22,7 +22,7 @@ pub const MCP_CAPABILITY_BYTES: usize = 1024;
 pub const MCP_CLIENT_NAME_CHARS: usize = 200;
 /// Characters that a server behind the daemon is told of a client's reason to cancel a call.
 pub const CANCEL_REASON_CHARS: usize = 1000;
-/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.calls` bounds each caller's.
+/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.requests` bounds each caller's.
 pub const SUSPENDED_CALLS: usize = 1000;
 /// How long a body may stall between two pieces: of a request before it is given up (408), of an answer before its reader is
 /// cut off. A stream that has nothing to send does not stall.

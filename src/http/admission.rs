@@ -1,9 +1,9 @@
 //! What a request takes of its caller's budget, from its beginning until its answer is written.
 //!
-//! Three of the five bounds are taken here: requests at once, until the answer is made; open streams, until they end; and
-//! bytes of answers that were not read, each piece of an answer until the system has taken it. An answer for which there is
-//! no room is a refusal that says what to free, and a stream waits for room. The other two bounds, of what is stored and
-//! kept, are taken in the transactions that store.
+//! Four of the five bounds are taken here: requests at once, until the answer is made; open streams, until they end; bytes
+//! that are sent to be stored; and bytes of answers that were not read, each piece of an answer until the system has taken
+//! it. An answer for which there is no room is a refusal that says what to free, and a stream waits for room. Rows are
+//! counted in the transactions that store them.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use super::{Problem, identify::Identified};
 use crate::{
-    domain::{BudgetKind, Caller, Principal, limits},
+    domain::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits},
     service::{BudgetHold, Credential, Services},
     web,
 };
@@ -54,6 +54,7 @@ impl Admission {
         unread: &UnreadAnswers,
         identified: &Identified,
         request: &Parts,
+        body: &SizeHint,
     ) -> Result<Self, Problem> {
         let Identified { caller, credential, .. } = identified;
         let is_get = request.method == Method::GET;
@@ -62,7 +63,10 @@ impl Admission {
             if is_get && asks_for_stream(request) {
                 stream = services.hold(caller, BudgetKind::Streams, 1)?;
             } else {
-                one = services.hold(caller, BudgetKind::Requests, 1)?;
+                let bytes = if is_get { 0 } else { body_bytes(request, body) };
+                let requests = 1 + bytes / REQUEST_UNIT_BYTES;
+                one = services.hold(caller, BudgetKind::Requests, requests)?;
+                services.take_stored(caller, bytes)?;
             }
             // Before anything is read for an answer, there has to be room for one.
             drop(services.hold(caller, BudgetKind::UnreadBytes, 1)?);
@@ -144,6 +148,15 @@ impl Admission {
             _ => Ok(None),
         }
     }
+}
+
+/// Bytes of a body. Without `Content-Length` it counts as the longest that its route takes.
+fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
+    let most = match request.uri.path() {
+        path if path.starts_with("/v1/") => limits::V1_BODY_BYTES,
+        _ => limits::BODY_BYTES,
+    };
+    body.upper().unwrap_or(u64::MAX).min(most as u64)
 }
 
 /// Whether the answer to a GET may be a stream.

@@ -27,6 +27,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderName, HeaderValue, Method, Request, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
@@ -47,10 +48,7 @@ use super::{
     listener::{Connection, Transport},
     routes,
 };
-use crate::{
-    domain::limits,
-    web::RouteName,
-};
+use crate::{domain::limits, store::WriteLane, web::RouteName};
 
 /// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -206,14 +204,17 @@ impl SharedEdge {
             client.0.is_known();
         }
         drop(check);
-        let admission = Admission::take(&app.services, &self.unread, &identified, &parts)?;
+        let size = body.size_hint();
+        let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
+        let lane = identified.caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         if let Some(caller) = identified.caller {
             parts.extensions.insert(caller);
         }
         if let Some(browser) = identified.browser {
             parts.extensions.insert(browser);
         }
-        let Ok(response) = router.clone().oneshot(Request::from_parts(parts, body)).await;
+        let answer = router.clone().oneshot(Request::from_parts(parts, body));
+        let Ok(response) = lane.unwrap_or_default().scope(answer).await;
         Ok(admission.answer(response).await)
     }
 
