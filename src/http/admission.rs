@@ -318,9 +318,10 @@ impl http_body::Body for AnswerBody {
             this.waiting = None;
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        let (Some(Ok(frame)), Some(reader)) = (frame, &this.reader) else {
-            return Poll::Ready(frame);
+        let (frame, reader) = match (ready!(Pin::new(&mut this.body).poll_frame(cx)), &this.reader)
+        {
+            (Some(Ok(frame)), Some(reader)) => (frame, reader),
+            (other, _) => return Poll::Ready(other),
         };
         let bytes = match frame.into_data() {
             Ok(bytes) => bytes,
@@ -386,9 +387,9 @@ mod tests {
     }
 
     fn body(reader: &Reader, pieces: usize) -> AnswerBody {
-        let pieces = vec![Ok::<_, axum::Error>(Bytes::from(vec![0; PIECE])); pieces];
+        let pieces = (0..pieces).map(|_| Ok::<_, axum::Error>(Bytes::from(vec![0; PIECE])));
         AnswerBody {
-            body: Body::from_stream(futures_util::stream::iter(pieces)),
+            body: Body::from_stream(futures_util::stream::iter(pieces.collect::<Vec<_>>())),
             over: None,
             reserved: None,
             reader: Some(reader.clone()),

@@ -141,7 +141,9 @@ impl Edge {
                     .on_eos(())
                     .on_failure(()),
             )
-            .service_fn(move |request| async move { Ok::<_, Infallible>(edge.answer_recorded(request).await) });
+            .service_fn(move |request| async move {
+                Ok::<_, Infallible>(edge.answer_recorded(request).await)
+            });
         let Ok(response) = layers.oneshot(request).await;
         response.map(Body::new)
     }
@@ -156,8 +158,8 @@ impl SharedEdge {
         let mut response = self.answer_by_rules(request).await;
         if let Some(problem) = response.extensions_mut().remove::<Problem>() {
             let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
-            let (bare, _) = std::mem::replace(&mut response, problem.render(path.path(), id))
-                .into_parts();
+            let (bare, _) =
+                std::mem::replace(&mut response, problem.render(path.path(), id)).into_parts();
             // What layers have said stays: `Allow`, and what CORS needs.
             response.headers_mut().extend(bare.headers);
             *response.extensions_mut() = bare.extensions;

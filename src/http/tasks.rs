@@ -3,12 +3,10 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    body::Body,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,7 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, JsonBytes, Object, Query, parse, parse_object, read_json, text_of},
+    body::{Json, JsonBytes, Object, Query, parse, parse_object, text_of},
     list::List,
     openapi::Operation,
     sse,
