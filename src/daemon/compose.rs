@@ -15,7 +15,9 @@ use super::lifecycle::Lifecycle;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
-use crate::http::{self, App, Doctor, Edge, EntryRules, Identity, Metrics, Parts};
+use crate::http::{
+    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use crate::sources::{
@@ -191,9 +193,11 @@ async fn listen(
         no_auth: config.no_auth.value,
     };
     let edge = Edge::new(access, boot_id);
+    let bounds = ConnectionBounds::of_tcp();
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-        lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
+        let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
+        lifecycle.run("listener", serve);
     }
     Ok((edge, addresses))
 }
@@ -208,7 +212,8 @@ fn listen_locally(
     let (listener, socket) = local_socket::listen(path)
         .with_context(|| format!("cannot listen on {}", path.display()))?;
     let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-    lifecycle.run("socket", http::serve(listener, edge.clone(), soft, connections));
+    let bounds = ConnectionBounds::none();
+    lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
     Ok(socket)
 }
 

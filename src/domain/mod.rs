@@ -41,7 +41,7 @@ mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
-pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance, RefusalPace, ReservedPace};
+pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};

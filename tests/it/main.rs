@@ -69,6 +69,7 @@ mod trust;
 mod trust_files;
 #[cfg(target_os = "linux")]
 mod trust_floods;
+mod trust_http;
 mod upgrade;
 mod views;
 mod wake;

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole,
-        PeerStatus, RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp,
-        changes_direction, limits, looks_like_operator,
+        Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
+        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
+        limits, looks_like_operator,
     },
     service::{Error, Page, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
@@ -69,7 +69,7 @@ impl Team {
                     if let Some(known) = known {
                         update(tx, &caller, known, input, project, process).await
                     } else {
-                        core.budget.check(tx, &caller, BudgetKind::Peers, 1).await?;
+                        core.budget.check_rows(tx, &caller, 1).await?;
                         let id = PeerId::new(&core.ids, tx.now());
                         create(tx, &caller, id, input, project, process).await
                     }

@@ -371,7 +371,7 @@ pub(in crate::service) async fn peer_of_speaker(
     if let Some(known) = tx.peer_of_session(session).await? {
         return Ok(known.peer);
     }
-    core.budget.check(tx, caller, crate::domain::BudgetKind::Peers, 1).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
     let input = RegisterInput {
         display_name: session.to_owned(),
         backend: UNKNOWN_CLIENT.to_owned(),

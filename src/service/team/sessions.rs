@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference,
-        Principal, RowReader, SessionStanding, Timestamp, TokenId,
+        AccessLevel, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference, Principal, RowReader,
+        SessionStanding, Timestamp, TokenId,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
@@ -157,7 +157,7 @@ impl Team {
                 Box::pin(async move {
                     claim(tx, &caller, &start.session_id).await?;
                     let more = u64::from(tx.session(&start.session_id).await?.is_none());
-                    budget.check(tx, &caller, BudgetKind::Sessions, more).await?;
+                    budget.check_rows(tx, &caller, more).await?;
                     if caller.is_operator() {
                         // What the operator's bare calls mean is nobody else's to change.
                         tx.put_setting(CURRENT, &start.session_id).await?;

@@ -277,6 +277,28 @@ impl WriteTx {
         changed(done, "peer", id)
     }
 
+    /// How many peers a broadcast of `from` reaches that did not get it with this key before.
+    pub async fn count_receivers(
+        &mut self,
+        circle: Option<&str>,
+        from: &str,
+        key: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        let receivers = sqlx::query_scalar!(
+            r#"select count(*) as "receivers!: i64" from peer
+            where (?1 is null or circle = ?1) and peer_id <> ?2
+                and not exists (
+                    select 1 from message where from_peer = ?2 and to_peer = peer.peer_id and idempotency_key = ?3
+                )"#,
+            circle,
+            from,
+            key
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(u64::try_from(receivers).unwrap_or(0))
+    }
+
     /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
     /// agents that have ended are left out: what waits for one reaches no later agent of its name.
     pub async fn peer_ids(
