@@ -671,4 +671,20 @@ mod tests {
         callers.end(b.clone(), at(9_000));
         assert_eq!(callers.0.len(), 1, "what is over is forgotten");
     }
+
+    #[tokio::test]
+    async fn a_stream_of_a_request_answers_no_other() {
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let (own, other) = (connection.open(None), connection.open(None));
+        let answer = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":{id}}}}}"#);
+        connection.take_from(&answer(other.id), Some(own.id)).await;
+        assert!(connection.waits_for(other.id), "it is the other's to answer");
+        connection.take_from(&answer(own.id), Some(own.id)).await;
+        connection.take(&answer(other.id)).await;
+        for request in [own, other] {
+            let expected = format!(r#"{{"of":{}}}"#, request.id);
+            let reply = request.answer().await.expect("an answer").expect("a result");
+            assert_eq!(reply.get(), expected);
+        }
+    }
 }

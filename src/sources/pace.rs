@@ -7,18 +7,16 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-/// Messages of a server in one second that nobody has asked for: notifications, requests, and what is no message. Beyond that
-/// the server's output is not read before the second is over, so that the server waits, too.
-const MESSAGES: u32 = 1000;
-/// The same in bytes.
+use crate::domain::limits::{SOURCE_MESSAGES, SOURCE_REFETCH_PAUSE};
+
+/// Bytes of a server in one second that nobody has asked for: notifications, requests, and what is no message. Beyond that the
+/// server's output is not read before the second is over, so that the server waits, too.
 const BYTES: usize = 16 * 1024 * 1024;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Pauses between two refetches of lists, while they go on changing: none after a quiet time, then this one, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest of them.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// Counts messages of one connection that nobody has asked for.
 #[derive(Debug, Default)]
@@ -48,7 +46,7 @@ impl MessagePace {
         let PaceWindow { began, messages, bytes: before } = present;
         let present = PaceWindow { began, messages: messages + 1, bytes: before + bytes };
         *window = Some(present);
-        (present.messages > MESSAGES || present.bytes > BYTES).then(|| began + WINDOW)
+        (present.messages > SOURCE_MESSAGES || present.bytes > BYTES).then(|| began + WINDOW)
     }
 }
 
@@ -73,7 +71,9 @@ impl RefetchPace {
     /// The lists have been fetched.
     pub(super) fn note(&mut self, now: Instant) {
         self.pause = match self.fetched {
-            Some(fetched) if now < fetched + self.pause * 4 => (self.pause * 2).min(LONGEST_PAUSE),
+            Some(fetched) if now < fetched + self.pause * 4 => {
+                (self.pause * 2).min(SOURCE_REFETCH_PAUSE)
+            }
             _ => FIRST_PAUSE,
         };
         self.fetched = Some(now);
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_flood_of_messages_waits_for_the_next_second() {
         let (pace, start) = (MessagePace::default(), Instant::now());
-        for _ in 0..MESSAGES {
+        for _ in 0..SOURCE_MESSAGES {
             assert_eq!(pace.count(10, start), None);
         }
         assert_eq!(pace.count(10, start), Some(start + WINDOW));

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::spec::SourceSpec;
+use crate::domain::limits::SOURCE_STDERR_BYTES;
 
-/// Bytes of error output of one server that are kept in a minute, with what a row costs beside its text.
-const BYTES: usize = 64 * 1024;
 /// What a row costs beside its text, in bytes: short lines fill a disk, too.
 const ROW: usize = 64;
 /// Length of a window.
@@ -45,7 +44,7 @@ impl DroppedLines {
     /// The event that tells of them.
     pub(super) fn event(self) -> Value {
         let Self { lines, bytes } = self;
-        let kept = BYTES / 1024;
+        let kept = SOURCE_STDERR_BYTES / 1024;
         let text = format!(
             "svc: {lines} lines with {bytes} bytes are not kept: of a server {kept} KiB a minute are"
         );
@@ -61,7 +60,7 @@ impl StderrQuota {
             (window.began, window.kept, window.is_told) = (Some(now), 0, false);
         }
         let kept = window.kept + bytes + ROW;
-        if kept > BYTES {
+        if kept > SOURCE_STDERR_BYTES {
             window.drop_line(bytes, now);
             return false;
         }
@@ -131,7 +130,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let flood = |now| (0..10_000).filter(|_| quota.take(100, now)).count();
         let kept = flood(start);
-        assert!(kept * 100 <= BYTES && kept > 300, "{kept}");
+        assert!(kept * 100 <= SOURCE_STDERR_BYTES && kept > 300, "{kept}");
         let dropped =
             DroppedLines { lines: 10_000 - kept as u64, bytes: (10_000 - kept as u64) * 100 };
         assert_eq!(quota.report(start), None, "the flood goes on");

@@ -8,6 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use crate::bounded_file;
+use crate::domain::limits::{SOURCE_FILE_BYTES, SOURCE_FILE_SERVERS};
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
 
 /// A server that a document names.
@@ -64,10 +65,10 @@ impl SourceDocument {
         let servers: Servers = serde_json::from_str(text)
             .map_err(|error| format!("is not {{\"mcpServers\": {{…}}}}: {error}"))?;
         let Members(members) = servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
-        if members.len() > MAX_SERVERS {
+        if members.len() > SOURCE_FILE_SERVERS {
             let count = members.len();
             return Err(format!(
-                "names {count} servers, and none counts: at most {MAX_SERVERS} may be named"
+                "names {count} servers, and none counts: at most {SOURCE_FILE_SERVERS} may be named"
             ));
         }
         Ok(Self::of(members, false))
@@ -128,17 +129,12 @@ impl SourceDocument {
 
     /// Reads a file; `None` if there is none.
     pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
-        match bounded_file::read_text(path, MAX_NAMING_FILE) {
+        match bounded_file::read_text(path, SOURCE_FILE_BYTES) {
             Ok(text) => text.map(|text| Self::parse_json(&text).map(|document| (document, text))),
             Err(error) => Some(Err(format!("cannot be read: {error}"))),
         }
     }
 }
-
-/// Largest file that names servers and nothing else, in bytes: a project's, or a plugin's. Others may have written it.
-pub(super) const MAX_NAMING_FILE: u64 = 256 * 1024;
-/// Most servers that one such document names.
-pub(super) const MAX_SERVERS: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +160,8 @@ mod tests {
                 ("ok", true)
             ]
         );
-        let many: Vec<String> = (0..=MAX_SERVERS).map(|n| format!(r#""s{n}":{{}}"#)).collect();
+        let many: Vec<String> =
+            (0..=SOURCE_FILE_SERVERS).map(|n| format!(r#""s{n}":{{}}"#)).collect();
         let many = format!(r#"{{"mcpServers":{{{}}}}}"#, many.join(","));
         let problem = SourceDocument::parse_json(&many).expect_err("has too many");
         assert!(problem.contains("257 servers"), "{problem}");

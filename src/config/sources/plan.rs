@@ -7,9 +7,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
-use super::file::MAX_NAMING_FILE;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::bounded_file;
+use crate::domain::limits::SOURCE_FILE_BYTES;
 use crate::domain::source::{SecretDestination, SourceEntry, SourceProblem};
 use crate::project_folder::project_root;
 
@@ -199,7 +199,7 @@ impl SourceFiles {
             entries.map(|entry| entry.path().join("plugin.json")).collect();
         files.sort();
         let layers = files.iter().filter_map(|file| {
-            let text = match bounded_file::read_text(file, MAX_NAMING_FILE) {
+            let text = match bounded_file::read_text(file, SOURCE_FILE_BYTES) {
                 Ok(text) => text?,
                 Err(error) => {
                     problems.push(format!("{} cannot be read: {error}", file.display()));

@@ -22,7 +22,7 @@ use crate::{
         connection::{ConnectionEnd, SourceConnection},
         lists::{OfferedLists, fetch, introduce},
         remote::{RemoteEndpoint, RemoteLink},
-        spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
+        spec::{FilledCommand, FilledEntry, Variables},
         stdio::{ServerLog, read, read_log, write},
     },
     telemetry,
