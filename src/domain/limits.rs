@@ -24,6 +24,16 @@ pub const MCP_CLIENT_NAME_CHARS: usize = 200;
 pub const CANCEL_REASON_CHARS: usize = 1000;
 /// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.requests` bounds each caller's.
 pub const SUSPENDED_CALLS: usize = 1000;
+/// A file that names servers and nothing else: a project's, or a plugin's. Others may have written it.
+pub const SOURCE_FILE_BYTES: u64 = 256 * 1024;
+/// Servers that one document names. One that names more counts for nothing.
+pub const SOURCE_FILE_SERVERS: usize = 256;
+/// Error output of one server that is kept in a minute, with what a row costs beside its text. The rest is counted.
+pub const SOURCE_STDERR_BYTES: usize = 64 * 1024;
+/// Messages of a server in one second that nobody has asked for. Beyond that its output waits for the next second.
+pub const SOURCE_MESSAGES: u32 = 1000;
+/// Longest pause between two fetches of a server's lists while they go on changing.
+pub const SOURCE_REFETCH_PAUSE: Duration = Duration::from_secs(8);
 /// How long a body may stall between two pieces: of a request before it is given up (408), of an answer before its reader is
 /// cut off. A stream that has nothing to send does not stall.
 pub const BODY_STALL: Duration = Duration::from_secs(30);

@@ -24,8 +24,9 @@ pub use rows::{
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
     MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin,
     ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
-    SourceListRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView,
-    SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState,
+    StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount,
+    VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

@@ -278,6 +278,12 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/sources", "/v1/sources".into(), all),
         reads("GET /v1/sources/{name}", "/v1/sources/none".into(), [404; 5]),
         reads("GET /v1/sources/{name}/log", "/v1/sources/none/log".into(), of_none),
+        reads("GET /v1/sources/{name}/changes", "/v1/sources/none/changes".into(), of_none),
+        posts(
+            "POST /v1/sources/{name}/approve",
+            || ("/v1/sources/none/approve".into(), json!({ "digest": "x" })),
+            of_none,
+        ),
         posts("POST /v1/sources/reload", || ("/v1/sources/reload".into(), json!({})), operators),
         posts(
             "POST /v1/sources/{name}/reconnect",

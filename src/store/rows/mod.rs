@@ -26,7 +26,7 @@ pub use learning::{
 pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
-pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
+pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{
     LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow,
     ProcessSubject, StrandedInbox, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
