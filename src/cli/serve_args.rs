@@ -14,7 +14,7 @@ pub struct ServeArgs {
     /// Address to listen on; repeatable [default: 127.0.0.1:6334]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
-    /// Treat every caller as the operator; loopback addresses only
+    /// Treat your own programs as the operator, without a token; loopback addresses only
     #[arg(long)]
     pub no_auth: bool,
     /// Accept this Host header too; repeatable
@@ -23,6 +23,9 @@ pub struct ServeArgs {
     /// Accept this Origin header too; repeatable
     #[arg(long, value_name = "ORIGIN")]
     pub allowed_origin: Vec<String>,
+    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub proxy_user: Vec<String>,
     /// The operator token's file [default: token in the data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
@@ -57,6 +60,7 @@ impl ServeArgs {
             no_auth: self.no_auth,
             allowed_host: self.allowed_host.clone(),
             allowed_origin: self.allowed_origin.clone(),
+            proxy_user: self.proxy_user.clone(),
             token_file: self.token_file.clone(),
             log_level: self.log_level.clone(),
             log_format: self.log_format.clone(),
@@ -74,6 +78,7 @@ impl ServeArgs {
             ("--listen", &self.listen),
             ("--allowed-host", &self.allowed_host),
             ("--allowed-origin", &self.allowed_origin),
+            ("--proxy-user", &self.proxy_user),
         ];
         for (flag, values) in lists {
             for value in values {
@@ -132,6 +137,8 @@ mod tests {
             "h",
             "--allowed-origin",
             "http://o",
+            "--proxy-user",
+            "www-data",
             "--mcp-config",
             "{\"mcpServers\":{}}",
             "--log-level",

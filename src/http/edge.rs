@@ -21,9 +21,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts,
-};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
@@ -155,7 +153,7 @@ impl Edge {
         let is_get = parts.method == Method::GET;
         let (mut admission, mut sent) = (None, BodyBytes::Announced(0));
         let mut turn = None;
-        let Identified { caller, credential, browser } =
+        let Identified { caller, credential, browser, signs_in } =
             identify(&self.0.rules, app, &parts).await?;
         if let Some(caller) = &caller {
             turn = pause(&app.services, caller, &parts.method, &body.size_hint()).await;
@@ -176,6 +174,9 @@ impl Edge {
                 }
                 if let Some(browser) = browser {
                     request.extensions_mut().insert(browser);
+                }
+                if let Some(end) = signs_in {
+                    request.extensions_mut().insert(end);
                 }
                 let response = match lane.scope(serving.router.clone().oneshot(request)).await {
                     Ok(response) => response,

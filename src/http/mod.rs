@@ -9,7 +9,6 @@ mod agents;
 mod api;
 mod body;
 mod client_socket;
-mod client_user;
 mod connection;
 mod conversations;
 mod daemon_proof;

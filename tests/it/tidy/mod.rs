@@ -11,7 +11,7 @@ use syn::visit::Visit;
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
 const FLOORS: [&[&str]; 12] = [
-    &["private_file", "project_folder", "bounded_file", "local_socket"],
+    &["private_file", "project_folder", "bounded_file", "local_socket", "connection_owner"],
     &["log_file"],
     &["telemetry"],
     &["domain"],
