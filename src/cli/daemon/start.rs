@@ -65,6 +65,17 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = StartingDaemon::spawn(context, args, log, token)?;
     let ensured = daemon.wait(context, &config.listen).await;
+    if let Ok(EnsuredDaemon::Started(daemon)) = &ensured
+        && config.listen.origin == Origin::Default
+        && !config.listen.iter().any(|address| Url::of_listener(*address).to_string() == daemon.url)
+        && !context.json
+    {
+        let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
+        output::note(&format!(
+            "{default} is in use by another program, so the daemon took a free port; to keep one, choose it with --listen or in \
+             config.toml"
+        ));
+    }
     // If this process outlives the daemon it has to collect it, or the daemon would seem to exist for ever.
     std::thread::spawn(move || daemon.child.wait());
     ensured
