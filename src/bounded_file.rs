@@ -1,5 +1,5 @@
 //! Files that others may have written, such as what a repository brings along: read so that none of them holds up a thread, and
-//! none is larger in memory than its bound.
+//! none is larger in memory than its bound. Every file with settings, a secret or a document is opened here.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -13,25 +13,35 @@ use rustix::fs::OFlags;
 /// # Errors
 /// What is no regular file, such as a pipe or a device, and what is larger is refused, without waiting for it.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<Option<String>> {
-    let file = match open_regular(path) {
-        Ok(file) => file,
+    read(path, most)?.map(text_of).transpose()
+}
+
+/// As [`read_text`], for a file of any bytes.
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    match open_regular(path) {
+        Ok(file) => read_open(file, most).map(Some),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
+            Ok(None)
         }
-        Err(error) => return Err(error),
-    };
-    let too_large = || io::Error::other(format!("is larger than {} KiB", most / 1024));
-    if file.metadata()?.len() > most {
-        return Err(too_large());
+        Err(error) => Err(error),
     }
+}
+
+/// All of a file that is open, if it has at most `most` bytes.
+pub(crate) fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // It may grow meanwhile, and some files of the system say nothing of their length.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(too_large());
+        return Err(io::Error::other(format!("is larger than {} KiB", most / 1024)));
     }
+    Ok(bytes)
+}
+
+/// Bytes as the text that they are to be.
+pub(crate) fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     let text = String::from_utf8(bytes);
-    text.map(Some).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
+    text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
 }
 
 /// Opens a regular file, without waiting for what is none.
@@ -39,15 +49,28 @@ pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<Option<String>> {
 /// # Errors
 /// What is no regular file is refused.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let irregular = || io::Error::other("is no regular file");
     // To open a device may do something.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(irregular());
-    }
+    let is_file = std::fs::metadata(path)?.is_file();
+    if is_file { open_as(path, OFlags::empty()) } else { Err(irregular()) }
+}
+
+/// As [`open_regular`], and follows no link to it.
+pub(crate) fn open_regular_itself(path: &Path) -> io::Result<File> {
+    let kind = std::fs::symlink_metadata(path)?.file_type();
+    // The system has its own error for a link.
+    let is_file = kind.is_file() || kind.is_symlink();
+    if is_file { open_as(path, OFlags::NOFOLLOW) } else { Err(irregular()) }
+}
+
+fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
     // Another may stand there by now, and to open a pipe must not wait for its other end.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
+}
+
+fn irregular() -> io::Error {
+    io::Error::other("is no regular file")
 }
 
 #[cfg(test)]
@@ -84,6 +107,9 @@ mod tests {
             let read = read_text(&at(name), 1024);
             let read = read.map(|text| text.map(|text| text.len())).map_err(|it| it.to_string());
             assert_eq!(read, expected.map_err(str::to_owned), "{name}");
+        }
+        for (name, opens) in [("text", true), ("link", false), ("pipe", false), (".", false)] {
+            assert_eq!(open_regular_itself(&at(name)).is_ok(), opens, "{name}");
         }
     }
 }

@@ -12,7 +12,7 @@
 //! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
 //! - `host`: the process of one agent, which outlives the daemon.
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
-//! - [`cli`]: the command line. The only floor that prints.
+//! - [`cli`]: the command line. The only floor that prints. [`fuzzing`]: what the fuzzer feeds.
 //!
 //! [`config`], [`telemetry`], `log_file`, `local_socket`, `connection_owner`, `private_file`, `project_folder`, `bounded_file`, `process_list`
 //! and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
@@ -24,6 +24,7 @@ pub mod config;
 mod connection_owner;
 pub mod daemon;
 pub mod domain;
+pub mod fuzzing;
 mod hook_spool;
 mod host;
 mod hosts;

@@ -8,15 +8,20 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
 };
 use std::path::Path;
 
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
+use crate::bounded_file;
+
 /// Largest file with a secret, in bytes; anything larger is not one.
 const MAX_SECRET: u64 = 4096;
+/// Largest file with settings, in bytes.
+const MAX_SETTINGS: u64 = 4 << 20;
 /// Bits of a mode by which others write.
 const OTHERS_WRITE: u32 = 0o022;
 /// The bit of a mode by which everybody writes.
@@ -99,10 +104,19 @@ pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
 
 /// Opens a file for appending, creating it with mode 0600. Others lose the right to write it.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
+    let is_pipe = |kind: std::fs::FileType| kind.is_fifo() || kind.is_socket();
+    let pipe = || io::Error::from(untrusted(path, "is not a file", "move it away"));
+    // To open a pipe must not wait for its other end.
+    if std::fs::symlink_metadata(path).is_ok_and(|meta| is_pipe(meta.file_type())) {
+        return Err(pipe());
+    }
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).custom_flags(no_follow());
+    options.append(true).create(true).mode(0o600).custom_flags(no_follow() | nonblocking());
     let file = options.open(path).map_err(|error| name_link(path, error))?;
     let meta = file.metadata()?;
+    if is_pipe(meta.file_type()) {
+        return Err(pipe());
+    }
     // A device such as /dev/null is whose it is.
     if meta.is_file() {
         check_owner(path, &meta)?;
@@ -114,13 +128,9 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file for reading, and follows no link to it.
+/// Opens a regular file for reading, and follows no link to it.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    // To open a pipe must not wait for its other end.
-    let flags = no_follow() | OFlags::NONBLOCK.bits().cast_signed();
-    let file = options.read(true).custom_flags(flags).open(path);
-    file.map_err(|error| name_link(path, error))
+    bounded_file::open_regular_itself(path).map_err(|error| name_link(path, error))
 }
 
 /// Reads a file with a secret, which nobody else may read or write; `None` if there is none.
@@ -131,7 +141,8 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Option<String>> {
         .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// As [`read_secret`], for one of up to `most` bytes.
+/// As [`read_secret`], for one of up to `most` bytes. One that has a second name is refused: who reads that one, in a folder of
+/// its own, reads the secret.
 pub(crate) fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match open(path) {
         Ok(file) => file,
@@ -139,10 +150,8 @@ pub(crate) fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec
         Err(error) => return Err(error),
     };
     let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(untrusted(path, "is not a file", "move it away").into());
-    }
     check_private(path, &meta, 0o600)?;
+    check_names(path, &meta)?;
     check_above(folder_of(path))?;
     if meta.len() > most {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is too large to be a token"));
@@ -226,9 +235,10 @@ pub(crate) fn check_source(path: &Path, meta: &Metadata) -> Result<(), Untrusted
 /// the other. There is nothing to refuse in a file that does not exist.
 pub(crate) fn check_one_name(path: &Path) -> Result<(), UntrustedPath> {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if meta.is_symlink() {
-        return Err(link(path));
-    }
+    if meta.is_symlink() { Err(link(path)) } else { check_names(path, &meta) }
+}
+
+fn check_names(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
     if meta.is_file() && meta.nlink() > 1 {
         let fault = format!("has {} names (hard links)", meta.nlink());
         let remedy = "remove the others, or put a copy there in its place";
@@ -237,24 +247,21 @@ pub(crate) fn check_one_name(path: &Path) -> Result<(), UntrustedPath> {
     Ok(())
 }
 
-/// Reads a file of the person's that is no secret; `None` if there is none. What another user owns, except root, or others can
-/// write, says nothing about what the person wants.
+/// Reads a regular file of the person's that is no secret; `None` if there is none. What another user owns, except root, or
+/// others can write, says nothing about what the person wants.
 pub(crate) fn read_settings(path: &Path) -> io::Result<Option<String>> {
-    let mut file = match File::open(path) {
+    let file = match bounded_file::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let meta = file.metadata()?;
-    if meta.is_file() {
-        if meta.uid() != 0 {
-            check_owner(path, &meta)?;
-        }
-        check_mode(path, &meta, OTHERS_WRITE, 0o644)?;
+    if meta.uid() != 0 {
+        check_owner(path, &meta)?;
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    Ok(Some(text))
+    check_mode(path, &meta, OTHERS_WRITE, 0o644)?;
+    let bytes = bounded_file::read_open(file, MAX_SETTINGS)?;
+    bounded_file::text_of(bytes).map(Some)
 }
 
 fn check_owner(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
@@ -303,6 +310,10 @@ fn name_link(path: &Path, error: io::Error) -> io::Error {
 fn link(path: &Path) -> UntrustedPath {
     let remedy = "links are not followed here; put the file itself there";
     untrusted(path, "is a symbolic link", remedy)
+}
+
+fn nonblocking() -> i32 {
+    OFlags::NONBLOCK.bits().cast_signed()
 }
 
 fn no_follow() -> i32 {
@@ -414,8 +425,39 @@ mod tests {
         }
         set_mode(&path, 0o600);
         read_secret(folder.path()).expect_err("is a folder");
+        fs::hard_link(&path, folder.path().join("second")).expect("links");
+        let error = read_secret(&path).expect_err("has a second name").to_string();
+        assert!(error.contains("has 2 names (hard links): remove the others"), "{error}");
+        fs::remove_file(folder.path().join("second")).expect("is there");
+        read_secret(&path).expect("has one name again");
         fs::write(&path, "x".repeat(5000)).expect("writes");
         read_secret(&path).expect_err("is too large");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).expect("is made");
+        symlink("/dev/zero", at("zero")).expect("links");
+        symlink("pipe", at("link")).expect("links");
+        for name in ["pipe", "zero", "link", "."] {
+            let refused = [
+                read_settings(&at(name)).map(drop),
+                read_secret(&at(name)).map(drop),
+                open(&at(name)).map(drop),
+                append(&at(name)).map(drop),
+            ];
+            for refused in refused {
+                refused.expect_err(name);
+            }
+        }
+        let error = read_settings(&at("pipe")).expect_err("is a pipe").to_string();
+        assert_eq!(error, "is no regular file");
+        fs::write(at("large"), vec![b'#'; (4 << 20) + 1]).expect("is written");
+        set_mode(&at("large"), 0o600);
+        let error = read_settings(&at("large")).expect_err("is too large").to_string();
+        assert_eq!(error, "is larger than 4096 KiB");
     }
 
     #[test]

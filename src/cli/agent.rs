@@ -14,6 +14,7 @@ use super::naming::{self, AdvisedError};
 use super::output::{self, Column, Listing};
 use super::{Context, agent_attach};
 use crate::client::{ClientError, with_query};
+use crate::private_file;
 
 const LIST: Listing = Listing {
     items: "hosts",
@@ -352,7 +353,8 @@ pub(super) fn unread(
     error: ClientError,
 ) -> anyhow::Error {
     let is_missing = error.problem().is_some_and(naming::is_about_a_name);
-    let text = std::fs::read_to_string(&context.paths.config_file).unwrap_or_default();
+    let text =
+        private_file::read_settings(&context.paths.config_file).ok().flatten().unwrap_or_default();
     match instance.filter(|name| is_missing && has_instance(&text, name)) {
         Some(_) => AdvisedError::new(
             error,

@@ -11,7 +11,10 @@ use super::token_source::TokenSource;
 use super::url::Url;
 use crate::config::{Config, Env};
 use crate::domain::check_secret;
-use crate::private_file;
+use crate::{bounded_file, private_file};
+
+/// Largest `daemon.json`, in bytes.
+const MAX_DAEMON_FILE: u64 = 64 * 1024;
 
 /// How to find the daemon. The token is read again for every connection, as a restart may change it.
 #[derive(Debug, Clone)]
@@ -185,7 +188,7 @@ impl fmt::Debug for Token {
 impl DaemonFile {
     /// Reads the file; `None` if it is not there or not (yet) whole.
     pub fn read(path: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+        serde_json::from_slice(&bounded_file::read(path, MAX_DAEMON_FILE).ok()??).ok()
     }
 }
 

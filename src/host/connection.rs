@@ -88,7 +88,7 @@ async fn read(mut reader: OwnedReadHalf, face: &Arc<HostFace>, outgoing: &mpsc::
 }
 
 /// The request in a value. Null is one without a type.
-fn request_of(value: Value) -> Result<HostRequest, String> {
+pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
     match value {
         Value::Null => return Ok(HostRequest::default()),
         Value::Object(_) => {}

@@ -12,6 +12,7 @@ mod connection;
 mod decode;
 mod entry;
 mod environment;
+mod fuzzed;
 mod output_line;
 mod paths;
 mod requests;
@@ -23,3 +24,4 @@ mod testing;
 mod turn;
 
 pub(crate) use entry::run_if_asked;
+pub(crate) use fuzzed::{read_output, read_socket};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::RawAgentEvent;
-use crate::domain::AgentId;
+use crate::{domain::AgentId, private_file};
 
 /// Where a host listens.
 pub(crate) fn socket_path(folder: &Path, agent: &AgentId) -> PathBuf {
@@ -43,7 +43,7 @@ pub(crate) enum DeadSpool {
 impl DeadSpool {
     /// Opens the spool of an agent, to read the events after `after`.
     pub(crate) fn open(folder: &Path, agent: &AgentId, after: i64) -> io::Result<Self> {
-        let file = match File::open(spool_path(folder, agent)) {
+        let file = match private_file::open(&spool_path(folder, agent)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
             Err(error) => return Err(error),

@@ -12,6 +12,7 @@ mod child_task;
 mod connection;
 mod containers;
 mod core;
+mod fuzzed;
 mod headers_helper;
 mod http_clients;
 mod instance;
@@ -29,6 +30,7 @@ mod stdio;
 mod suspended;
 mod view;
 
+pub(crate) use fuzzed::read_message;
 pub use login::{LoginOutcome, OpenLogin};
 pub use manager::{SourceManager, SourceManagerParts};
 pub use metrics::SourceMetrics;

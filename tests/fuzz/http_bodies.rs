@@ -75,8 +75,17 @@ async fn send(
         .header("host", "localhost")
         // As over the Unix socket: without a token only this user's programs come in.
         .extension(LocalProcess { uid: 0, pid: None, started: None })
-        .header("content-type", "application/json")
-        .body(Body::from(body.to_vec()));
+        .header("content-type", "application/json");
+    // Of a stream the bytes are where it is resumed.
+    let (last, body) = if method == "RESUME" { (Some(body), &b""[..]) } else { (None, body) };
+    let request = match last {
+        Some(last) => request
+            .method("GET")
+            .header("accept", "text/event-stream")
+            .header("last-event-id", last),
+        None => request,
+    };
+    let request = request.body(Body::from(body.to_vec()));
     let Ok(request) = request else { return (StatusCode::BAD_REQUEST, serde_json::Value::Null) };
     let response = edge.answer(request).await;
     let status = response.status();
@@ -93,7 +102,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let query: String =
         bytes.iter().filter(|b| b.is_ascii_graphic()).map(|&b| char::from(b)).collect();
     let query = query.replace('#', "");
-    let (method, path) = match route % 16 {
+    let (method, path) = match route % 18 {
         0 => ("POST", "/v1/peers/register".to_owned()),
         1 => ("POST", format!("/v1/peers/{peer}/heartbeat")),
         2 => ("POST", format!("/v1/peers/{peer}/messages")),
@@ -108,7 +117,9 @@ fuzz_target!(|input: (u8, &[u8])| {
         12 => ("GET", format!("/v1/peers/{peer}/messages?{query}")),
         13 => ("GET", format!("/v1/biam/subscribe?{query}")),
         14 => ("GET", format!("/v1/peers/{query}")),
-        _ => ("GET", format!("/{query}")),
+        15 => ("GET", format!("/{query}")),
+        16 => ("RESUME", format!("/v1/biam/subscribe?task_id={task}")),
+        _ => ("RESUME", "/v1/events?stream_prefix=task/".to_owned()),
     };
     let (status, body) = runtime.block_on(send(edge, method, &path, bytes));
     assert!(status.as_u16() < 500, "{method} {path}: {status} {body}");

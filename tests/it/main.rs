@@ -66,6 +66,9 @@ mod tools;
 mod top;
 mod tour;
 mod trust;
+mod trust_files;
+#[cfg(target_os = "linux")]
+mod trust_floods;
 #[cfg(target_os = "linux")]
 mod trust_user;
 mod upgrade;

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -97,15 +98,50 @@ fn tools(is_large: bool) -> Vec<Value> {
     (0..MANY).map(tool).collect()
 }
 
+/// What a server floods its client with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Noise {
+    /// Lines on standard error.
+    Stderr,
+    /// Notifications that its tools have changed.
+    Lists,
+}
+
+/// Makes a noise beside what the server does, as long as a file is there. It ends with the process.
+pub(crate) fn make_noise(noise: Noise, file: PathBuf) {
+    const BURST: usize = 100;
+    let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+    let burst = match noise {
+        Noise::Stderr => format!("warning: {}\n", "x".repeat(190)),
+        Noise::Lists => format!("{changed}\n"),
+    };
+    let burst = burst.repeat(BURST);
+    std::thread::spawn(move || {
+        loop {
+            if !file.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            let written = match noise {
+                Noise::Stderr => io::stderr().write_all(burst.as_bytes()),
+                Noise::Lists => io::stdout().write_all(burst.as_bytes()),
+            };
+            if written.is_err() {
+                return;
+            }
+        }
+    });
+}
+
 /// The server: its tools give back what they are given.
 pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         let message: Value = serde_json::from_str(&line?)?;
         let Some(id) = message.get("id") else { continue };
         let result = match message["method"].as_str() {
             Some("initialize") => json!({
-                "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
+                "protocolVersion": "2025-11-25", "capabilities": { "tools": { "listChanged": true } },
                 "serverInfo": { "name": "bench", "version": "1" },
             }),
             Some("tools/list") => {
@@ -115,7 +151,9 @@ pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
                 json!({ "content": [{ "type": "text", "text": message["params"]["arguments"].to_string() }] })
             }
         };
-        writeln!(out, "{}", json!({ "jsonrpc": "2.0", "id": id, "result": result }))?;
+        // In one piece: a noise may come in between.
+        let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+        out.write_all(answer.as_bytes())?;
         out.flush()?;
     }
     Ok(())

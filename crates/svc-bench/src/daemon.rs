@@ -46,9 +46,14 @@ impl Daemon {
         name: &str,
         env: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
-        let home = sandbox.path(name);
         let mut command = command(sandbox, name, "127.0.0.1:0");
-        let mut process = sandbox.start(name, command.envs(env.iter().copied()))?;
+        command.envs(env.iter().copied());
+        Self::begin(sandbox, name, command)
+    }
+
+    fn begin(sandbox: &Sandbox, name: &str, mut command: Command) -> anyhow::Result<Self> {
+        let home = sandbox.path(name);
+        let mut process = sandbox.start(name, &mut command)?;
         let line = process.first_line().context("the daemon")?;
         let address = line
             .trim()
@@ -57,6 +62,26 @@ impl Daemon {
             .with_context(|| format!("the daemon said {line:?}"))?;
         let token = std::fs::read_to_string(home.join("token"))?.trim().to_owned();
         Ok(Self { process, target: Target { address, token: Some(token) }, home })
+    }
+
+    /// The same; it may have no more than so many files open, if there is a number.
+    pub(crate) fn start_limited(
+        sandbox: &Sandbox,
+        name: &str,
+        files: Option<u32>,
+    ) -> anyhow::Result<Self> {
+        let plain = command(sandbox, name, "127.0.0.1:0");
+        let Some(files) = files else { return Self::begin(sandbox, name, plain) };
+        let mut limited = Command::new("sh");
+        limited.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\""));
+        limited.arg(plain.get_program()).args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => limited.env(name, value),
+                None => limited.env_remove(name),
+            };
+        }
+        Self::begin(sandbox, name, limited)
     }
 
     /// Starts one and takes the time to its first answer that all is well. Ends it again.

@@ -18,9 +18,11 @@ mod ceiling;
 mod check_in;
 mod child_call;
 mod compare;
+mod crowd;
 mod daemon;
 mod fanout;
 mod fanout_paced;
+mod floods;
 mod hook;
 mod load;
 mod mcp_call;
@@ -86,7 +88,7 @@ struct BenchArgs {
     /// The program to measure [default: the `svc` beside this program, else the one on PATH]
     #[arg(long, value_name = "PATH")]
     svc: Option<PathBuf>,
-    /// Small sizes, done in less than 20 s: shows that everything works, and nothing about speed
+    /// Small sizes, done in less than a minute: shows that everything works, and nothing about speed
     #[arg(long)]
     quick: bool,
     /// Beside other servers, too: redis-server and postgres, where they are installed
@@ -131,6 +133,12 @@ The exit code is 0 whatever is worse.")]
         /// It has a thousand tools
         #[arg(long)]
         large: bool,
+        /// It makes this noise without end
+        #[arg(long, requires = "while_there")]
+        noise: Option<child_call::Noise>,
+        /// It makes its noise while this file is there
+        #[arg(long = "while", value_name = "FILE")]
+        while_there: Option<PathBuf>,
     },
 }
 
@@ -154,7 +162,12 @@ fn main() -> ExitCode {
         Some(Command::Server(args)) => server::run(&args),
         Some(Command::Lines) => agents::print_lines(),
         Some(Command::Echo) => sessions::answer_questions(),
-        Some(Command::Child { large }) => child_call::serve(large),
+        Some(Command::Child { large, noise, while_there }) => {
+            if let (Some(noise), Some(file)) = (noise, while_there) {
+                child_call::make_noise(noise, file);
+            }
+            child_call::serve(large)
+        }
         None => measure(&cli.args),
     };
     match done {

@@ -1,15 +1,6 @@
 //! `neighbour`: how long a session's appends take while another session tries to exhaust what all of them share.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -17,6 +8,7 @@ use serde_json::json;
 use crate::{
     bench::Bench,
     caller::Caller,
+    crowd::{self, Answers, Crowd, Work},
     daemon::{self, Daemon},
     load::Protocol,
     report::{Figure, Goal},
@@ -37,67 +29,29 @@ const CAPABILITIES_BYTES: usize = 2_400_000;
 const WINDOW: usize = 12_000;
 
 /// More of one thing than any budget allows.
-const MOST_ACCEPTED: usize = 10_000;
+const MOST_ACCEPTED: usize = 30_000;
 
-/// Threads that work until they are dropped.
-struct Crowd {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-    /// Requests that were refused, and all.
-    answers: Arc<(AtomicU64, AtomicU64)>,
+/// One thread that uses a core, and asks for nothing: what any other program of the machine costs.
+fn busy_core() -> Crowd {
+    Crowd::of(vec![Box::new(|_: &Answers| std::hint::spin_loop())])
 }
 
-impl Crowd {
-    /// One thread that uses a core, and asks for nothing: what any other program of the machine costs.
-    fn busy_core() -> Self {
-        Self::of(vec![Box::new(|_: &(AtomicU64, AtomicU64)| std::hint::spin_loop())])
+/// A session that broadcasts, opens sessions of MCP and makes tasks, all as fast as it can.
+fn greedy_crowd(session: &Target, answers: Arc<Answers>) -> Crowd {
+    let requests = greedy_requests(session);
+    let mut works: Vec<Work> = Vec::new();
+    for request in requests.iter().cycle().take(CONNECTIONS * requests.len()) {
+        let (address, request) = (session.address, request.clone());
+        let mut connection = None;
+        works.push(Box::new(move |answers| {
+            // Whoever floods comes again when it is turned away.
+            match crowd::ask(&mut connection, address, &request) {
+                Some(answer) => answers.add(&answer),
+                None => connection = None,
+            }
+        }));
     }
-
-    /// A session that broadcasts, opens sessions of MCP and makes tasks, all as fast as it can.
-    fn greedy(session: &Target) -> Self {
-        let requests = greedy_requests(session);
-        let mut works: Vec<Work> = Vec::new();
-        for request in requests.iter().cycle().take(CONNECTIONS * requests.len()) {
-            let (address, request) = (session.address, request.clone());
-            let mut connection = None;
-            works.push(Box::new(move |answers| {
-                // Whoever floods comes again when it is turned away.
-                match ask(&mut connection, address, &request) {
-                    Some(status) => {
-                        answers.0.fetch_add(u64::from(status[0] == b'4'), Relaxed);
-                        answers.1.fetch_add(1, Relaxed);
-                    }
-                    None => connection = None,
-                }
-            }));
-        }
-        Self::of(works)
-    }
-
-    fn of(works: Vec<Work>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let answers = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let threads = works.into_iter().map(|mut work| {
-            let (stop, answers) = (Arc::clone(&stop), Arc::clone(&answers));
-            std::thread::spawn(move || {
-                while !stop.load(Relaxed) {
-                    work(&answers);
-                }
-            })
-        });
-        let threads = threads.collect();
-        Self { stop, threads, answers }
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            // It has nothing to say.
-            thread.join().ok();
-        }
-    }
+    Crowd::counting(works, answers)
 }
 
 /// What a greedy session asks for: a broadcast, a session of MCP, a task.
@@ -122,8 +76,8 @@ fn use_up_budget(session: &Target) -> anyhow::Result<()> {
     for request in greedy_requests(session) {
         let mut is_refused = false;
         for _ in 0..MOST_ACCEPTED {
-            let status = ask(&mut connection, session.address, &request);
-            is_refused = status.is_some_and(|status| status[0] == b'4');
+            let answer = crowd::ask(&mut connection, session.address, &request);
+            is_refused = answer.is_some_and(|answer| answer[9] == b'4');
             if is_refused {
                 break;
             }
@@ -131,27 +85,6 @@ fn use_up_budget(session: &Target) -> anyhow::Result<()> {
         anyhow::ensure!(is_refused, "a session was refused nothing");
     }
     Ok(())
-}
-
-type Work = Box<dyn FnMut(&(AtomicU64, AtomicU64)) + Send>;
-
-/// Asks, and gives the status of the answer; `None` if the connection is over.
-fn ask(connection: &mut Option<TcpStream>, address: SocketAddr, request: &[u8]) -> Option<[u8; 3]> {
-    if connection.is_none() {
-        let opened = TcpStream::connect(address).ok()?;
-        opened.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        *connection = Some(opened);
-    }
-    let socket = connection.as_mut()?;
-    // One that is refused may be answered before all of it is taken.
-    let is_sent = socket.write_all(request).is_ok();
-    let mut answer = vec![0; 64 * 1024];
-    let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;
-    let status = answer.get(9..12)?.try_into().ok()?;
-    if !is_sent || got == answer.len() {
-        *connection = None;
-    }
-    Some(status)
 }
 
 /// Runs it.
@@ -169,7 +102,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let append = neighbour.request("POST", &format!("/v1/tasks/{task}/events"), &daemon::body(1));
     let count = if bench.quick { 30 } else { WINDOW };
     let mut slices: [Vec<Slice>; 3] = Default::default();
-    let (mut refused, mut asked) = (0, 0);
+    let answers: Arc<Answers> = Arc::default();
     if !bench.quick {
         use_up_budget(&greedy)?;
     }
@@ -178,16 +111,14 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     for _ in 0..bench.rounds {
         bench.begin_round("neighbour")?;
         slices[0].push(measure(&mut caller, &append, count)?);
-        let busy = Crowd::busy_core();
+        let busy = busy_core();
         slices[1].push(measure(&mut caller, &append, count)?);
         drop(busy);
-        let crowd = Crowd::greedy(&greedy);
+        let crowd = greedy_crowd(&greedy, Arc::clone(&answers));
         slices[2].push(measure(&mut caller, &append, count)?);
-        let answers = Arc::clone(&crowd.answers);
         drop(crowd);
-        refused += answers.0.load(Relaxed);
-        asked += answers.1.load(Relaxed);
     }
+    let (refused, asked) = answers.refused();
     let [alone, busy, beside] = slices.map(|rounds| Summary::of(&rounds, 1));
     let p99 = |summary: Summary| summary.p99_us.unwrap_or_default() / 1e3;
     for (name, other, goal) in
@@ -210,7 +141,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
 }
 
 /// A session with a token of its own.
-fn session(daemon: &Daemon, name: &str) -> anyhow::Result<Target> {
+pub(crate) fn session(daemon: &Daemon, name: &str) -> anyhow::Result<Target> {
     let minted =
         daemon.target.call("POST", "/v1/tokens", &json!({ "session": name }).to_string())?;
     let token = minted["token"].as_str().context("a token")?.to_owned();

@@ -195,6 +195,19 @@ impl Process {
         text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
     }
 
+    /// Begins anew to note the most memory that it has in use, where the system can.
+    pub(crate) fn reset_peak(&self) {
+        // The most since its start is as good where it cannot.
+        fs::write(format!("/proc/{}/clear_refs", self.id()), "5").ok();
+    }
+
+    /// The most memory that it had in use, in bytes; what it has now, where the system tells no more.
+    pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
+        let kib = self.status("VmHWM:");
+        let kib = kib.and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok());
+        kib.map_or_else(|| self.resident_bytes(), |kib| Ok(kib * 1024))
+    }
+
     /// Memory that it has in use, in bytes.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         let kib: Option<u64> = if let Some(value) = self.status("VmRSS:") {

@@ -4,7 +4,8 @@ use clap::ValueEnum;
 
 use crate::{
     agents, append_http, append_inproc, bench::Bench, check_in, child_call, fanout, fanout_paced,
-    hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, sessions, startup,
+    floods, hook, mcp_call, mcp_memory, memory, mixed, neighbour, peers, replay, search, sessions,
+    startup,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,6 +42,8 @@ pub(crate) enum Scenario {
     Agents,
     /// A session's appends while another tries to exhaust what all share, beside a busy core
     Neighbour,
+    /// A session's appends beside floods of its daemon, beside the same floods of another daemon
+    Floods,
     /// A question from agent to agent and its answer, beside pipes and synced files
     Sessions,
     /// Appends, beside Redis
@@ -93,6 +96,7 @@ impl Scenario {
             Self::McpMemory => mcp_memory::run(bench),
             Self::Agents => agents::run(bench),
             Self::Neighbour => neighbour::run(bench),
+            Self::Floods => floods::run(bench),
             Self::Sessions => sessions::run(bench),
             Self::PeersAppend => peers::run_append(bench),
             Self::PeersMixed => peers::run_mixed(bench),

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::super::{Context, output};
 use super::log_line::readable;
+use crate::bounded_file;
 
 /// How often a followed file is looked at.
 const POLL: Duration = Duration::from_millis(200);
@@ -34,7 +35,7 @@ pub(in crate::cli) struct LogsArgs {
 /// Prints the end of the log, and with `-f` what is added to it, until interrupted.
 pub(in crate::cli) async fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let path = &context.paths.log;
-    let mut file = match File::open(path) {
+    let mut file = match bounded_file::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             bail!(
@@ -93,7 +94,7 @@ fn show(context: &Context, line: &[u8]) -> anyhow::Result<()> {
 
 /// The file that now has the name, if it is another one or was truncated.
 fn rotated(path: &Path, file: &mut File) -> Option<File> {
-    let newer = File::open(path).ok()?;
+    let newer = bounded_file::open_regular(path).ok()?;
     let (old, new) = (file.metadata().ok()?, newer.metadata().ok()?);
     let is_same = old.ino() == new.ino()
         && old.dev() == new.dev()

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
+use crate::bounded_file;
 use crate::client::{DaemonFile, Endpoint, Url};
 use crate::config::Origin;
 use crate::domain::agent::AGENT_MARK;
@@ -278,7 +279,7 @@ fn report(context: &Context, daemon: &DaemonFile, started: bool) -> anyhow::Resu
 
 /// The log after byte `start`, or all of it if it was rotated meanwhile.
 fn written_since(path: &Path, start: u64) -> std::io::Result<String> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = bounded_file::open_regular(path)?;
     if file.metadata()?.len() >= start {
         file.seek(SeekFrom::Start(start))?;
     }

@@ -15,7 +15,7 @@ use super::project::ProjectClient;
 use crate::client::choose_tls;
 use crate::config::Flags;
 use crate::domain::{Clock as _, SystemClock};
-use crate::private_file;
+use crate::{bounded_file, private_file};
 
 /// How long what a registry has said is good.
 const KEPT_FOR: Duration = Duration::from_hours(24);
@@ -23,6 +23,8 @@ const KEPT_FOR: Duration = Duration::from_hours(24);
 const MAX_PAGES: usize = 200;
 /// Longest page, in bytes.
 const MAX_PAGE: usize = 16 * 1024 * 1024;
+/// Largest list of a registry that is kept, in bytes.
+const MAX_CACHE: u64 = 256 << 20;
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -125,8 +127,9 @@ fn start_of(server: &Value) -> Option<String> {
 async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
     let file = cache_file(context, registry);
     let now = SystemClock.now().as_millis();
-    let kept = std::fs::read(&file)
+    let kept = bounded_file::read(&file, MAX_CACHE)
         .ok()
+        .flatten()
         .and_then(|text| serde_json::from_slice::<RegistryCache>(&text).ok());
     let age = |cache: &RegistryCache| {
         Duration::from_millis(u64::try_from(now - cache.read_at).unwrap_or(u64::MAX))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use crate::cli::{Context, program};
-use crate::private_file;
+use crate::{bounded_file, private_file};
 
 /// Stands in every file that is ours, and in no other.
 const MARKER: &str = "Made by svc service install";
@@ -16,6 +16,8 @@ pub(super) const SYSTEMD_NAME: &str = "svc.service";
 /// The same for launchd.
 pub(super) const LAUNCHD_LABEL: &str = "svc.daemon";
 
+/// Largest unit, in bytes.
+const MAX_UNIT: u64 = 1 << 20;
 /// How long a stop may take, in seconds: the daemon drains for 10, and then closes its database.
 const STOP_SECONDS: u32 = 20;
 /// How long to wait before a daemon that failed is started again, in seconds.
@@ -126,11 +128,13 @@ impl Unit {
 
     /// What stands where this unit belongs.
     pub(super) fn present(&self) -> anyhow::Result<Present> {
-        match std::fs::read(&self.path) {
-            Ok(bytes) if bytes == self.text.as_bytes() => Ok(Present::Current),
-            Ok(bytes) if String::from_utf8_lossy(&bytes).contains(MARKER) => Ok(Present::Outdated),
-            Ok(_) => Ok(Present::Foreign),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Present::Absent),
+        match bounded_file::read(&self.path, MAX_UNIT) {
+            Ok(None) => Ok(Present::Absent),
+            Ok(Some(bytes)) if bytes == self.text.as_bytes() => Ok(Present::Current),
+            Ok(Some(bytes)) if String::from_utf8_lossy(&bytes).contains(MARKER) => {
+                Ok(Present::Outdated)
+            }
+            Ok(Some(_)) => Ok(Present::Foreign),
             Err(error) => {
                 Err(error).with_context(|| format!("cannot read {}", self.path.display()))
             }

@@ -1,5 +1,7 @@
 //! All servers that files name, and which entry of each name counts.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -108,17 +110,25 @@ impl FlagSources {
         }
         let path =
             std::path::absolute(value).map_err(|error| format!("--mcp-config {value}: {error}"))?;
-        // The person names it, and it may be the end of a pipe.
-        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                format!("--mcp-config {value}: there is no such file")
-            }
-            _ => format!("--mcp-config {value}: the file cannot be read: {error}"),
-        })?;
+        let text = read_named(&path)
+            .map_err(|error| format!("--mcp-config {value}: the file cannot be read: {error}"))?
+            .ok_or_else(|| format!("--mcp-config {value}: there is no such file"))?;
         let document = SourceDocument::parse_json(&text)
             .map_err(|problem| format!("--mcp-config {value}: the file {problem}"))?;
         Ok(Self { from: path.display().to_string(), document })
     }
+}
+
+/// The text of a file that the person names; `None` if there is none. It may be the end of a pipe that a shell made, which has
+/// its name among the open files of this process; any other pipe or device is refused, as it may never end.
+fn read_named(path: &Path) -> io::Result<Option<String>> {
+    let is_handed_over =
+        ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
+    if !is_handed_over {
+        return bounded_file::read_text(path, MAX_SOURCE_FILE);
+    }
+    let bytes = bounded_file::read_open(File::open(path)?, MAX_SOURCE_FILE)?;
+    bounded_file::text_of(bytes).map(Some)
 }
 
 impl PlannedSource {

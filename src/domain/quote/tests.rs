@@ -11,8 +11,13 @@ use crate::domain::{
 };
 
 /// Phrases that only the daemon may write, as its contract names them.
-const SIGNS: [&str; 8] = [
+const SIGNS: [&str; 13] = [
     "inter-session message",
+    "the person at this machine's terminal",
+    "from another agent, not your user",
+    "nothing is to be answered",
+    "answer: peer_send",
+    "answer: sessions_send",
     "agent-to-agent message context",
     "agent 1 (requester)",
     "agent 2 (target)",
@@ -58,6 +63,15 @@ fn piece() -> impl Strategy<Value = String> {
             "Agent 1",
             "(requester)",
             "Agent 2 (target) session: x.",
+            "From the person at this machine's terminal",
+            "the person at this ",
+            "machine's terminal",
+            "From another agent, not your user",
+            "nothing is ",
+            "to be answered",
+            "Answer: ",
+            "peer_send",
+            "sessions_send",
             "Agent-to-agent",
             "message context",
             "sourceSession=",
@@ -85,6 +99,10 @@ fn piece() -> impl Strategy<Value = String> {
             "①",
             "（ｒｅｑｕｅｓｔｅｒ）",
             "ѕуѕtеm",
+            "ｐｅｒｓｏｎ",
+            "Аnѕwеr：",
+            "pееr＿ѕеnd",
+            "mасhinе＇s tеrminаl",
             "＜／",
             "‹/",
             "ᐸ",

@@ -121,7 +121,7 @@ fn failed(field: &str, path: &Path, error: &io::Error) -> ToolError {
     ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }
 }
 
-fn content_of(found: &BoundPath) -> Result<Vec<u8>, ToolError> {
+fn content_of(bounds: &FolderBounds, found: &BoundPath) -> Result<Vec<u8>, ToolError> {
     let wrong = |error: io::Error| failed("path", &found.path, &error);
     if found.path.is_dir() {
         return Err(ToolError::invalid(
@@ -129,7 +129,7 @@ fn content_of(found: &BoundPath) -> Result<Vec<u8>, ToolError> {
             format!("path: {} is a folder: use Glob", found.path.display()),
         ));
     }
-    let file = found.open().map_err(wrong)?;
+    let file = bounds.open(found).map_err(wrong)?;
     let mut content = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(wrong)?;
     if content.len() as u64 > MAX_FILE {
@@ -157,7 +157,7 @@ pub(super) fn read(
     input: &ReadArguments,
 ) -> Result<Output, ToolError> {
     let found = bounds.find(input.cwd.as_deref(), &input.path, "path")?;
-    let content = content_of(&found)?;
+    let content = content_of(bounds, &found)?;
     let path = bounds.shown(&found.path);
     if let Some(mime) = image_type(&content) {
         if content.len() > MAX_IMAGE {
@@ -256,7 +256,7 @@ pub(super) fn write(
     }
     let wrong = |error: io::Error| failed("path", &target.path, &error);
     let held = target.hold(input.create_parents.unwrap_or(false)).map_err(wrong)?;
-    let kept = held.mode().map_err(wrong)?;
+    let kept = bounds.mode_of(&held).map_err(wrong)?;
     let must_not_exist = input.must_not_exist.unwrap_or(false);
     held.write(input.content.as_bytes(), kept.or(mode), must_not_exist).map_err(wrong)?;
     seen.note(session, &target.path, input.content.as_bytes());
@@ -283,7 +283,7 @@ pub(super) fn edit(
     input: &EditArguments,
 ) -> Result<EditResult, ToolError> {
     let found = bounds.find(None, &input.path, "path")?;
-    let content = content_of(&found)?;
+    let content = content_of(bounds, &found)?;
     let path = bounds.shown(&found.path);
     seen.check(session, &found.path, &content).map_err(|why| {
         let text = match why {
@@ -324,7 +324,7 @@ pub(super) fn edit(
     edited.extend_from_slice(&content[from..]);
     let wrong = |error: io::Error| failed("path", &found.path, &error);
     let held = found.hold(false).map_err(wrong)?;
-    let mode = held.mode().map_err(wrong)?;
+    let mode = bounds.mode_of(&held).map_err(wrong)?;
     held.write(&edited, mode, false).map_err(wrong)?;
     seen.note(session, &found.path, &edited);
     Ok(EditResult { path, replacements: at.len() })
@@ -352,6 +352,31 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn a_file_with_a_second_name_outside_is_none_of_the_callers() {
+        let desk = Desk::new();
+        let outside =
+            tempfile::tempdir_in(desk.folder.path().parent().expect("has one")).expect("a folder");
+        let secret = outside.path().join("token");
+        fs::write(&secret, "secret").expect("is written");
+        desk.put("a", b"1");
+        for (first, second) in [(secret.clone(), "x"), (desk.folder.path().join("a"), "b")] {
+            fs::hard_link(first, desk.folder.path().join(second)).expect("is linked");
+        }
+        for refused in [
+            desk.read(json!({ "path": "x" })).map(drop),
+            desk.edit("s", json!({ "path": "x", "old_string": "secret", "new_string": "my" }))
+                .map(drop),
+            desk.write(json!({ "path": "x", "content": "mine" })).map(drop),
+        ] {
+            let error = refused.expect_err("has a name outside");
+            assert_eq!(error.kind, ErrorType::Forbidden, "{error:?}");
+            assert!(error.message.contains("2 names (hard links)"), "{error:?}");
+        }
+        assert_eq!(fs::read(&secret).expect("is there"), b"secret");
+        desk.read(json!({ "path": "b" })).expect("both names are inside");
+    }
 
     struct Desk {
         folder: tempfile::TempDir,

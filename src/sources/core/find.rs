@@ -234,7 +234,7 @@ fn search(
     end: &SearchEnd,
 ) {
     // What cannot be read, or is gone since, has no matches.
-    let Ok(open) = file.open() else { return };
+    let Ok(open) = bounds.open(&file) else { return };
     matches.shown = bounds.shown(&file.path);
     matches.pending.clear();
     let matcher = matches.matcher;
@@ -469,6 +469,19 @@ mod tests {
         assert_eq!(paths, ["sub/c.rs", "sub/ignored", "sub/keep.log"]);
         let found = grepped(&bounds, json!({ "pattern": "fn one", "path": "sub/drop.log" }));
         assert_eq!(found["count"], 1, "what is named is searched");
+    }
+
+    #[test]
+    fn a_file_with_a_second_name_outside_is_not_searched() {
+        let (folder, _) = tree();
+        let inside = folder.path().join("in");
+        fs::write(folder.path().join("token"), "fn one").expect("is written");
+        fs::hard_link(folder.path().join("token"), inside.join("x.rs")).expect("is linked");
+        fs::hard_link(inside.join("a.rs"), inside.join("again.rs")).expect("is linked");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
+        let found = grepped(&bounds, json!({ "pattern": "fn one" }));
+        let text = found.to_string();
+        assert!(!text.contains("x.rs") && text.contains("again.rs"), "{text}");
     }
 
     #[test]

@@ -11,10 +11,11 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 
+use super::names::{FileNames, NameCounts};
 use crate::tools::{ErrorType, ToolError};
 
 /// The folders in which a caller's paths may lead.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct FolderBounds {
     /// Where relative paths begin.
     base: PathBuf,
@@ -22,6 +23,8 @@ pub(super) struct FolderBounds {
     roots: Vec<PathBuf>,
     /// Resolved. Neither these nor what is below them is inside, whatever the roots are.
     closed: Vec<PathBuf>,
+    /// How many names inside a file has.
+    names: NameCounts,
 }
 
 /// A file or folder inside the bounds: its path without links, and the root that it is in.
@@ -67,7 +70,7 @@ impl FolderBounds {
         };
         // One that is not there yet may come: it counts by its text.
         let closed = closed.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
-        Ok(Self { base, roots, closed: closed.collect() })
+        Ok(Self { base, roots, closed: closed.collect(), names: NameCounts::default() })
     }
 
     /// The folder that relative paths begin at, or that `cwd` names.
@@ -137,6 +140,30 @@ impl FolderBounds {
             above = folder.parent();
         }
         Err(self.outside(field))
+    }
+
+    /// Opens a regular file to read it, none of whose names is outside.
+    pub(super) fn open(&self, found: &BoundPath) -> io::Result<File> {
+        let file = found.hold(false)?.open()?;
+        self.check_names(&file)?;
+        Ok(file)
+    }
+
+    /// Permissions of the regular file of this name, none of whose names is outside; `None` if there is no file.
+    pub(super) fn mode_of(&self, held: &HeldName) -> io::Result<Option<u32>> {
+        let mode = held.mode()?;
+        // One that may be written and not read is replaced all the same: the other name keeps what it has.
+        match held.open() {
+            Ok(file) => self.check_names(&file)?,
+            Err(_) if mode.is_none() => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+        Ok(mode)
+    }
+
+    fn check_names(&self, file: &File) -> io::Result<()> {
+        FileNames::of(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
     }
 
     /// Whether a resolved path is closed to every caller.
@@ -215,16 +242,11 @@ impl BoundPath {
         }
         Ok(HeldName { folder, name })
     }
-
-    /// Opens a regular file to read it.
-    pub(super) fn open(&self) -> io::Result<File> {
-        self.hold(false)?.open()
-    }
 }
 
 impl HeldName {
     /// Opens the regular file of this name.
-    pub(super) fn open(&self) -> io::Result<File> {
+    fn open(&self) -> io::Result<File> {
         // What is no file would let its reader wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(openat(&self.folder, &self.name, flags, Mode::empty())?);
@@ -236,7 +258,7 @@ impl HeldName {
     }
 
     /// Permissions of the regular file of this name; `None` if there is none.
-    pub(super) fn mode(&self) -> io::Result<Option<u32>> {
+    fn mode(&self) -> io::Result<Option<u32>> {
         match rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
                 Ok(Some(stat.st_mode & 0o7777))
@@ -390,12 +412,12 @@ mod tests {
         let found = bounds.find(None, "sub/a", "path").expect("is inside");
         fs::remove_dir_all(inside.join("sub")).expect("is removed");
         symlink(&outside, inside.join("sub")).expect("is linked");
-        assert!(found.open().is_err());
+        assert!(bounds.open(&found).is_err());
         assert!(found.hold(true).is_err());
         fs::remove_file(inside.join("sub")).expect("is removed");
         fs::create_dir(inside.join("sub")).expect("is made");
         symlink(outside.join("a"), inside.join("sub/a")).expect("is linked");
-        assert!(found.open().is_err());
+        assert!(bounds.open(&found).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod files;
 mod find;
 mod folder;
 mod ignored;
+mod names;
 mod seen;
 mod server;
 

@@ -10,8 +10,9 @@ use imports::{Arrow, Crate, circles, collect};
 use syn::visit::Visit;
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
-const FLOORS: [&[&str]; 12] = [
-    &["private_file", "project_folder", "bounded_file", "local_socket", "connection_owner"],
+const FLOORS: [&[&str]; 13] = [
+    &["bounded_file", "project_folder", "local_socket", "connection_owner"],
+    &["private_file"],
     &["log_file"],
     &["telemetry"],
     &["domain"],
@@ -22,7 +23,7 @@ const FLOORS: [&[&str]; 12] = [
     &["host", "sources", "web"],
     &["http", "mcp"],
     &["daemon"],
-    &["cli"],
+    &["cli", "fuzzing"],
 ];
 
 /// Names that a floor below offers and that one above has no business with.

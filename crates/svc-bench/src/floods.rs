@@ -1,0 +1,536 @@
+//! `floods`: how long a session's appends take beside a flood of its own daemon, and beside the same flood of another daemon on
+//! the same machine; how much memory the flooded daemon takes, and what it says to those whom it refuses.
+//!
+//! The other daemon takes as much of the processors and the disk. So the ratio of the two is what one principal can do to
+//! another through the daemon that both use.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::{
+    bench::Bench,
+    caller::Caller,
+    crowd::{self, Answers, Crowd, Work},
+    daemon::{self, Daemon},
+    load::Protocol,
+    memory,
+    neighbour::session,
+    report::{Figure, Goal},
+    stats::{Slice, Summary, float},
+    target::Target,
+    wire,
+};
+
+const MEBIBYTE: f64 = 1024.0 * 1024.0;
+/// Rounds of a flood: each has a window beside the other daemon's flood, and one beside the daemon's own.
+const ROUNDS: usize = 3;
+/// Files that a daemon may have open that is flooded with connections.
+const FEW_FILES: u32 = 300;
+/// Threads that hold connections open.
+const HOLDERS: usize = 3;
+/// How often a thread that holds connections looks at them.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often readers ask for each page.
+const PIPELINED: usize = 2;
+
+/// A flood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flood {
+    /// Readers of pages of events that do not read.
+    Readers,
+    /// Loops of a large page of tasks.
+    TaskPages,
+    /// Loops of searches of memories, and of contexts.
+    Recall,
+    /// Bodies without a token, all but their last byte.
+    Bodies,
+    /// Connections on which half a request comes.
+    HalfOpen,
+    /// Broadcasts of a megabyte.
+    Broadcasts,
+    /// A child server that prints to standard error without end.
+    ChildStderr,
+    /// A child server that says without end that its tools have changed.
+    ChildLists,
+}
+
+/// How much of each.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    readers: usize,
+    /// Events of a page, and bytes of each.
+    events: (usize, usize),
+    loops: usize,
+    /// Tasks of a page, and bytes of each.
+    tasks: (usize, usize),
+    memories: usize,
+    bodies: usize,
+    connections: usize,
+    peers: usize,
+    /// Appends of a window, and how long it may take.
+    window: (usize, Duration),
+}
+
+impl Sizes {
+    const FULL: Self = Self {
+        readers: 300,
+        events: (500, 8 * 1024),
+        loops: 8,
+        tasks: (64, 900 * 1024),
+        memories: 1000,
+        bodies: 600,
+        connections: 600,
+        peers: 100,
+        window: (3000, Duration::from_secs(10)),
+    };
+    const QUICK: Self = Self {
+        readers: 12,
+        events: (20, 1024),
+        loops: 2,
+        tasks: (4, 16 * 1024),
+        memories: 8,
+        bodies: 12,
+        connections: 12,
+        peers: 3,
+        window: (15, Duration::from_secs(2)),
+    };
+}
+
+/// Bytes of a body without a token: within the bound of a body, and beyond the bound of one that comes without a credential.
+const BODY_BYTES: usize = 990_000;
+/// Bytes of a broadcast: as much as a body may have.
+const BROADCAST_BYTES: usize = 1_000_000;
+
+impl Flood {
+    const ALL: [Self; 8] = [
+        Self::Readers,
+        Self::TaskPages,
+        Self::Recall,
+        Self::Bodies,
+        Self::HalfOpen,
+        Self::Broadcasts,
+        Self::ChildStderr,
+        Self::ChildLists,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Readers => "readers that do not read",
+            Self::TaskPages => "large pages of tasks",
+            Self::Recall => "searches of memories",
+            Self::Bodies => "bodies without a token",
+            Self::HalfOpen => "half-open connections",
+            Self::Broadcasts => "broadcasts of 1 MB",
+            Self::ChildStderr => "a child's standard error",
+            Self::ChildLists => "a child's changes of its list",
+        }
+    }
+
+    /// Whether what is flooded is the way in: then the neighbour comes anew with each append, over the socket.
+    const fn is_of_connections(self) -> bool {
+        matches!(self, Self::Bodies | Self::HalfOpen)
+    }
+
+    /// The noise of a child server, as its command line names it.
+    const fn noise(self) -> Option<&'static str> {
+        match self {
+            Self::ChildStderr => Some("stderr"),
+            Self::ChildLists => Some("lists"),
+            _ => None,
+        }
+    }
+}
+
+/// A daemon that is ready to be flooded.
+struct Ground {
+    daemon: Daemon,
+    greedy: Target,
+    /// A noisy child makes its noise while this file is there.
+    noise: PathBuf,
+}
+
+/// A flood that goes on until this is dropped.
+struct UnderWay {
+    _crowd: Crowd,
+    noise: Option<PathBuf>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(noise) = &self.noise {
+            // It may not have been made.
+            std::fs::remove_file(noise).ok();
+        }
+    }
+}
+
+impl Ground {
+    fn prepare(bench: &Bench, flood: Flood, name: &str, sizes: &Sizes) -> anyhow::Result<Self> {
+        let home = bench.sandbox.path(name);
+        let noise = bench.sandbox.path(&format!("{name}.noise"));
+        std::fs::create_dir_all(&home)?;
+        if let Some(kind) = flood.noise() {
+            let program = std::env::current_exe()?.display().to_string();
+            let config = format!(
+                "[sources.noisy]\ncommand = {program:?}\n\
+                 args = [\"child\", \"--noise\", {kind:?}, \"--while\", {:?}]\nsharing = \"shared\"\n",
+                noise.display().to_string(),
+            );
+            std::fs::write(home.join("config.toml"), config)?;
+        }
+        let files = (flood == Flood::HalfOpen && !bench.quick).then_some(FEW_FILES);
+        let daemon = Daemon::start_limited(&bench.sandbox, name, files)?;
+        let greedy = session(&daemon, "greedy")?;
+        let ground = Self { daemon, greedy, noise };
+        ground.fill(flood, sizes)?;
+        Ok(ground)
+    }
+
+    /// Stores what the flood asks for.
+    fn fill(&self, flood: Flood, sizes: &Sizes) -> anyhow::Result<()> {
+        let operator = &self.daemon.target;
+        match flood {
+            Flood::Readers => {
+                let task = self.greedy.call("POST", "/v1/tasks", r#"{"title":"flood"}"#)?;
+                let task = task["task_id"].as_str().context("a task has an id")?;
+                let (events, bytes) = sizes.events;
+                let line = "x".repeat(bytes);
+                let event = json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } });
+                let path = format!("/v1/tasks/{task}/events");
+                for _ in 0..events.div_ceil(20) {
+                    self.greedy.call("POST", &path, &json!(vec![event.clone(); 20]).to_string())?;
+                }
+            }
+            Flood::TaskPages => {
+                let (tasks, bytes) = sizes.tasks;
+                let body = json!({ "title": "flood", "prompt": "x".repeat(bytes) }).to_string();
+                for _ in 0..tasks {
+                    operator.call("POST", "/v1/tasks", &body)?;
+                }
+            }
+            Flood::Recall => {
+                for number in 0..sizes.memories {
+                    let content =
+                        format!("note {number}: {}", "the lock is held too long ".repeat(60));
+                    let call = tool_call(
+                        "store_memory",
+                        &json!({ "content": content, "category": "fact" }),
+                    );
+                    self.greedy.call("POST", "/mcp", &call)?;
+                }
+            }
+            Flood::Broadcasts => {
+                let own =
+                    json!({ "display_name": "greedy", "backend": "bench", "path": "/greedy" });
+                self.greedy.call("POST", "/v1/peers/register", &own.to_string())?;
+                for number in 0..sizes.peers {
+                    let peer = json!({ "display_name": format!("p{number}"), "backend": "bench",
+                        "path": format!("/{number}") });
+                    operator.call("POST", "/v1/peers/register", &peer.to_string())?;
+                }
+            }
+            Flood::ChildStderr | Flood::ChildLists => {
+                let began = Instant::now();
+                while operator.call("GET", "/v1/sources/noisy", "")?["state"] != "connected" {
+                    let waited = began.elapsed();
+                    anyhow::ensure!(waited < Duration::from_secs(30), "the child does not start");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            Flood::Bodies | Flood::HalfOpen => {}
+        }
+        Ok(())
+    }
+
+    /// Begins the flood.
+    fn flood(
+        &self,
+        flood: Flood,
+        sizes: &Sizes,
+        answers: &Arc<Answers>,
+    ) -> anyhow::Result<UnderWay> {
+        let address = self.daemon.target.address;
+        let works = match flood {
+            Flood::Readers => {
+                let path = "/v1/events?stream_prefix=task/&limit=500";
+                let request = self.greedy.request("GET", path, "").repeat(PIPELINED);
+                held(address, &request, sizes.readers)
+            }
+            Flood::Bodies => {
+                let stranger = Target { address, token: None };
+                let requests = ["/login", "/v1/daemon_proof"].map(|path| {
+                    let mut request = stranger.request("POST", path, &"x".repeat(BODY_BYTES));
+                    request.pop();
+                    request
+                });
+                requests
+                    .iter()
+                    .flat_map(|request| held(address, request, sizes.bodies / 2))
+                    .collect()
+            }
+            Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
+            Flood::TaskPages => {
+                // Whoever may read all things of the operator's asks for them.
+                let wish =
+                    json!({ "session": "greedy-reader", "scopes": ["read_all"] }).to_string();
+                let minted = self.daemon.target.call("POST", "/v1/tokens", &wish)?;
+                let token = minted["token"].as_str().context("a token")?.to_owned();
+                let reader = Target { address, token: Some(token) };
+                loops(address, &[reader.request("GET", "/v1/tasks?limit=500", "")], sizes.loops)
+            }
+            Flood::Recall => {
+                let requests = [
+                    (
+                        "retrieve_memories",
+                        json!({ "query": "a lock that is held too long", "limit": 50 }),
+                    ),
+                    ("assemble_context", json!({ "query": "a lock that is held too long" })),
+                ];
+                let requests = requests.map(|(tool, arguments)| {
+                    self.greedy.request("POST", "/mcp", &tool_call(tool, &arguments))
+                });
+                loops(address, &requests, sizes.loops)
+            }
+            Flood::Broadcasts => {
+                let body = json!({ "text": "x".repeat(BROADCAST_BYTES) }).to_string();
+                loops(address, &[self.greedy.request("POST", "/v1/peers/broadcast", &body)], 2)
+            }
+            Flood::ChildStderr | Flood::ChildLists => Vec::new(),
+        };
+        let noise = flood.noise().map(|_| self.noise.clone());
+        if let Some(noise) = &noise {
+            std::fs::write(noise, "")?;
+        }
+        Ok(UnderWay { _crowd: Crowd::counting(works, Arc::clone(answers)), noise })
+    }
+}
+
+/// A bare call of a tool.
+fn tool_call(tool: &str, arguments: &Value) -> String {
+    let params = json!({ "name": tool, "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+}
+
+/// Threads that ask these, one after the other, and read all that they are answered.
+fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
+    let one = |number: usize| -> Work {
+        let request = requests[number % requests.len()].clone();
+        let (mut connection, mut buffer) = (None, Vec::new());
+        Box::new(move |answers| {
+            buffer.clear();
+            if let Some(beginning) = crowd::ask(&mut connection, address, &request) {
+                buffer.extend_from_slice(&beginning);
+                answers.add(&buffer);
+                let is_whole = matches!(wire::http_answer(&buffer), Ok(Some(_)) | Err(_));
+                if !is_whole && connection.is_some() && !read_rest(&mut connection, &mut buffer) {
+                    connection = None;
+                }
+            } else {
+                connection = None;
+            }
+        })
+    };
+    (0..count).map(one).collect()
+}
+
+/// Reads the rest of an answer; `false` if the connection is over.
+fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
+    let Some(socket) = connection.as_mut() else { return false };
+    let mut piece = vec![0; 256 * 1024];
+    loop {
+        match socket.read(&mut piece) {
+            Ok(got) if got > 0 => buffer.extend_from_slice(&piece[..got]),
+            _ => return false,
+        }
+        // What is long is looked at when it may be whole.
+        let ends = buffer.ends_with(b"}") || buffer.ends_with(b"\r\n");
+        if ends && matches!(wire::http_answer(buffer), Ok(Some(_)) | Err(_)) {
+            return true;
+        }
+    }
+}
+
+/// Threads that send a request on each of so many connections, and read nothing. Who is turned away comes again.
+fn held(address: SocketAddr, request: &[u8], count: usize) -> Vec<Work> {
+    let holder = |number: usize| -> Work {
+        let mine = count / HOLDERS + usize::from(number < count % HOLDERS);
+        let request = request.to_vec();
+        let mut connections: Vec<Option<HeldConnection>> = Vec::new();
+        connections.resize_with(mine, || None);
+        Box::new(move |answers| {
+            for connection in &mut connections {
+                let is_held = connection.as_mut().is_some_and(|held| held.go_on(&request, answers));
+                if !is_held {
+                    *connection = HeldConnection::open(address);
+                }
+            }
+            std::thread::sleep(LOOK);
+        })
+    };
+    (0..HOLDERS).map(holder).collect()
+}
+
+/// A connection on which nothing is read.
+struct HeldConnection {
+    socket: TcpStream,
+    sent: usize,
+    is_answered: bool,
+}
+
+impl HeldConnection {
+    fn open(address: SocketAddr) -> Option<Self> {
+        let socket = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+        socket.set_nonblocking(true).ok()?;
+        Some(Self { socket, sent: 0, is_answered: false })
+    }
+
+    /// Sends what there is room for, and looks at the answer without taking it. `false` if it is over, or was refused.
+    fn go_on(&mut self, request: &[u8], answers: &Answers) -> bool {
+        let mut is_open = true;
+        while self.sent < request.len() {
+            match self.socket.write(&request[self.sent..]) {
+                Ok(0) => break,
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // What was answered before counts.
+                    is_open = false;
+                    break;
+                }
+            }
+        }
+        let mut beginning = [0; 2048];
+        match self.socket.peek(&mut beginning) {
+            Ok(0) => false,
+            Ok(got) => {
+                if !self.is_answered && got >= 12 {
+                    self.is_answered = true;
+                    answers.add(&beginning[..got]);
+                }
+                is_open && beginning.get(9).is_none_or(|class| *class < b'4')
+            }
+            Err(error) => is_open && error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// The neighbour: who appends, and how it comes to the daemon.
+enum Neighbour {
+    /// On a connection that stays.
+    Kept(Box<Caller>, Vec<u8>),
+    /// On a new one each time, over the daemon's socket.
+    Anew(PathBuf, Vec<u8>),
+}
+
+impl Neighbour {
+    fn of(daemon: &Daemon, is_anew: bool) -> anyhow::Result<Self> {
+        let neighbour = session(daemon, "neighbour")?;
+        let task = neighbour.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
+        let task = task["task_id"].as_str().context("a task has an id")?;
+        let path = format!("/v1/tasks/{task}/events");
+        let body = daemon::body(1);
+        if is_anew {
+            let headers = [("connection", "close")];
+            let request = neighbour.request_with("POST", &path, &headers, &body);
+            return Ok(Self::Anew(daemon.home().join("svc.sock"), request));
+        }
+        let caller = Caller::open(neighbour.address, &Protocol::HTTP)?;
+        Ok(Self::Kept(Box::new(caller), neighbour.request("POST", &path, &body)))
+    }
+
+    fn append(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Kept(caller, request) => caller.ask(request).map(drop),
+            Self::Anew(socket, request) => append_anew(socket, request),
+        }
+    }
+
+    /// Appends so often, or as often as it can within the time, and at least once.
+    fn measure(&mut self, (count, time): (usize, Duration)) -> anyhow::Result<Slice> {
+        let (mut slice, began) = (Slice::default(), Instant::now());
+        for _ in 0..count {
+            let asked = Instant::now();
+            self.append().context("the neighbour's append")?;
+            slice.add(asked.elapsed());
+            if began.elapsed() > time {
+                break;
+            }
+        }
+        slice.length = began.elapsed();
+        Ok(slice)
+    }
+}
+
+fn append_anew(socket: &Path, request: &[u8]) -> anyhow::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    anyhow::ensure!(answer.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+/// Runs it.
+pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    memory::raise_file_limit();
+    for (number, flood) in Flood::ALL.into_iter().enumerate() {
+        measure(bench, flood, number)?;
+        if !bench.quick {
+            bench.clear()?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(bench: &mut Bench, flood: Flood, number: usize) -> anyhow::Result<()> {
+    let sizes = if bench.quick { Sizes::QUICK } else { Sizes::FULL };
+    let ground = |bench: &Bench, side: &str| {
+        Ground::prepare(bench, flood, &format!("floods-{number}-{side}"), &sizes)
+    };
+    let (own, other) = (ground(bench, "own")?, ground(bench, "other")?);
+    let mut neighbour = Neighbour::of(&own.daemon, flood.is_of_connections())?;
+    neighbour.measure(sizes.window)?;
+    own.daemon.process.reset_peak();
+    let answers: Arc<Answers> = Arc::default();
+    let mut slices: [Vec<Slice>; 2] = Default::default();
+    for _ in 0..if bench.quick { 1 } else { ROUNDS } {
+        bench.begin_round(&format!("floods: {}", flood.name()))?;
+        let elsewhere = other.flood(flood, &sizes, &Arc::default())?;
+        slices[0].push(neighbour.measure(sizes.window)?);
+        drop(elsewhere);
+        let here = own.flood(flood, &sizes, &answers)?;
+        slices[1].push(neighbour.measure(sizes.window)?);
+        drop(here);
+    }
+    let peak = own.daemon.process.peak_bytes()?;
+    let [elsewhere, here] = slices.map(|rounds| Summary::of(&rounds, 1));
+    let ms = |micros: Option<f64>| micros.unwrap_or_default() / 1e3;
+    let (name, p99) = (flood.name(), ms(here.p99_us));
+    let times = p99 / ms(elsewhere.p99_us).max(1e-6);
+    bench.add(
+        Figure::new(format!("floods/{name}"), "times the p99", times)
+            .beside_value("the same at another daemon: p99, ms", ms(elsewhere.p99_us))
+            .goal(Goal::at_most(5.0))
+            .note(answers.summary()),
+    );
+    bench.add(
+        Figure { p50_us: here.p50_us, ..Figure::new(format!("floods/{name}/p99"), "ms", p99) }
+            .goal(Goal::at_most(10.0)),
+    );
+    bench.add(
+        Figure::new(format!("floods/{name}/memory"), "MiB, at most", float(peak) / MEBIBYTE)
+            .goal(Goal::at_most(300.0)),
+    );
+    own.daemon.process.stop()?;
+    other.daemon.process.stop()
+}

@@ -1,0 +1,150 @@
+//! The second names of files. A file may have a name inside a caller's folder and another one outside, such as that of a secret:
+//! who reads it by the one reads what the other names.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, Metadata},
+    io,
+    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+/// Most names that are looked at for those of one file.
+const MOST_NAMES: usize = 200_000;
+
+/// A file whatever its names: its device and its number there.
+type FileId = (u64, u64);
+
+/// A regular file, and how many names it has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileNames {
+    id: FileId,
+    count: u64,
+}
+
+/// How many names below some folders each file has, counted when it is first asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NameCounts(Arc<OnceLock<Option<HashMap<FileId, u64>>>>);
+
+impl FileNames {
+    pub(super) fn of(meta: &Metadata) -> Self {
+        Self { id: (meta.dev(), meta.ino()), count: meta.nlink() }
+    }
+
+    /// Refuses a file that has a name outside of `roots`, or in what is `closed`. What cannot be counted is outside.
+    pub(super) fn check(
+        self,
+        roots: &[PathBuf],
+        closed: &[PathBuf],
+        known: &NameCounts,
+    ) -> io::Result<()> {
+        if self.count <= 1 {
+            return Ok(());
+        }
+        let counts = known.0.get_or_init(|| {
+            if is_everything(roots) { count_names(closed, &[]) } else { count_names(roots, closed) }
+        });
+        let inside = match counts {
+            // All is inside but for what is closed.
+            Some(counts) if is_everything(roots) => !counts.contains_key(&self.id),
+            Some(counts) => counts.get(&self.id).is_some_and(|count| *count >= self.count),
+            None => false,
+        };
+        if inside {
+            return Ok(());
+        }
+        let text = format!(
+            "it has {} names (hard links), and not all of them are inside: work on a copy of it",
+            self.count
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    }
+}
+
+fn is_everything(roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| root.parent().is_none())
+}
+
+/// The names of each file in these folders, or these files, without what is closed; `None` if there are too many.
+fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u64>> {
+    let mut counts = HashMap::new();
+    let mut seen = HashSet::new();
+    let mut folders = Vec::new();
+    let mut add = |id: FileId| *counts.entry(id).or_insert(0_u64) += 1;
+    for top in tops {
+        match fs::symlink_metadata(top) {
+            Ok(meta) if meta.is_dir() => folders.push(top.clone()),
+            Ok(meta) if meta.is_file() => add((meta.dev(), meta.ino())),
+            _ => {}
+        }
+    }
+    let mut left = MOST_NAMES;
+    while let Some(folder) = folders.pop() {
+        let is_closed = |path: &Path| closed.iter().any(|closed| path == closed);
+        let Ok(meta) = fs::symlink_metadata(&folder) else { continue };
+        // Of a root within another the names count once. The system's own tree has no files of any disk.
+        if is_closed(&folder)
+            || folder == Path::new("/proc")
+            || !seen.insert((meta.dev(), meta.ino()))
+        {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && !is_closed(&entry.path()) => {
+                    add((meta.dev(), entry.ino()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Some(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_a_name_outside_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().canonicalize().expect("is there");
+        let (inside, outside) = (top.join("in"), top.join("out"));
+        for folder in [&inside.join("sub"), &inside.join("closed"), &outside] {
+            fs::create_dir_all(folder).expect("is made");
+        }
+        for (name, second) in [
+            ("alone", None),
+            ("twice", Some(inside.join("sub/twice"))),
+            ("leak", Some(outside.join("leak"))),
+            ("private", Some(inside.join("closed/private"))),
+            ("config", Some(inside.join("sub/config"))),
+        ] {
+            fs::write(inside.join(name), "x").expect("is written");
+            if let Some(second) = second {
+                fs::hard_link(inside.join(name), second).expect("is linked");
+            }
+        }
+        let closed = [inside.join("closed"), inside.join("sub/config"), "/proc".into()];
+        let check = |name: &str, roots: &[PathBuf]| {
+            let meta = fs::metadata(inside.join(name)).expect("is there");
+            FileNames::of(&meta).check(roots, &closed, &NameCounts::default())
+        };
+        let within = [inside.clone(), inside.join("sub")];
+        for (name, of_folder, of_all) in [
+            ("alone", true, true),
+            ("twice", true, true),
+            ("leak", false, true),
+            ("private", false, false),
+            ("config", false, false),
+        ] {
+            assert_eq!(check(name, &within).is_ok(), of_folder, "{name}");
+            assert_eq!(check(name, &["/".into()]).is_ok(), of_all, "{name}, all is inside");
+        }
+        let error = check("leak", &within).expect_err("is refused").to_string();
+        assert!(error.contains("has 2 names (hard links)"), "{error}");
+    }
+}

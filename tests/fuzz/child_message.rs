@@ -1,0 +1,7 @@
+//! JSON-RPC of child MCP servers: see `svc::fuzzing::child_message`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| svc::fuzzing::child_message(bytes));

@@ -1,0 +1,122 @@
+//! Files that somebody else may have put there: pipes, and second names of secrets.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, svc};
+use crate::wire::Caller;
+
+/// A home with a token.
+fn home_with_token() -> Home {
+    let mut d = Daemon::start();
+    d.stop();
+    d.home.clone()
+}
+
+#[track_caller]
+fn pipe(path: &std::path::Path) {
+    let made = Command::new("mkfifo").arg(path).status().expect("mkfifo runs");
+    assert!(made.success());
+}
+
+#[test]
+fn a_token_file_with_a_second_name_is_refused() {
+    let home = home_with_token();
+    let (token, second) = (home.path("token"), home.user().join("project-token"));
+    fs::hard_link(&token, &second).expect("is linked");
+    let port = crate::daemon::free_port();
+    let listen = format!("127.0.0.1:{port}");
+    for args in [&["serve", "--listen", &listen][..], &["token", "show"]] {
+        let ran = svc(&home, args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains("has 2 names (hard links)"), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("token"), "{}", ran.stderr);
+    }
+    // One that the flag names, too.
+    let flag = second.display().to_string();
+    let ran = svc(&home, &["serve", "--listen", &listen, "--token-file", &flag]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("has 2 names (hard links)"), "{}", ran.stderr);
+    fs::remove_file(&second).expect("is there");
+    Daemon::with(|plan| plan.home(&home)).get("/v1/health").ok(200);
+}
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let home = home_with_token();
+    let listen = format!("127.0.0.1:{}", crate::daemon::free_port());
+    let config = home.path("config.toml");
+    let zero = |path: &std::path::Path| symlink("/dev/zero", path).expect("is linked");
+    let makes: [&dyn Fn(&std::path::Path); 2] = [&pipe, &zero];
+    for make in makes {
+        make(&config);
+        for args in [&["serve", "--listen", &listen][..], &["config", "show"]] {
+            let ran = svc(&home, args);
+            assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+            let said = &ran.stderr;
+            assert!(said.contains("config.toml") && said.contains("no regular file"), "{said}");
+        }
+        fs::remove_file(&config).expect("is there");
+    }
+    let token = home.path("token");
+    fs::remove_file(&token).expect("is there");
+    pipe(&token);
+    let ran = svc(&home, &["serve", "--listen", &listen]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("no regular file"), "{}", ran.stderr);
+    fs::remove_file(&token).expect("is there");
+    // A file of servers that somebody names, and one that is handed over by a shell.
+    let servers = home.user().join("servers.json");
+    pipe(&servers);
+    let flag = servers.display().to_string();
+    let ran = svc(&home, &["serve", "--listen", &listen, "--mcp-config", &flag]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("no regular file"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_tokens_second_name_in_a_project_is_not_read() {
+    let home = Home::new();
+    fs::create_dir_all(home.dir()).expect("a folder");
+    fs::set_permissions(home.dir(), fs::Permissions::from_mode(0o700)).expect("is ours");
+    let config = "[sources.core]\nenabled = true\n";
+    fs::write(home.path("config.toml"), config).expect("is written");
+    fs::set_permissions(home.path("config.toml"), fs::Permissions::from_mode(0o600))
+        .expect("is ours");
+    let d = Daemon::with(|plan| plan.home(&home));
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("a folder");
+    // After the start: it does not help to look at the token then alone.
+    fs::hard_link(home.path("token"), project.join("notes.txt")).expect("is linked");
+    let wish = json!({ "session": "s", "project": project, "scopes": ["read", "exec"] });
+    let minted = d.post("/v1/tokens", &wish).ok(201);
+    let model = d.with_token(minted["token"].as_str().expect("a token"));
+    let started = call(&model, "start_session", &json!({ "cwd": project }));
+    assert!(started.get("error").is_none_or(Value::is_null), "{started}");
+    let token = home.token().expect("is there");
+    for (tool, arguments) in [
+        ("Read", json!({ "path": "notes.txt" })),
+        ("Grep", json!({ "pattern": "." })),
+        ("Write", json!({ "path": "notes.txt", "content": "x" })),
+        ("Edit", json!({ "path": "notes.txt", "old_string": "a", "new_string": "b" })),
+    ] {
+        let answer = call(&model, tool, &arguments);
+        assert!(!answer.to_string().contains(&token), "{tool} gave the token away");
+        if tool != "Grep" {
+            assert_eq!(answer["error"]["type"], "forbidden", "{tool}: {answer}");
+        } else {
+            assert_eq!(answer["count"], 0, "{answer}");
+        }
+    }
+    assert_eq!(home.token().as_deref(), Some(&*token));
+}
+
+/// What a bare call gives.
+fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    caller.post("/mcp", &call).ok(200)["result"]["structuredContent"].take()
+}

@@ -1,0 +1,476 @@
+//! One principal, a stranger or a child server floods the daemon with what it may ask for. The daemon keeps its memory, says to
+//! those whom it refuses what to free, and a neighbour is answered and loses nothing. How long anything takes is no matter of these
+//! tests: `svc-bench --only floods` measures it.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Home, eventually, until};
+use crate::expect::text;
+use crate::wire::{Caller, Reply};
+
+/// The most memory that the daemon may have in use, whatever is asked of it.
+const MOST_MEMORY: u64 = 300 << 20;
+/// For what must come soon, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(30);
+/// How long a reader may take no byte, and how long a body may stall, with room for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Bytes of a body without a credential.
+const STRANGE_BODY: usize = 990_000;
+/// Connections without a good credential at one time.
+const STRANGERS: usize = 64;
+
+/// A session beside the flood, which appends and remembers what was acknowledged.
+struct Neighbour {
+    caller: Caller,
+    task: String,
+    acknowledged: usize,
+}
+
+impl Neighbour {
+    fn of(d: &Daemon) -> Self {
+        let caller = d.session("neighbour");
+        let task = caller.post("/v1/tasks", &json!({ "title": "mine" })).ok(201);
+        Self { caller, task: text(&task, "task_id"), acknowledged: 0 }
+    }
+
+    /// Appends so often, each time on a new connection. All of it is acknowledged.
+    #[track_caller]
+    fn append(&mut self, times: usize) {
+        let path = format!("/v1/tasks/{}/events", self.task);
+        for _ in 0..times {
+            let line = self.acknowledged.to_string();
+            let event = json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } });
+            self.caller.post(&path, &event).ok(200);
+            self.acknowledged += 1;
+        }
+    }
+
+    /// All that was acknowledged is there, once and in order.
+    #[track_caller]
+    fn has_lost_nothing(&self) {
+        let (mut after, mut lines) = (0, Vec::new());
+        loop {
+            let target =
+                format!("/v1/events?stream=task/{}&kind=frame&after={after}&limit=500", self.task);
+            let page = self.caller.get(&target).ok(200);
+            for event in page["events"].as_array().expect("events") {
+                after = event["seq"].as_u64().expect("a number");
+                lines.push(text(&event["data"], "line"));
+            }
+            if page.get("next_cursor").is_none_or(Value::is_null) {
+                break;
+            }
+        }
+        let sent: Vec<_> = (0..self.acknowledged).map(|number| number.to_string()).collect();
+        assert_eq!(lines, sent);
+    }
+}
+
+/// The most memory that the daemon had in use since its start.
+#[track_caller]
+fn memory_was_bounded(d: &Daemon) {
+    let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib * 1024 < MOST_MEMORY, "the daemon had {} MiB in use", kib / 1024);
+}
+
+/// A refusal says what to free.
+#[track_caller]
+fn says_what_to_free(reply: &Reply) {
+    assert_eq!(reply.status(), 429, "{reply:?}");
+    let body = reply.json();
+    assert_eq!(body["code"], "limit_reached", "{body}");
+    let detail = text(&body, "detail");
+    let is_advice = ["wait", "read", "close", "acknowledge", "cancel", "end ", "remove"];
+    assert!(is_advice.iter().any(|word| detail.contains(word)), "{detail}");
+}
+
+/// A connection on which this was sent as far as there was room, and nothing is read.
+struct Held {
+    socket: TcpStream,
+    request: Vec<u8>,
+    sent: usize,
+}
+
+impl Held {
+    fn open(addr: SocketAddr, request: &[u8]) -> Self {
+        let socket = TcpStream::connect_timeout(&addr, SOON).expect("a connection");
+        socket.set_nonblocking(true).expect("a socket");
+        let mut held = Self { socket, request: request.to_vec(), sent: 0 };
+        held.send();
+        held
+    }
+
+    /// Sends what there is room for.
+    fn send(&mut self) {
+        while self.sent < self.request.len() {
+            match self.socket.write(&self.request[self.sent..]) {
+                Ok(0) | Err(_) => return,
+                Ok(sent) => self.sent += sent,
+            }
+        }
+    }
+
+    /// The beginning of the answer, if there is one: `None` as long as the connection waits.
+    fn beginning(&mut self) -> Option<Vec<u8>> {
+        self.send();
+        let mut beginning = vec![0; 4096];
+        match self.socket.peek(&mut beginning) {
+            Ok(got) => {
+                beginning.truncate(got);
+                Some(beginning)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            // It was closed while the request was on its way.
+            Err(_) => Some(Vec::new()),
+        }
+    }
+}
+
+/// A bare call of a tool.
+fn call(caller: &Caller, tool: &str, arguments: &Value) -> Reply {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    caller.post("/mcp", &call)
+}
+
+#[test]
+fn readers_that_do_not_read_take_no_memory() {
+    let d = Daemon::start();
+    let greedy = d.session("greedy");
+    let task = greedy.post("/v1/tasks", &json!({ "title": "t" })).ok(201);
+    let path = format!("/v1/tasks/{}/events", text(&task, "task_id"));
+    let line = "x".repeat(16 * 1024);
+    let event = json!({ "kind": "frame", "data": { "line": line, "kind": "stdout" } });
+    for _ in 0..10 {
+        greedy.post(&path, &json!(vec![event.clone(); 50])).ok(200);
+    }
+    let mut neighbour = Neighbour::of(&d);
+    neighbour.append(20);
+    // Each answer is as large as a page may be, and a connection has room for one or two.
+    let page = greedy.request("GET", "/v1/events?stream_prefix=task/&limit=500");
+    let request = page.clone().without("Connection").bytes().repeat(4);
+    let mut readers: Vec<Held> = (0..100).map(|_| Held::open(d.addr, &request)).collect();
+    let answered = |readers: &mut Vec<Held>| {
+        readers.iter_mut().filter_map(Held::beginning).collect::<Vec<_>>()
+    };
+    // Who waits is answered when another is cut off.
+    eventually(PATIENCE, || answered(&mut readers).len() == readers.len());
+    neighbour.append(50);
+    for beginning in answered(&mut readers) {
+        let beginning = String::from_utf8_lossy(&beginning).into_owned();
+        let is_refusal =
+            beginning.starts_with("HTTP/1.1 429") && beginning.contains("limit_reached");
+        let is_page = beginning.starts_with("HTTP/1.1 200");
+        assert!(is_page || is_refusal || beginning.is_empty(), "{beginning:?}");
+        if is_refusal {
+            assert!(beginning.contains("read") && beginning.contains("close"), "{beginning}");
+        }
+    }
+    memory_was_bounded(&d);
+    drop(readers);
+    // What it left unread is given back, and the pages have everything once.
+    let (mut after, mut count) = (0, 0);
+    until(SOON, || (page.send().status() == 200).then_some(()));
+    loop {
+        let target = format!("/v1/events?stream_prefix=task/&kind=frame&after={after}&limit=500");
+        let page = greedy.get(&target).ok(200);
+        count += page["events"].as_array().expect("events").len();
+        match page["next_cursor"].as_u64().or_else(|| page["next_cursor"].as_str()?.parse().ok()) {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(count, 500);
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn loops_of_large_pages_of_tasks_take_no_memory() {
+    let d = Daemon::start();
+    let prompt = "x".repeat(900_000);
+    for number in 0..64 {
+        let task = json!({ "title": format!("{number}"), "prompt": prompt });
+        d.post("/v1/tasks", &task).ok(201);
+    }
+    let greedy = d.reader("greedy");
+    let mut neighbour = Neighbour::of(&d);
+    thread::scope(|threads| {
+        for _ in 0..8 {
+            let greedy = greedy.clone();
+            threads.spawn(move || {
+                for _ in 0..4 {
+                    let page = greedy.get("/v1/tasks?limit=500");
+                    if page.status() == 200 {
+                        assert!(page.body.len() < 6 << 20, "a page of {} bytes", page.body.len());
+                    } else {
+                        says_what_to_free(&page);
+                    }
+                }
+            });
+        }
+        neighbour.append(50);
+    });
+    memory_was_bounded(&d);
+    let (mut cursor, mut titles) = (String::new(), Vec::new());
+    loop {
+        let page = greedy.get(&format!("/v1/tasks?limit=500{cursor}")).ok(200);
+        let tasks = page["tasks"].as_array().expect("tasks");
+        titles.extend(tasks.iter().map(|task| text(task, "title")));
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    titles.retain(|title| title != "mine");
+    titles.sort_by_key(|title| title.parse::<u32>().expect("a number"));
+    assert_eq!(titles, (0..64).map(|number| number.to_string()).collect::<Vec<_>>());
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn loops_of_searches_hold_up_nobody() {
+    let d = Daemon::start();
+    let greedy = d.session("greedy");
+    let long = "the lock is held too long ".repeat(60);
+    for number in 0..200 {
+        let memory = json!({ "content": format!("{number} {long}"), "category": "fact" });
+        call(&greedy, "store_memory", &memory).ok(200);
+    }
+    let mut neighbour = Neighbour::of(&d);
+    thread::scope(|threads| {
+        for number in 0..8 {
+            let greedy = greedy.clone();
+            threads.spawn(move || {
+                for _ in 0..6 {
+                    let query = json!({ "query": "a lock that is held too long" });
+                    let tool = ["retrieve_memories", "assemble_context"][number % 2];
+                    let answer = call(&greedy, tool, &query);
+                    let body = answer.json();
+                    let error = &body["result"]["structuredContent"]["error"];
+                    let is_refusal = error["reason"] == "limit_reached";
+                    assert!(error.is_null() || is_refusal, "{body}");
+                    assert!(answer.body.len() < 512 << 10, "{} bytes", answer.body.len());
+                }
+            });
+        }
+        neighbour.append(50);
+    });
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn bodies_without_a_token_take_no_memory() {
+    let d = Daemon::start();
+    let mut neighbour = Neighbour::of(&d);
+    let body = "x".repeat(STRANGE_BODY);
+    let mut held = Vec::new();
+    for number in 0..400 {
+        let path = ["/login", "/v1/daemon_proof"][number % 2];
+        let request = d.stranger().request("POST", path).without("Connection");
+        let mut request = request.header("Content-Type", "application/json").body(&*body).bytes();
+        // Its last byte never comes.
+        request.pop();
+        held.push(Held::open(d.addr, &request));
+    }
+    neighbour.append(20);
+    // Each is refused by what it announces, or closed for one that came later.
+    eventually(PATIENCE, || {
+        held.iter_mut().filter(|held| held.beginning().is_none()).count() <= STRANGERS
+    });
+    let said: Vec<String> = held
+        .iter_mut()
+        .filter_map(Held::beginning)
+        .map(|beginning| String::from_utf8_lossy(&beginning).into_owned())
+        .collect();
+    let refused = said.iter().filter(|said| said.starts_with("HTTP/1.1 413")).count();
+    assert!(refused > 0, "nobody was told that the body is too large");
+    for said in &said {
+        let is_refusal = said.starts_with("HTTP/1.1 413") && said.contains("payload_too_large");
+        assert!(is_refusal || said.is_empty(), "{said:?}");
+    }
+    memory_was_bounded(&d);
+    drop(held);
+    neighbour.append(20);
+    let honest = d.stranger().post("/v1/daemon_proof", &json!({ "nonce": "5e".repeat(32) }));
+    assert!(honest.status() < 500 && honest.status() != 413, "{honest:?}");
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn half_open_connections_hold_up_neither_the_socket_nor_who_has_a_token() {
+    let d = Daemon::start();
+    let mut neighbour = Neighbour::of(&d);
+    let mut held: Vec<Held> =
+        (0..300).map(|_| Held::open(d.addr, b"GET /health HTTP/1.1\r\nHost: lo")).collect();
+    neighbour.append(20);
+    let token = d.home.token().expect("is there");
+    for _ in 0..20 {
+        let mut socket = UnixStream::connect(d.home.path("svc.sock")).expect("it listens");
+        socket.set_read_timeout(Some(SOON)).expect("a socket");
+        let head = "GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+        let request = format!("{head}Authorization: Bearer {token}\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("is sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    // Of those without a credential so many stay.
+    eventually(PATIENCE, || {
+        held.iter_mut().filter(|held| held.beginning().is_none()).count() <= STRANGERS
+    });
+    neighbour.append(20);
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn broadcasts_of_one_fill_the_inbox_of_nobody() {
+    let d = Daemon::start();
+    let register = |caller: &Caller, name: &str| {
+        let peer = json!({ "display_name": name, "backend": "b", "path": format!("/{name}") });
+        text(&caller.post("/v1/peers/register", &peer).ok(200), "peer_id")
+    };
+    let (greedy, other) = (d.session("greedy"), d.session("other"));
+    register(&greedy, "greedy");
+    register(&other, "other");
+    let peers: Vec<String> = (0..30).map(|number| register(&d, &format!("p{number}"))).collect();
+    let mut neighbour = Neighbour::of(&d);
+    let large = json!({ "text": "x".repeat(1_000_000) });
+    // For each that was accepted who did not get a copy.
+    let mut accepted: Vec<String> = Vec::new();
+    for _ in 0..50 {
+        let reply = greedy.post("/v1/peers/broadcast", &large);
+        if reply.status() == 200 {
+            let body = reply.json();
+            accepted.push(body.get("refused_by").map(Value::to_string).unwrap_or_default());
+        } else {
+            says_what_to_free(&reply);
+        }
+    }
+    assert!(!accepted.is_empty(), "none was accepted");
+    neighbour.append(20);
+    // Others reach everybody still, each alone and all at once.
+    for peer in &peers {
+        let sent = other.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "hello" }));
+        sent.ok(200);
+    }
+    let reached = other.post("/v1/peers/broadcast", &json!({ "text": "to all" })).ok(200);
+    assert!(reached["delivered_to"].as_u64() >= Some(31), "{reached}");
+    assert!(reached.get("refused_by").is_none_or(|by| by == &json!([])), "{reached}");
+    // What was accepted is there.
+    for peer in &peers {
+        let (mut cursor, mut arrived) = (String::new(), 0);
+        loop {
+            let target = format!("/v1/peers/{peer}/messages?peek=true&limit=500{cursor}");
+            let page = d.get(&target).ok(200);
+            let messages = page["messages"].as_array().expect("messages");
+            let length = |message: &Value| message["text"].as_str().map(str::len);
+            arrived += messages.iter().filter(|it| length(it) == Some(1_000_000)).count();
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        let expected = accepted.iter().filter(|refused| !refused.contains(peer.as_str())).count();
+        assert_eq!(arrived, expected, "{peer}");
+    }
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+/// A child server whose tool `echo` gives back what it is given, and which floods the daemon beside.
+const NOISY: &str = r#"
+import json, sys, threading
+lock = threading.Lock()
+def send(message):
+    with lock:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+def stderr():
+    line = ("warning: " + "x" * 190 + "\n") * 100
+    while True:
+        sys.stderr.write(line)
+def lists():
+    while True:
+        send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    if message["method"] == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}},
+                  "serverInfo": {"name": "noisy", "version": "1"}}
+    elif message["method"] == "tools/list":
+        result = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    else:
+        if threading.active_count() == 1:
+            noise = {"stderr": stderr, "lists": lists}[sys.argv[1]]
+            threading.Thread(target=noise, daemon=True).start()
+        result = {"content": [{"type": "text", "text": json.dumps(message["params"].get("arguments"))}]}
+    send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+"#;
+
+/// A daemon with such a child, which has begun to make its noise, and calls of it meanwhile.
+fn beside_a_noisy_child(noise: &str) -> (Daemon, Neighbour) {
+    let home = Home::new();
+    let program = home.user().join("noisy.py");
+    fs::write(&program, NOISY).expect("can be written");
+    let server = json!({ "command": "python3", "args": [program.display().to_string(), noise] });
+    let document = json!({ "mcpServers": { "noisy": server } }).to_string();
+    let d = Daemon::with(|plan| plan.home(&home).flag("--mcp-config").flag(&document));
+    until(SOON, || {
+        let source = d.get("/v1/sources/noisy").ok(200);
+        (source["state"] == "connected").then_some(())
+    });
+    let mut neighbour = Neighbour::of(&d);
+    for number in 0..20 {
+        // The first one begins the noise.
+        let answer = call(&d, "noisy__echo", &json!({ "number": number }));
+        let answer = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(answer.contains(&format!(r#"{{\"number\": {number}}}"#)), "{answer}");
+        neighbour.append(10);
+    }
+    (d, neighbour)
+}
+
+#[test]
+fn what_a_child_prints_has_a_rate() {
+    let (d, mut neighbour) = beside_a_noisy_child("stderr");
+    let stored = || {
+        ["svc.db", "svc.db-wal"]
+            .iter()
+            .filter_map(|name| Some(fs::metadata(d.home.path(name)).ok()?.len()))
+            .sum::<u64>()
+    };
+    neighbour.append(100);
+    let stored = stored();
+    // The appends of the neighbour take less than a megabyte, and a checkpoint comes at 4 MiB.
+    assert!(stored < 24 << 20, "the database has {} MiB", stored >> 20);
+    let shown = d.get("/v1/sources/noisy").ok(200);
+    assert!(shown.to_string().len() < 256 << 10, "its lines are bounded where they are shown");
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
+
+#[test]
+fn changes_of_a_list_without_end_hold_up_nobody() {
+    let (d, mut neighbour) = beside_a_noisy_child("lists");
+    neighbour.append(100);
+    let source = d.get("/v1/sources/noisy").ok(200);
+    assert_eq!(source["state"], "connected", "{source}");
+    neighbour.has_lost_nothing();
+    memory_was_bounded(&d);
+}
