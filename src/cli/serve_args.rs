@@ -38,7 +38,7 @@ pub struct ServeArgs {
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
-    /// Start these MCP servers too: a file with mcpServers, or the JSON itself; repeatable
+    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of standard input; repeatable
     #[arg(long, value_name = "FILE|JSON")]
     pub mcp_config: Vec<String>,
     /// Start no MCP servers but those of --mcp-config
@@ -71,6 +71,14 @@ impl ServeArgs {
         }
     }
 
+    /// The documents among the values of `--mcp-config`, one a line, for the standard input of another `svc serve`. They may
+    /// hold secrets, and every user of the machine can read the arguments of a process.
+    pub(super) fn to_input(&self) -> String {
+        let documents = self.mcp_config.iter().filter(|value| is_document(value));
+        // A string in JSON has no line feed of its own.
+        documents.map(|document| document.replace(['\n', '\r'], " ") + "\n").collect()
+    }
+
     /// The flags as arguments of another `svc serve`, without the hidden ones.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut out: Vec<OsString> = Vec::new();
@@ -86,10 +94,9 @@ impl ServeArgs {
             }
         }
         for value in &self.mcp_config {
-            // The daemon in the background has another working folder.
-            let is_document = value.trim_start().starts_with('{');
-            let path = std::path::absolute(value).ok().filter(|_| !is_document);
-            let value = path.map_or_else(|| value.into(), PathBuf::into_os_string);
+            // The daemon in the background has another working folder. Documents go by its standard input.
+            let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
+            let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
             out.extend(["--mcp-config".into(), value]);
         }
         let singles = [("--log-level", &self.log_level), ("--log-format", &self.log_format)];
@@ -112,6 +119,10 @@ impl ServeArgs {
         }
         out
     }
+}
+
+fn is_document(value: &str) -> bool {
+    value.trim_start().starts_with('{')
 }
 
 #[cfg(test)]
@@ -153,6 +164,8 @@ mod tests {
         ];
         let parsed =
             Program::try_parse_from(std::iter::once("svc").chain(given)).expect("is valid");
-        assert_eq!(parsed.serve.to_arguments(), given.map(OsString::from));
+        let passed_on = given.map(|word| if word.starts_with('{') { "-" } else { word });
+        assert_eq!(parsed.serve.to_arguments(), passed_on.map(OsString::from));
+        assert_eq!(parsed.serve.to_input(), "{\"mcpServers\":{}}\n");
     }
 }

@@ -486,3 +486,23 @@ fn a_listener_on_all_addresses_answers_to_addresses_of_this_machine_alone() {
         problem(&ask(&host), 403, "forbidden");
     }
 }
+
+/// A document of `--mcp-config` may hold secrets. What `svc start` starts lives long, and every user can read its arguments.
+#[test]
+fn the_daemon_in_the_background_has_no_secret_in_its_arguments() {
+    let home = Home::new();
+    let server = |secret: &str| {
+        let url = "http://127.0.0.1:9/mcp";
+        json!({ "mcpServers": { secret: { "type": "http", "url": url, "headers": { "X-Key": format!("hush-{secret}") } } } })
+    };
+    let (one, two) = (format!("{:#}", server("one")), server("two").to_string());
+    let args = ["start", "--listen", "127.0.0.1:0", "--mcp-config", &one, "--mcp-config", &two];
+    svc(&home, &args).ok();
+    let pid = home.daemon_json().expect("daemon.json")["pid"].clone();
+    let words = fs::read(format!("/proc/{pid}/cmdline")).expect("its arguments");
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    assert!(words.contains("serve") && !words.contains("hush"), "{words}");
+    let listed = svc(&home, &["mcp", "list", "--json"]).json().to_string();
+    assert!(listed.contains("\"one\"") && listed.contains("\"two\""), "both count: {listed}");
+    svc(&home, &["stop"]).ok();
+}

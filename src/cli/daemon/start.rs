@@ -1,6 +1,6 @@
 //! `svc start`: runs this program once more, as `svc serve`, in a session of its own.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -160,13 +160,18 @@ impl StartingDaemon {
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
-        let child = command
+        let input = args.to_input();
+        let mut child = command
             .current_dir(&context.paths.home)
-            .stdin(Stdio::null())
+            .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::null())
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A daemon that has ended says why in its log.
+            stdin.write_all(input.as_bytes()).ok();
+        }
         Ok(Self { child, log, log_start })
     }
 
