@@ -215,6 +215,9 @@ impl SharedEdge {
         if let Some(browser) = identified.browser {
             parts.extensions.insert(browser);
         }
+        if let Some(end) = identified.signs_in {
+            parts.extensions.insert(end);
+        }
         let answer = router.clone().oneshot(Request::from_parts(parts, body));
         let Ok(response) = lane.unwrap_or_default().scope(answer).await;
         Ok(admission.answer(response).await)

@@ -11,7 +11,6 @@ mod api;
 mod body;
 mod client_connection;
 mod client_io;
-mod client_user;
 mod connection;
 mod conversations;
 mod daemon_proof;

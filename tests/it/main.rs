@@ -71,6 +71,8 @@ mod trust_files;
 mod trust_floods;
 mod trust_http;
 mod trust_sources;
+#[cfg(target_os = "linux")]
+mod trust_user;
 mod upgrade;
 mod views;
 mod wake;

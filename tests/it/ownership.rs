@@ -417,6 +417,11 @@ fn each_route_answers_each_caller_by_the_rule() {
             || ("/v1/login_codes".into(), json!({})),
             [201, 403, 403, 403, 403],
         ),
+        posts(
+            "POST /v1/login_tickets",
+            || ("/v1/login_tickets".into(), json!({})),
+            [201, 403, 403, 403, 403],
+        ),
         reads("GET /v1/tokens", "/v1/tokens".into(), operators),
         ("DELETE /v1/tokens/{id}", Box::new(|| (token(), None)), operators),
         ("DELETE /v1/peers/{id}", Box::new(|| (spare_peer(), None)), own),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -105,9 +105,17 @@ struct Layer {
 }
 
 impl FlagSources {
-    /// Reads a value of `--mcp-config`: a document, or the name of a file that has one.
+    /// Reads a value of `--mcp-config`: a document, the name of a file that has one, or `-` for a document that is the next
+    /// line of standard input.
     pub fn read(value: &str) -> Result<Self, String> {
-        if value.trim_start().starts_with('{') {
+        let mut line = String::new();
+        if value == "-" {
+            let mut stdin = io::stdin().lock().take(MAX_SOURCE_FILE);
+            let read = stdin.read_line(&mut line);
+            read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
+        }
+        let value = if value == "-" { line.as_str() } else { value };
+        if value.trim_start().starts_with('{') || !line.is_empty() {
             let document = SourceDocument::parse_json(value)
                 .map_err(|problem| format!("--mcp-config: the document {problem}"))?;
             return Ok(Self { from: "--mcp-config".to_owned(), document });
