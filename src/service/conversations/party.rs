@@ -172,7 +172,11 @@ impl Requester {
     pub(super) fn sight(&self, row: &SessionRow) -> SessionSight {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
         SessionSight {
-            is_self: row.key() == self.key || own.is_some() && own == self.peer.as_ref(),
+            is_self: match row {
+                // What a session is called gives nobody the right to it.
+                SessionRow::Hosted(agent, _) if self.agent.as_ref() == Some(&agent.info.id) => true,
+                _ => own.is_some() && own == self.peer.as_ref(),
+            },
             is_child: row.parent() == Some(&self.principal),
             is_of_project: self.project.is_some() && self.project.as_deref() == row.project(),
         }
@@ -217,6 +221,7 @@ impl Conversations {
             Some(session) => store.peer_of_session(session).await?,
             None => None,
         };
+        let own = own.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
         if let Some(own) = own
             && let Some(key) = own.session_key()
         {

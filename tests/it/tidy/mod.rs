@@ -15,7 +15,7 @@ const FLOORS: [&[&str]; 12] = [
     &["log_file"],
     &["telemetry"],
     &["domain"],
-    &["config", "hook_spool", "process_list", "store"],
+    &["config", "hook_spool", "process_list", "session_secret", "store"],
     &["hosts"],
     &["client", "service"],
     &["runner", "tools"],
