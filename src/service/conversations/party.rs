@@ -201,7 +201,7 @@ impl Conversations {
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agent_of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = store.peer_of_session(key).await?;
+                let own = store.peer_of_key(key).await?;
                 let own = own.filter(|row| row.owner.as_deref() == Some(key));
                 return Ok(Requester {
                     key: key.to_owned(),
@@ -366,7 +366,7 @@ impl Conversations {
 
     pub(super) async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
         let key = agent.info.session_key.as_str();
-        let peer = self.core.store.peer_of_session(key).await?;
+        let peer = self.core.store.peer_of_key(key).await?;
         let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
     }

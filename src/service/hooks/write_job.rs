@@ -244,7 +244,7 @@ impl HookWriteJob {
         if self.event.is_of_sub_agent() || tx.live_agent(key).await?.is_none() {
             return Ok(None);
         }
-        let own = tx.peer_of_session(key).await?;
+        let own = tx.peer_of_key(key).await?;
         let Some(mut row) = own.filter(|row| row.owner.as_deref() == Some(key)) else {
             return Ok(None);
         };

@@ -112,11 +112,6 @@ impl Team {
     }
 }
 
-/// The refusal of a session that is another's.
-pub(in crate::service) fn foreign(caller: &Caller, session_id: &str) -> Error {
-    refusal(caller, session_id, SessionStanding::Foreign)
-}
-
 /// Why a session is not the caller's.
 pub(in crate::service) fn refusal(
     caller: &Caller,
@@ -354,7 +349,10 @@ mod tests {
             .store
             .write(move |tx| {
                 let hook = SessionContact::Hook(Some([7; 32]));
-                Box::pin(async move { claim(tx, &caller, "a", hook).await })
+                Box::pin(async move {
+                    tx.put_session_secret("a", &[7; 32]).await?;
+                    claim(tx, &caller, "a", hook).await
+                })
             })
             .await;
         claimed.unwrap();

@@ -60,7 +60,7 @@ pub(in crate::service) async fn hosted_peer(
     let name = key.strip_prefix("agent:").unwrap_or(key);
     let label = label.filter(|label| !is_reserved_name(label));
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
-    let known = tx.peer_of_session(key).await?;
+    let known = tx.peer_of_key(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
         // The end of that agent left at most what came in between.
         while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
@@ -213,7 +213,7 @@ pub(in crate::service) async fn agent_ended(
 /// The peer that was made with an agent.
 async fn peer_of_agent(tx: &mut WriteTx, agent: &AgentRow) -> Result<Option<PeerRow>, StoreError> {
     let key = agent.info.session_key.as_str();
-    let own = tx.peer_of_session(key).await?;
+    let own = tx.peer_of_key(key).await?;
     Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
 }
 
@@ -237,7 +237,7 @@ async fn message_to(
         return Ok(None);
     };
     let Some(message) = tx.message(&id).await? else { return Ok(None) };
-    let own = tx.peer_of_session(&agent.info.session_key).await?;
+    let own = tx.peer_of_key(&agent.info.session_key).await?;
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
@@ -375,7 +375,11 @@ pub(in crate::service) async fn peer_of_speaker(
     session: &str,
 ) -> Result<Peer, Error> {
     let known = tx.peer_of_session(session).await?;
-    if let Some(known) = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key))) {
+    let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
+    if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {
+        known = tx.peer_of_key(key).await?;
+    }
+    if let Some(known) = known {
         return Ok(known.peer);
     }
     core.budget.check(tx, caller, crate::domain::BudgetKind::Peers, 1).await?;
