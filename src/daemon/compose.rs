@@ -107,6 +107,7 @@ impl ServingDaemon {
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_sessions(config.sessions_policy());
+        let services = services.with_home(&config.paths.home);
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),

@@ -168,6 +168,10 @@ pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
 pub const PROCESS_TOKENS: u32 = 16;
 /// How long the tokens of a process that is gone are kept: what it owned is still told from what another owns.
 pub const GONE_PROCESSES_KEPT: Duration = Duration::from_hours(720);
+/// How long the id of a session that is over stays its principal's.
+pub const SESSION_KEY_KEPT: Duration = Duration::from_hours(720);
+/// Sessions whose secrets one job of the sweep removes.
+pub const SECRETS_PER_JOB: u32 = 200;
 /// Processes between a client and the command that it started.
 pub const PROCESS_DEPTH: usize = 32;
 /// Processes that one round of the sweep reads at a time, and tokens that one write job takes back.

@@ -1,6 +1,6 @@
 //! All rooms together.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, path::Path, sync::Arc};
 
 use super::{
     Error, Tokens, Tuning,
@@ -22,6 +22,7 @@ use crate::{
     domain::{
         BudgetKind, Caller, Clock, Ids, Timestamp, conversation::SessionsPolicy, hook::HookPolicy,
     },
+    session_secret::SessionSecrets,
     store::Store,
 };
 
@@ -108,6 +109,13 @@ impl Services {
     #[must_use]
     pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
         self.core.set_sessions(policy);
+        self
+    }
+
+    /// The same with the data folder, in which the secrets of sessions stand.
+    #[must_use]
+    pub fn with_home(self, home: &Path) -> Self {
+        self.core.set_session_secrets(SessionSecrets::in_home(home));
         self
     }
 

@@ -457,7 +457,8 @@ async fn asker(
     let Some(session) = caller.session() else {
         return Ok(named);
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = tx.peer_of_key(session).await?;
+    let own = own.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.principal().to_string());
     if let Some(id) = named.as_deref().and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?

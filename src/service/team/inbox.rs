@@ -531,7 +531,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
             .then(|| named.to_owned())
             .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+    let own = tx.peer_of_key(session).await?.map(|row| row.peer.peer_id);
     if let Some(id) = named.and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?
         && may_act_for(caller, &row).is_ok()

@@ -17,8 +17,8 @@ pub use agent::{
 };
 pub use conversation::{AgentMail, RunEnd, RunRow, TaskAsker};
 pub use journal::{
-    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionStart,
-    VerdictWeek,
+    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionLock,
+    SessionStart, VerdictWeek,
 };
 pub use learning::{
     ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,

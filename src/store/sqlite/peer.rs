@@ -142,14 +142,30 @@ impl WriteTx {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that a session's token speaks for: the one registered with it, or with its session; the latest if
-    /// there are several.
+    /// The peer that stands for a session: the one registered with it, or by its own principal; the latest if there are
+    /// several. A session that is only called like a principal has nothing of that one's.
     pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
             self,
-            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            select_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
         );
         raw.map(PeerRow::try_from).transpose()
     }
@@ -336,13 +352,29 @@ impl Store {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that a session's token speaks for.
+    /// The peer that stands for a session.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
             self,
-            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            read_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
         );
         raw.map(PeerRow::try_from).transpose()
     }
