@@ -33,7 +33,7 @@ fi
 
 case $(uname -s) in
     Linux) system=unknown-linux-gnu ;;
-    Darwin) system=apple-darwin ;;
+    Darwin) fail "there is no archive for macOS, where svc cannot tell users and processes apart: run it on Linux" ;;
     *) fail "there is no archive for $(uname -s); build it from source" ;;
 esac
 case $(uname -m) in

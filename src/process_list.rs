@@ -84,11 +84,8 @@ pub(crate) fn is_available() -> bool {
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
 
-/// Whether a client's process still runs.
+/// Whether a client's process still runs. `false` where the system has no such list: its id alone may be another's by now.
 pub(crate) fn is_same_running(process: &ClientProcess) -> bool {
-    if !is_available() {
-        return is_running(process.pid);
-    }
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }

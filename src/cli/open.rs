@@ -7,11 +7,13 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Context, daemon::daemon_url, output};
+use crate::daemon;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   svc open                         a link, and a browser where there is a desktop
   svc open --no-browser            the link alone, for a browser elsewhere
+  svc open --plain                 a link on 127.0.0.1, for a browser that finds no names below localhost
   ssh -L 6334:127.0.0.1:6334 host  and then the link of `svc open` there, in a browser here
 
 The link signs one browser in, within 60 seconds, for 12 hours. `svc token list` shows who is signed in, and `svc token \
@@ -23,43 +25,68 @@ pub(super) struct OpenArgs {
     /// Print the link, and start no browser
     #[arg(long)]
     no_browser: bool,
+    /// Print a link with the address 127.0.0.1, for a browser that does not find names below localhost
+    #[arg(long)]
+    plain: bool,
 }
 
 pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<ExitCode> {
-    let base = daemon_url(context).await?;
-    let minted: Value = context.client()?.post("/v1/login_codes", &json!({})).await?;
-    let code =
-        minted.get("code").and_then(Value::as_str).context("the daemon answered without a code")?;
+    let url = page_url(context, &daemon_url(context).await?, args.plain)?;
+    let client = context.client()?;
+    let minted: Value = client.post("/v1/login_codes", &json!({})).await?;
+    let code = member(&minted, "code")?;
     // After `#`: what stands there is sent to no server and stands in no log.
-    let url = format!("{}/login#{code}", base.trim_end_matches('/'));
+    let link = format!("{url}/login#{code}");
     if context.json {
-        output::json(&json!({ "url": url }))?;
+        output::json(&json!({ "url": link }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::line(&url)?;
-    if !args.no_browser {
-        open_browser(context, &url);
+    output::line(&link)?;
+    if !args.no_browser && has_desktop(context) {
+        // Other users of this machine can read the arguments of the program that opens the browser, and use no ticket.
+        let minted: Value = client.post("/v1/login_tickets", &json!({})).await?;
+        open_browser(context, &format!("{url}/login?ticket={}", member(&minted, "ticket")?));
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn member<'a>(minted: &'a Value, name: &str) -> anyhow::Result<&'a str> {
+    let value = minted.get(name).and_then(Value::as_str);
+    value.with_context(|| format!("the daemon answered without a {name}"))
+}
+
+/// Where the page is. A name below `localhost` leads to the loopback addresses that browsers know, and to no other daemon
+/// than that of this data folder; everything else is the address as it was given.
+fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String> {
+    let base = base.trim_end_matches('/');
+    let is_given = context.discovery()?.fixed().is_some();
+    let authority = base.strip_prefix("http://").unwrap_or_default();
+    let Some((host, port)) = authority.rsplit_once(':') else { return Ok(base.to_owned()) };
+    if is_given || plain || !matches!(host, "127.0.0.1" | "[::1]") {
+        return Ok(base.to_owned());
+    }
+    let paths = &context.paths;
+    let name = daemon::page_host(paths)
+        .with_context(|| format!("cannot use {}", paths.page_name.display()))?;
+    Ok(format!("http://{name}:{port}"))
+}
+
 /// Opens a link on this desktop, if there is one and the person sits at it.
+///
+/// Every user of this machine can read the link in the arguments of the program, so it may hold nothing that is worth it.
 pub(super) fn open_browser(context: &Context, url: &str) {
-    let Some(mut browser) = browser(context) else { return };
+    if !has_desktop(context) {
+        return;
+    }
+    let mut browser = Command::new("xdg-open");
     browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = browser.spawn() {
         output::note(&format!("cannot start a browser ({error}): open the link above"));
     }
 }
 
-/// What opens a link on this desktop, if there is one and the person sits at it.
-fn browser(context: &Context) -> Option<Command> {
+/// Whether there is a desktop, and the person sits at it.
+fn has_desktop(context: &Context) -> bool {
     let is_set = |name: &str| context.env.os(name).is_some_and(|value| !value.is_empty());
-    if is_set("SSH_CONNECTION") {
-        return None;
-    }
-    if cfg!(target_os = "macos") {
-        return Some(Command::new("open"));
-    }
-    (is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")).then(|| Command::new("xdg-open"))
+    !is_set("SSH_CONNECTION") && (is_set("DISPLAY") || is_set("WAYLAND_DISPLAY"))
 }

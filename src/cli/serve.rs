@@ -8,14 +8,14 @@ use super::database_lock::lock_database;
 use super::migrate::with_advice;
 use super::{MIGRATIONS_PENDING, output};
 use crate::config::{Config, Env, LogFormat};
-use crate::daemon;
+use crate::daemon::{self, Ready};
 use crate::private_file;
 use crate::store::MigrateError;
 use crate::telemetry::{self, LogOptions};
 
 /// What it means to do without tokens.
-pub(super) const NO_AUTH: &str = "no_auth is on: every process and every user of this machine is the operator, who reads and \
-    changes everything; only pages of other web sites are refused";
+pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \
+    everything; other users and pages of other web sites are refused";
 
 /// Runs the daemon until a signal.
 pub fn run(config: &Config, env: &Env) -> anyhow::Result<ExitCode> {
@@ -77,10 +77,12 @@ fn raise_file_limit() {
 }
 
 /// Prints the readiness line, for which a parent process may wait.
-fn print_ready(url: &str) {
+fn print_ready(ready: &Ready<'_>) {
     let mut stdout = io::stdout().lock();
-    let version = env!("CARGO_PKG_VERSION");
-    let written = writeln!(stdout, "svc {version} ready at {url}").and_then(|()| stdout.flush());
+    let (version, url) = (env!("CARGO_PKG_VERSION"), ready.url);
+    let why = ready.busy.map(|busy| format!(" ({busy} is in use by another program)"));
+    let line = format!("svc {version} ready at {url}{}", why.unwrap_or_default());
+    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     if let Err(error) = written {
         tracing::debug!(error = telemetry::chain(&error), "nobody reads the readiness line");
     }

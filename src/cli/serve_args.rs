@@ -14,7 +14,7 @@ pub struct ServeArgs {
     /// Address to listen on; repeatable [default: 127.0.0.1:6334]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
-    /// Treat every caller as the operator; loopback addresses only
+    /// Treat your own programs as the operator, without a token; loopback addresses only
     #[arg(long)]
     pub no_auth: bool,
     /// Accept this Host header too; repeatable
@@ -23,6 +23,9 @@ pub struct ServeArgs {
     /// Accept this Origin header too; repeatable
     #[arg(long, value_name = "ORIGIN")]
     pub allowed_origin: Vec<String>,
+    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub proxy_user: Vec<String>,
     /// The operator token's file [default: token in the data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
@@ -35,7 +38,7 @@ pub struct ServeArgs {
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
-    /// Start these MCP servers too: a file with mcpServers, or the JSON itself; repeatable
+    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of standard input; repeatable
     #[arg(long, value_name = "FILE|JSON")]
     pub mcp_config: Vec<String>,
     /// Start no MCP servers but those of --mcp-config
@@ -57,6 +60,7 @@ impl ServeArgs {
             no_auth: self.no_auth,
             allowed_host: self.allowed_host.clone(),
             allowed_origin: self.allowed_origin.clone(),
+            proxy_user: self.proxy_user.clone(),
             token_file: self.token_file.clone(),
             log_level: self.log_level.clone(),
             log_format: self.log_format.clone(),
@@ -67,6 +71,14 @@ impl ServeArgs {
         }
     }
 
+    /// The documents among the values of `--mcp-config`, one a line, for the standard input of another `svc serve`. They may
+    /// hold secrets, and every user of the machine can read the arguments of a process.
+    pub(super) fn to_input(&self) -> String {
+        let documents = self.mcp_config.iter().filter(|value| is_document(value));
+        // A string in JSON has no line feed of its own.
+        documents.map(|document| document.replace(['\n', '\r'], " ") + "\n").collect()
+    }
+
     /// The flags as arguments of another `svc serve`, without the hidden ones.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut out: Vec<OsString> = Vec::new();
@@ -74,6 +86,7 @@ impl ServeArgs {
             ("--listen", &self.listen),
             ("--allowed-host", &self.allowed_host),
             ("--allowed-origin", &self.allowed_origin),
+            ("--proxy-user", &self.proxy_user),
         ];
         for (flag, values) in lists {
             for value in values {
@@ -81,10 +94,9 @@ impl ServeArgs {
             }
         }
         for value in &self.mcp_config {
-            // The daemon in the background has another working folder.
-            let is_document = value.trim_start().starts_with('{');
-            let path = std::path::absolute(value).ok().filter(|_| !is_document);
-            let value = path.map_or_else(|| value.into(), PathBuf::into_os_string);
+            // The daemon in the background has another working folder. Documents go by its standard input.
+            let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
+            let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
             out.extend(["--mcp-config".into(), value]);
         }
         let singles = [("--log-level", &self.log_level), ("--log-format", &self.log_format)];
@@ -107,6 +119,10 @@ impl ServeArgs {
         }
         out
     }
+}
+
+fn is_document(value: &str) -> bool {
+    value.trim_start().starts_with('{')
 }
 
 #[cfg(test)]
@@ -132,6 +148,8 @@ mod tests {
             "h",
             "--allowed-origin",
             "http://o",
+            "--proxy-user",
+            "www-data",
             "--mcp-config",
             "{\"mcpServers\":{}}",
             "--log-level",
@@ -146,6 +164,8 @@ mod tests {
         ];
         let parsed =
             Program::try_parse_from(std::iter::once("svc").chain(given)).expect("is valid");
-        assert_eq!(parsed.serve.to_arguments(), given.map(OsString::from));
+        let passed_on = given.map(|word| if word.starts_with('{') { "-" } else { word });
+        assert_eq!(parsed.serve.to_arguments(), passed_on.map(OsString::from));
+        assert_eq!(parsed.serve.to_input(), "{\"mcpServers\":{}}\n");
     }
 }

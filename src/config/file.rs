@@ -20,6 +20,8 @@ pub struct FileConfig {
     pub allowed_host: Option<Vec<String>>,
     /// Further accepted `Origin` values.
     pub allowed_origin: Option<Vec<String>>,
+    /// Users whose programs pass on the requests of others.
+    pub proxy_user: Option<Vec<String>>,
     /// The operator token's file; a relative path starts at this file's folder.
     pub token_file: Option<std::path::PathBuf>,
     /// Log filter directives.

@@ -15,6 +15,8 @@ pub struct Paths {
     pub lock: PathBuf,
     /// The operator token's default file, `token` (`token_file` in the configuration moves it).
     pub token: PathBuf,
+    /// The random name of the page, `page_name`.
+    pub page_name: PathBuf,
     /// The running daemon's pid and URL, `daemon.json`.
     pub daemon_json: PathBuf,
     /// The Unix socket by which commands of this user reach the running daemon, `svc.sock`.
@@ -63,6 +65,7 @@ impl Paths {
             db: home.join("svc.db"),
             lock: home.join("svc.db.lock"),
             token: home.join("token"),
+            page_name: home.join("page_name"),
             daemon_json: home.join("daemon.json"),
             socket: home.join("svc.sock"),
             log: home.join("svc.log"),

@@ -35,12 +35,14 @@ pub struct Config {
     pub paths: Paths,
     /// Addresses to listen on; at least one.
     pub listen: Setting<Vec<SocketAddr>>,
-    /// Whether every caller is the operator. Only ever true with loopback addresses.
+    /// Whether this user's programs are the operator without a token. Only ever true with loopback addresses.
     pub no_auth: Setting<bool>,
     /// Further accepted `Host` names, lower case, with or without a port.
     pub allowed_host: Setting<Vec<String>>,
     /// Further accepted origins, lower case.
     pub allowed_origin: Setting<Vec<String>>,
+    /// Users of this machine, by name or number, whose programs are reverse proxies.
+    pub proxy_user: Setting<Vec<String>>,
     /// The operator token's file; absolute.
     pub token_file: Setting<PathBuf>,
     /// Log filter directives.
@@ -102,6 +104,8 @@ pub struct Flags {
     pub allowed_host: Vec<String>,
     /// `--allowed-origin`, repeatable.
     pub allowed_origin: Vec<String>,
+    /// `--proxy-user`, repeatable.
+    pub proxy_user: Vec<String>,
     /// `--token-file`.
     pub token_file: Option<PathBuf>,
     /// `--log-level`.
@@ -223,6 +227,9 @@ impl Config {
                     value::origin,
                 )?
                 .or_default(Vec::new),
+            proxy_user: sources
+                .list("proxy_user", list(&flags.proxy_user), file.proxy_user.clone(), value::user)?
+                .or_default(Vec::new),
             token_file: sources
                 .text(
                     "token_file",
@@ -341,6 +348,7 @@ impl Config {
             row("no_auth", json!(*self.no_auth), &self.no_auth),
             row("allowed_host", json!(*self.allowed_host), &self.allowed_host),
             row("allowed_origin", json!(*self.allowed_origin), &self.allowed_origin),
+            row("proxy_user", json!(*self.proxy_user), &self.proxy_user),
             row("token_file", json!(self.token_file.to_string_lossy()), &self.token_file),
             row("log_level", json!(*self.log_level), &self.log_level),
             row("log_format", json!(*self.log_format), &self.log_format),

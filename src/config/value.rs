@@ -78,6 +78,15 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
+/// The name of a user of this machine, or its number. Whether there is such a user is known where the daemon starts.
+pub(super) fn user(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
+        return Err(format!("`{text}` is not the name of a user, such as www-data"));
+    }
+    Ok(text.to_owned())
+}
+
 /// An origin as it may stand in an `Origin` header: scheme, host and perhaps a port; no path.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();

@@ -4,7 +4,7 @@
 //! changes nothing, and answers 503 until all is ready.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -12,10 +12,13 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::lifecycle::Lifecycle;
+use super::page_name::page_host;
 use super::{daemon_file, sweeps, tuning};
-use crate::config::{Config, Env, Paths};
+use crate::config::{Config, Env, Origin, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
-use crate::http::{self, App, Doctor, Edge, EntryRules, Identity, Metrics, Parts};
+use crate::http::{
+    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use crate::sources::{
@@ -36,9 +39,20 @@ pub fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
+/// Where the daemon takes requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Ready<'a> {
+    /// The daemon's URL.
+    pub url: &'a str,
+    /// The default address, if another program has it and the daemon took a free port in its place.
+    pub busy: Option<SocketAddr>,
+}
+
 /// A daemon that takes requests.
 struct ServingDaemon {
     url: String,
+    /// The default address that another program has.
+    busy: Option<SocketAddr>,
     boot_id: String,
     edge: Edge,
     mcp: McpServer,
@@ -51,12 +65,12 @@ struct ServingDaemon {
 
 /// Runs the daemon until a signal ends it. The caller holds the database's lock.
 ///
-/// `ready` gets the daemon's URL as soon as it takes requests.
-pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&str)) -> anyhow::Result<()> {
+/// `ready` is told as soon as it takes requests.
+pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> anyhow::Result<()> {
     let lifecycle = Lifecycle::default();
     lifecycle.listen_to_signals()?;
     let daemon = Box::pin(ServingDaemon::start(&lifecycle, config, env)).await?;
-    ready(&daemon.url);
+    ready(&Ready { url: &daemon.url, busy: daemon.busy });
     lifecycle.soft.cancelled().await;
     daemon.stop(&lifecycle, &config.paths).await
 }
@@ -70,7 +84,8 @@ impl ServingDaemon {
             pid: std::process::id(),
             started_at: clock.now(),
         };
-        let (edge, addresses) = listen(lifecycle, config, &identity.boot_id).await?;
+        let BoundEdge { edge, addresses, busy } =
+            listen(lifecycle, config, &identity.boot_id).await?;
         // Before the socket: who connects to it reads the token first.
         let tokens = Tokens::open(&config.token_file.value)?;
         let socket = listen_locally(lifecycle, config, &edge)?;
@@ -92,6 +107,7 @@ impl ServingDaemon {
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_sessions(config.sessions_policy());
+        let services = services.with_home(&config.paths.home);
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),
@@ -154,7 +170,7 @@ impl ServingDaemon {
         edge.ready(app, mcp::routes(mcp.clone()));
         sweeps::start(lifecycle, &services, &tools, config);
         tracing::info!(url, db.path = %config.paths.db.display(), "ready");
-        Ok(Self { url, boot_id, edge, mcp, services, sources, store, writer, socket })
+        Ok(Self { url, busy, boot_id, edge, mcp, services, sources, store, writer, socket })
     }
 
     /// Ends the streams, drains the requests under way, and closes the database.
@@ -174,14 +190,32 @@ impl ServingDaemon {
     }
 }
 
-/// Binds the port and answers 503 on it until the daemon is ready. Gives the addresses, too, as the system may choose a
-/// port.
+/// An edge behind listeners.
+struct BoundEdge {
+    edge: Edge,
+    /// What is listened on: the system may choose a port.
+    addresses: Vec<SocketAddr>,
+    busy: Option<SocketAddr>,
+}
+
+/// Binds the port and answers 503 on it until the daemon is ready.
 async fn listen(
     lifecycle: &Lifecycle,
     config: &Config,
     boot_id: &str,
-) -> anyhow::Result<(Edge, Vec<SocketAddr>)> {
-    let listeners = bind(&config.listen.value).await?;
+) -> anyhow::Result<BoundEdge> {
+    let proxy_users = user_ids(&config.proxy_user.value)?;
+    let page_host = page_host(&config.paths)
+        .with_context(|| format!("cannot use {}", config.paths.page_name.display()))?;
+    let (listeners, busy) = match bind(&config.listen.value).await {
+        // Any user of this machine can hold the default port, and commands need the socket alone.
+        Err(BindError::Busy(address)) if config.listen.origin == Origin::Default => {
+            tracing::warn!(%address, "the default address is in use: a free port is taken in its place");
+            let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            (bind(&[free]).await?, Some(address))
+        }
+        bound => (bound?, None),
+    };
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let access = EntryRules {
@@ -189,13 +223,31 @@ async fn listen(
         allowed_hosts: config.allowed_host.value.clone(),
         allowed_origins: config.allowed_origin.value.clone(),
         no_auth: config.no_auth.value,
+        page_host: Some(page_host),
+        proxy_users,
     };
     let edge = Edge::new(access, boot_id);
+    let bounds = ConnectionBounds::of_tcp();
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-        lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
+        let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
+        lifecycle.run("listener", serve);
     }
-    Ok((edge, addresses))
+    Ok(BoundEdge { edge, addresses, busy })
+}
+
+/// The numbers of users that are named, or given by their number.
+fn user_ids(names: &[String]) -> anyhow::Result<Vec<u32>> {
+    let id = |name: &String| {
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
+        let user = nix::unistd::User::from_name(name)
+            .with_context(|| format!("proxy_user: cannot look up `{name}`"))?;
+        user.map(|user| user.uid.as_raw())
+            .with_context(|| format!("proxy_user: this machine has no user `{name}`"))
+    };
+    names.iter().map(id).collect()
 }
 
 /// The same on the socket in the data folder, for this user's processes.
@@ -208,7 +260,8 @@ fn listen_locally(
     let (listener, socket) = local_socket::listen(path)
         .with_context(|| format!("cannot listen on {}", path.display()))?;
     let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-    lifecycle.run("socket", http::serve(listener, edge.clone(), soft, connections));
+    let bounds = ConnectionBounds::none();
+    lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
     Ok(socket)
 }
 
@@ -230,20 +283,30 @@ async fn daemon_stopped(services: &Services, boot_id: &str) {
     }
 }
 
-async fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<TcpListener>> {
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    /// Another program listens there.
+    #[error(
+        "port {port} is in use on {ip}: another program listens there; choose another with --listen {ip}:0 (any free port)",
+        port = .0.port(), ip = .0.ip()
+    )]
+    Busy(SocketAddr),
+    /// The system reports something else.
+    #[error("cannot listen on {address}: see --listen")]
+    Io {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+}
+
+async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
-            let port = address.port();
-            match error.kind() {
-                io::ErrorKind::AddrInUse => anyhow::anyhow!(
-                    "port {port} is in use on {}: another program listens there; choose another with \
-                     --listen {}:0 (any free port)",
-                    address.ip(),
-                    address.ip()
-                ),
-                _ => anyhow::Error::new(error).context(format!("cannot listen on {address}: see --listen")),
-            }
+        let listener = TcpListener::bind(address).await.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::Busy(*address),
+            _ => BindError::Io { address: *address, source },
         })?;
         listeners.push(listener);
     }

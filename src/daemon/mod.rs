@@ -7,8 +7,10 @@ mod compose;
 mod daemon_file;
 mod hook_drain;
 mod lifecycle;
+mod page_name;
 mod sweeps;
 mod tuning;
 
-pub use compose::{run, worker_threads};
+pub use compose::{Ready, run, worker_threads};
 pub use daemon_file::{forget_killed, live_file, lock_holder, was_killed};
+pub use page_name::page_host;

@@ -9,7 +9,7 @@ use super::{ClientProcess, Principal, TokenId};
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Holder of the operator token, or anybody on loopback under `--no-auth`.
+    /// Holder of the operator token or of a browser's cookie, or a program of the daemon's user under `--no-auth`.
     Operator,
     /// Holder of a session token.
     Session {

@@ -41,7 +41,7 @@ mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
-pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance, RefusalPace, ReservedPace};
+pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
@@ -58,15 +58,15 @@ pub use json_weight::json_weight;
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
 };
-pub use operator_name::{
-    IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
-};
+pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};
-pub use session_standing::{KnownOwner, SessionStanding};
+pub use session_standing::{
+    KnownOwner, SessionStanding, is_daemons_session_id, is_own_session, own_session_ids,
+};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

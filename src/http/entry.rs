@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, HeaderValue, Request, Uri, header, request::Parts, uri::Authority};
 
 use super::{Code, Problem, listener::LocalAddress};
-use crate::domain::LocalProcess;
+use crate::{connection_owner::is_own_address, domain::LocalProcess};
 
 /// Who may come in, and by which names we are known.
 #[derive(Debug, Clone, Default)]
@@ -16,8 +16,12 @@ pub struct EntryRules {
     pub allowed_hosts: Vec<String>,
     /// Further origins that an `Origin` header may name.
     pub allowed_origins: Vec<String>,
-    /// Everybody is the operator. Only on loopback.
+    /// This user's programs are the operator without a token. Only on loopback.
     pub no_auth: bool,
+    /// The host name of the page, which no unauthenticated response holds.
+    pub page_host: Option<String>,
+    /// Users whose programs pass on the requests of others.
+    pub proxy_users: Vec<u32>,
 }
 
 impl EntryRules {
@@ -28,8 +32,10 @@ impl EntryRules {
         };
         let headers = request.headers();
         let named = named_host(headers, request.uri());
-        let is_local = request.extensions().get::<LocalProcess>().is_some();
-        if !is_local && !named.is_some_and(|host| self.knows_host(host)) {
+        let extensions = request.extensions();
+        let is_local = extensions.get::<LocalProcess>().is_some();
+        let reached = extensions.get::<LocalAddress>().map(|LocalAddress(address)| address.ip());
+        if !is_local && !named.is_some_and(|host| self.knows_host(host, reached)) {
             return forbidden("Host", "see --allowed-host");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -42,6 +48,12 @@ impl EntryRules {
             }
             _ => forbidden("Origin", "see --allowed-origin"),
         }
+    }
+
+    /// Whether the request is of a page whose origin the person has allowed.
+    pub(super) fn is_allowed_origin(&self, headers: &HeaderMap) -> bool {
+        let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+        origin.is_some_and(|origin| is_listed(&self.allowed_origins, origin))
     }
 
     /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells it from the person.
@@ -101,11 +113,6 @@ impl EntryRules {
         (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
     }
 
-    /// Whether a request came by a name that is allowed beside our own: by way of a proxy.
-    pub(super) fn is_proxied(&self, request: &Parts) -> bool {
-        named_host(&request.headers, &request.uri).is_some_and(|host| self.allows_host(host))
-    }
-
     fn allows_host(&self, host: &str) -> bool {
         let name = host.parse::<Authority>().ok();
         let name = name.as_ref().map_or(host, |authority| authority.host());
@@ -113,12 +120,14 @@ impl EntryRules {
             && (is_listed(&self.allowed_hosts, host) || is_listed(&self.allowed_hosts, name))
     }
 
-    fn knows_host(&self, host: &str) -> bool {
+    /// Whether a `Host` is one of ours, in a request that `reached` this address.
+    fn knows_host(&self, host: &str, reached: Option<IpAddr>) -> bool {
         if is_listed(&self.allowed_hosts, host) {
             return true;
         }
         // The address itself, as most clients say it.
-        if host.parse::<SocketAddr>().is_ok_and(|address| self.knows_address(address.ip())) {
+        let knows = |ip| self.knows_address(ip, reached);
+        if host.parse::<SocketAddr>().is_ok_and(|address| knows(address.ip())) {
             return true;
         }
         let Ok(authority) = host.parse::<Authority>() else {
@@ -128,13 +137,29 @@ impl EntryRules {
             return false;
         }
         let name = authority.host();
-        is_loopback_name(name)
+        self.is_loopback_name(name)
             || is_listed(&self.allowed_hosts, name)
-            || address(name).is_some_and(|ip| self.knows_address(ip))
+            || address(name).is_some_and(knows)
     }
 
-    fn knows_address(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || self.listen.iter().any(|listen| listen.ip() == ip)
+    /// A loopback address, a listen address, or, of a listener on all addresses, any address of this machine.
+    fn knows_address(&self, ip: IpAddr, reached: Option<IpAddr>) -> bool {
+        let ip = ip.to_canonical();
+        let is_ours = |listen: &SocketAddr| {
+            let listen = listen.ip().to_canonical();
+            listen == ip
+                || (listen.is_unspecified()
+                    && (reached.is_some_and(|to| to.to_canonical() == ip) || is_own_address(ip)))
+        };
+        ip.is_loopback() || self.listen.iter().any(is_ours)
+    }
+
+    /// `localhost`, a loopback address or the page's own name. No other name below `localhost`: a browser would send what is
+    /// kept for it to any server of this machine.
+    fn is_loopback_name(&self, name: &str) -> bool {
+        name.eq_ignore_ascii_case("localhost")
+            || self.page_host.as_ref().is_some_and(|host| host.eq_ignore_ascii_case(name))
+            || address(name).is_some_and(|ip| ip.to_canonical().is_loopback())
     }
 
     fn knows_origin(&self, origin: &str) -> bool {
@@ -149,7 +174,7 @@ impl EntryRules {
         };
         matches!(scheme, "http" | "https")
             && !authority.as_str().contains('@')
-            && is_loopback_name(authority.host())
+            && self.is_loopback_name(authority.host())
     }
 }
 
@@ -171,10 +196,6 @@ pub(super) fn named_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
     }
 }
 
-fn is_loopback_name(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || address(name).is_some_and(|ip| ip.is_loopback())
-}
-
 /// An address in the notation of URLs, where IPv6 stands in brackets.
 fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok()
@@ -190,6 +211,8 @@ mod tests {
             allowed_hosts: vec!["svc.example".to_owned(), "team.example:8443".to_owned()],
             allowed_origins: vec!["https://board.example".to_owned()],
             no_auth: false,
+            page_host: Some("svc-0123456789.localhost".to_owned()),
+            proxy_users: Vec::new(),
         }
     }
 
@@ -201,6 +224,12 @@ mod tests {
             ("LOCALHOST:1", true),
             ("[::1]:6334", true),
             ("192.0.2.7:6334", true),
+            ("[::ffff:127.0.0.1]:6334", true),
+            ("svc-0123456789.localhost:6334", true),
+            ("SVC-0123456789.localhost", true),
+            ("svc-0123456780.localhost:6334", false),
+            ("a.svc-0123456789.localhost:6334", false),
+            ("other.localhost:6334", false),
             ("svc.example", true),
             ("svc.example:99", true),
             ("team.example:8443", true),
@@ -213,8 +242,22 @@ mod tests {
             ("", false),
             ("a b", false),
         ] {
-            assert_eq!(rules().knows_host(host), known, "{host}");
+            assert_eq!(rules().knows_host(host, None), known, "{host}");
         }
+        let none = EntryRules { page_host: None, ..rules() };
+        assert!(!none.knows_host("svc-0123456789.localhost", None));
+        assert!(!none.knows_host("", None));
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_known_by_each_of_them() {
+        let all = EntryRules { listen: vec!["0.0.0.0:6334".parse().unwrap()], ..rules() };
+        // The address that was reached is one of this machine, also behind a mapping of ports.
+        let reached: IpAddr = "203.0.113.213".parse().unwrap();
+        assert!(all.knows_host("203.0.113.213:6334", Some(reached)));
+        assert!(!rules().knows_host("203.0.113.213:6334", Some(reached)));
+        assert!(!all.knows_host("evil.example:6334", Some(reached)));
+        assert!(!all.knows_host("other.localhost:6334", Some(reached)));
     }
 
     #[test]
@@ -251,6 +294,8 @@ mod tests {
         for (origin, known) in [
             ("http://localhost:3000", true),
             ("http://127.0.0.1", true),
+            ("http://svc-0123456789.localhost:6334", true),
+            ("http://other.localhost:6334", false),
             ("https://[::1]:8443", true),
             ("https://board.example", true),
             ("https://board.example.evil", false),

@@ -3,13 +3,18 @@
 use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{
-    App, Code, EntryRules, Problem, client_user, daemon_proof,
+    App, Code, EntryRules, Problem, daemon_proof,
+    listener::{ClientAddress, LocalAddress},
     page::{self, BrowserToken},
 };
 use crate::{
+    connection_owner::OtherEnd,
     domain::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH},
     service::Credential,
 };
+
+/// Where a browser is signed in.
+const SIGN_IN_PATH: &str = "/login";
 
 /// Who is asking, as far as anybody is asked.
 #[derive(Debug, Default)]
@@ -19,11 +24,13 @@ pub(super) struct Identified {
     pub(super) credential: Option<Credential>,
     /// The browser that asks by its cookie.
     pub(super) browser: Option<BrowserToken>,
+    /// Who sends a sign-in, which comes before any credential.
+    pub(super) signs_in: Option<OtherEnd>,
 }
 
 impl Identified {
     fn with(caller: Caller, credential: Credential) -> Self {
-        Self { caller: Some(caller), credential: Some(credential), browser: None }
+        Self { caller: Some(caller), credential: Some(credential), ..Self::default() }
     }
 }
 
@@ -33,13 +40,14 @@ pub(super) async fn identify(
     app: &App,
     request: &Parts,
 ) -> Result<Identified, Problem> {
-    let is_open = is_open(&request.method, request.uri.path());
-    let no_auth = rules.no_auth;
-    if no_auth && !is_open {
-        rules.check_site(&request.headers)?;
+    if is_open(&request.method, request.uri.path()) {
+        let is_sign_in = request.method == Method::POST && request.uri.path() == SIGN_IN_PATH;
+        let signs_in = is_sign_in.then(|| other_end(rules, request));
+        return Ok(Identified { signs_in, ..Identified::default() });
     }
-    if is_open && !no_auth {
-        return Ok(Identified::default());
+    let no_auth = rules.no_auth;
+    if no_auth {
+        rules.check_site(&request.headers)?;
     }
     let local = request.extensions.get::<LocalProcess>();
     let has_token = request.headers.contains_key(header::AUTHORIZATION);
@@ -58,22 +66,28 @@ pub(super) async fn identify(
         }
     }
     if no_auth {
-        // Whoever shows a session's token goes on as that session.
-        let known = match bearer(&request.headers) {
-            Some(token) => app.services.access.authenticate(token).await?,
-            None => None,
-        };
-        let operator = Identified { caller: Some(Caller::Operator), ..Identified::default() };
-        return Ok(
-            known.map_or(operator, |(caller, credential)| Identified::with(caller, credential))
-        );
+        // A session's token makes its bearer that session.
+        if let Some(token) = bearer(&request.headers)
+            && let Some((caller, credential)) = app.services.access.authenticate(token).await?
+        {
+            check_process_token(rules, request, &caller)?;
+            return Ok(Identified::with(caller, credential));
+        }
+        let end = other_end(rules, request);
+        if !end.is_this_user() {
+            let why = end.refusal().unwrap_or("it passes on the requests of others");
+            let text =
+                format!("with no_auth only programs of the daemon's own user need no token: {why}");
+            return Err(Problem::new(Code::Forbidden, text));
+        }
+        return Ok(Identified { caller: Some(Caller::Operator), ..Identified::default() });
     }
-    // Over the socket come no browsers.
-    if local.is_none()
-        && !has_token
-        && let Some(secret) = page::browser_secret(request)
-    {
-        return identify_browser(app, rules, request, secret).await;
+    // Browsers cannot use the Unix socket.
+    if local.is_none() && !has_token {
+        let secrets = page::browser_secrets(request);
+        if !secrets.is_empty() {
+            return identify_browser(app, rules, request, &secrets).await;
+        }
     }
     let refused = || {
         Problem::new(Code::Unauthorized, "a valid token is needed: Authorization: Bearer <token>")
@@ -85,7 +99,41 @@ pub(super) async fn identify(
     }
     let (caller, credential) =
         app.services.access.authenticate(token).await?.ok_or_else(refused)?;
+    check_process_token(rules, request, &caller)?;
     Ok(Identified::with(caller, credential))
+}
+
+/// Who is at the other end of the request's connection. A request that came by no connection that is known is refused.
+fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
+    let extensions = &request.extensions;
+    if extensions.get::<LocalProcess>().is_some() {
+        // The socket takes connections of this user alone.
+        return OtherEnd::ThisUser;
+    }
+    match (extensions.get::<ClientAddress>(), extensions.get::<LocalAddress>()) {
+        (Some(ClientAddress(from)), Some(LocalAddress(to))) => {
+            OtherEnd::of_connection(*from, *to, &rules.proxy_users)
+        }
+        _ => OtherEnd::Refused("it came by no connection"),
+    }
+}
+
+/// Refuses the token of a process of this machine to programs of other users, and to other machines.
+fn check_process_token(
+    rules: &EntryRules,
+    request: &Parts,
+    caller: &Caller,
+) -> Result<(), Problem> {
+    if caller.process().is_none() {
+        return Ok(());
+    }
+    match other_end(rules, request).refusal_of_local_token() {
+        None => Ok(()),
+        Some(why) => {
+            let text = format!("this token was made for a process of the daemon's user: {why}");
+            Err(Problem::new(Code::Forbidden, text))
+        }
+    }
 }
 
 /// The operator, who signed this browser in; if the request is the page's own.
@@ -93,19 +141,27 @@ async fn identify_browser(
     app: &App,
     rules: &EntryRules,
     request: &Parts,
-    secret: &str,
+    secrets: &[&str],
 ) -> Result<Identified, Problem> {
     EntryRules::check_page(request)?;
-    // A proxy that the person has allowed may be another user's.
-    if !rules.is_proxied(request) && !client_user::may_use_cookie(&request.extensions) {
-        let why = "this cookie comes from a program of another user of this machine";
-        return Err(Problem::new(Code::Forbidden, why));
+    let mut signed_in = None;
+    for secret in secrets {
+        signed_in = app.services.access.authenticate_browser(secret).await?;
+        if signed_in.is_some() {
+            break;
+        }
     }
-    let Some((caller, credential, id)) = app.services.access.authenticate_browser(secret).await?
-    else {
+    let Some((caller, credential, id)) = signed_in else {
         let why = "this browser is not signed in any more: `svc open` signs it in";
         return Err(Problem::new(Code::Unauthorized, why));
     };
+    // After the look-up, as a cookie that is not good makes nobody read the kernel's list of sockets.
+    if let Some(why) = other_end(rules, request).refusal() {
+        return Err(Problem::new(
+            Code::Forbidden,
+            format!("this cookie does not count here: {why}"),
+        ));
+    }
     if request.method == Method::POST && makes_credentials(request.uri.path()) {
         // A cookie ends after hours, and with it what was done by it.
         let why = "a browser makes no credentials: ask with the operator token, such as by `svc`";
@@ -117,13 +173,13 @@ async fn identify_browser(
 
 /// Whether a POST there is answered with a token, or a code that becomes one.
 fn makes_credentials(path: &str) -> bool {
-    matches!(path, "/v1/tokens" | "/v1/token/rotate" | "/v1/login_codes")
+    matches!(path, "/v1/tokens" | "/v1/token/rotate" | "/v1/login_codes" | "/v1/login_tickets")
 }
 
 /// Routes that ask for no token: the health check, the files of the page and its sign-in, the proof that comes before a
 /// token, and `/.well-known/`: clients probe it for OAuth metadata, and a 401 there would start a login.
 fn is_open(method: &Method, path: &str) -> bool {
-    if method == Method::POST && (path == daemon_proof::PATH || path == "/login") {
+    if method == Method::POST && (path == daemon_proof::PATH || path == SIGN_IN_PATH) {
         return true;
     }
     let reads = method == Method::GET || method == Method::HEAD;

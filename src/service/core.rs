@@ -9,6 +9,7 @@ use std::{
 use super::budget::Budget;
 use crate::{
     domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
+    session_secret::SessionSecrets,
     store::Store,
 };
 
@@ -28,6 +29,8 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) work: tokio::sync::Notify,
     /// Whom sessions see and send to, as configured.
     sessions: OnceLock<SessionsPolicy>,
+    /// Where the secrets of sessions are kept.
+    session_secrets: OnceLock<SessionSecrets>,
 }
 
 impl Deref for Core {
@@ -47,8 +50,16 @@ impl Core {
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
-        let sessions = OnceLock::new();
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning: *tuning, budget, work, sessions }))
+        Self(Arc::new(SharedMeans {
+            store,
+            clock,
+            ids,
+            tuning: *tuning,
+            budget,
+            work,
+            sessions: OnceLock::new(),
+            session_secrets: OnceLock::new(),
+        }))
     }
 
     /// Sets whom sessions see and send to. Only the first call counts.
@@ -59,6 +70,16 @@ impl Core {
     /// Whom sessions see and send to.
     pub(in crate::service) fn sessions(&self) -> &SessionsPolicy {
         self.sessions.get_or_init(SessionsPolicy::default)
+    }
+
+    /// Sets where the secrets of sessions are kept. Only the first call counts.
+    pub(in crate::service) fn set_session_secrets(&self, secrets: SessionSecrets) {
+        self.session_secrets.set(secrets).ok();
+    }
+
+    /// Where the secrets of sessions are kept; `None` without a data folder, and then no session goes over.
+    pub(in crate::service) fn session_secrets(&self) -> Option<&SessionSecrets> {
+        self.session_secrets.get()
     }
 
     pub(in crate::service) fn now(&self) -> Timestamp {

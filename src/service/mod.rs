@@ -31,7 +31,7 @@ pub mod team;
 pub(crate) mod testing;
 
 pub use access::{Credential, Tokens};
-pub use budget::{BudgetHold, RequestTurn};
+pub use budget::BudgetHold;
 pub use core::Tuning;
 pub use error::{Candidate, Error, ResourceKind};
 pub use page::{Page, shared_items};

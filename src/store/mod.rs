@@ -23,9 +23,10 @@ pub use rows::{
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
     MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin,
-    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
-    SourceListRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView,
-    SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionLock,
+    SessionStart, ShownBy, SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow,
+    StrandedInbox, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;

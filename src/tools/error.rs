@@ -81,6 +81,10 @@ impl From<service::Error> for ToolError {
         use service::Error;
         let kind = match &error {
             Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::NotYours { field, .. } => {
+                let field = Some(field.clone());
+                return Self { field, ..Self::new(ErrorType::Forbidden, error.to_string()) };
+            }
             Error::Ambiguous { candidates, .. } => {
                 let ids: Vec<&str> = candidates.iter().map(|one| one.id.as_str()).collect();
                 return Self::new(ErrorType::ValidationError, error.to_string()).allowed(ids);

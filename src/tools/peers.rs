@@ -160,12 +160,13 @@ async fn register(call: Call, input: PeerRegisterArguments) -> Result<Peer, Fail
         path: input.path,
         circle: input.circle,
         role: input.role,
-        session_id: input.session_id.or_else(|| call.session.as_deref().map(str::to_owned)),
+        session_id: input.session_id,
         tmux_pane: input.tmux_pane,
         pid: input.pid,
         metadata: input.metadata,
     };
-    Ok(call.services.team.register_peer(&call.caller, input).await?)
+    let session = call.session.as_deref();
+    Ok(call.services.team.register_peer_in(&call.caller, session, input).await?)
 }
 
 const HEARTBEAT: &str = "\
@@ -389,7 +390,7 @@ fn of_field(error: service::Error, field: &str) -> Failure {
 /// The id of the caller's own peer: the one that is registered with its session.
 pub(super) async fn own_peer(call: &Call) -> Result<Option<String>, Failure> {
     let Some(session) = &call.session else { return Ok(None) };
-    let peer = call.services.team.peer_of_session(session).await?;
+    let peer = call.services.team.own_peer_of_session(&call.caller, session).await?;
     Ok(peer.map(|peer| peer.peer_id.as_str().to_owned()))
 }
 

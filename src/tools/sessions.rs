@@ -48,7 +48,8 @@ const START: &str = "\
 Begins a session, or begins it again: after it the daemon knows which project you work in, and what you left open is yours \
 again.
 
-Clients' hooks do this by themselves; call it only where there are none. Calls that name no session and have none of their \
+Clients' hooks do this by themselves; call it only where there are none. A session of another client is refused, also while \
+that client is away. Calls that name no session and have none of their \
 own mean the one that was started last.";
 
 /// A session that begins.

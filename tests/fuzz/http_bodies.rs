@@ -10,7 +10,7 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
 use svc::{
-    domain::{Clock, Ids, ManualClock, Timestamp, limits},
+    domain::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
@@ -73,6 +73,8 @@ async fn send(
         .method(method)
         .uri(path)
         .header("host", "localhost")
+        // As over the Unix socket: without a token only this user's programs come in.
+        .extension(LocalProcess { uid: 0, pid: None, started: None })
         .header("content-type", "application/json");
     // Of a stream the bytes are where it is resumed.
     let (last, body) = if method == "RESUME" { (Some(body), &b""[..]) } else { (None, body) };

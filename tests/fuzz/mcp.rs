@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use svc::{
-    domain::{Clock, Ids, ManualClock, Timestamp, limits},
+    domain::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits},
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     service::{Services, Tokens, Tuning},
@@ -89,6 +89,8 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
 async fn open(edge: &Edge) -> String {
     let request = Request::post("/mcp")
         .header("host", "localhost")
+        // As over the Unix socket: without a token only this user's programs come in.
+        .extension(LocalProcess { uid: 0, pid: None, started: None })
         .header("content-type", "application/json")
         .body(Body::from(INITIALIZE))
         .expect("a request");

@@ -263,7 +263,7 @@ fn going_without_tokens_is_refused_off_loopback() {
 }
 
 #[test]
-fn going_without_tokens_on_loopback_makes_everybody_the_operator() {
+fn going_without_tokens_on_loopback_makes_own_programs_the_operator() {
     let d = Daemon::with(|plan| plan.flag("--no-auth"));
     d.stranger().get("/v1/peers").ok(200);
     d.stranger().get("/v1/tokens").ok(200);
@@ -299,7 +299,7 @@ fn going_without_tokens_is_said_at_start() {
         let log = fs::read_to_string(home.path("svc.log")).unwrap();
         svc(&home, &["stop"]);
         for said in [ran.stderr.as_str(), log.as_str()] {
-            assert_eq!(said.contains("every user of this machine"), warned, "{flags:?}: {said}");
+            assert_eq!(said.contains("every program of your user"), warned, "{flags:?}: {said}");
         }
     }
 }

@@ -69,6 +69,11 @@ mod trust;
 mod trust_files;
 #[cfg(target_os = "linux")]
 mod trust_floods;
+mod trust_http;
+mod trust_names;
+mod trust_sources;
+#[cfg(target_os = "linux")]
+mod trust_user;
 mod upgrade;
 mod views;
 mod wake;

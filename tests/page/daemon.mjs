@@ -26,6 +26,8 @@ export class Daemon {
     daemon.port = await freePort();
     daemon.url = `http://127.0.0.1:${daemon.port}`;
     await daemon.run();
+    // Where a browser has the page: a name of its own, which Chromium finds by itself.
+    daemon.page = new URL(daemon.link()).origin;
     daemon.token = fs.readFileSync(path.join(daemon.home, 'token'), 'utf8').trim();
     return daemon;
   }
@@ -147,7 +149,7 @@ async function fromDisk(tab, page, folder) {
     const isView = pathname === '/' || pathname.startsWith('/ui/');
     const name = isView ? 'index.html' : pathname.startsWith('/assets/') && pathname.slice(8);
     const file = name && path.join(folder, name);
-    if (tab.daemon?.url !== origin || !file || !fs.existsSync(file) || request.method() !== 'GET') return request.continue();
+    if (tab.daemon?.page !== origin || !file || !fs.existsSync(file) || request.method() !== 'GET') return request.continue();
     return request.respond({ contentType: types[file.split('.').pop()], headers: { 'Content-Security-Policy': "default-src 'self'" }, body: fs.readFileSync(file) });
   });
 }
@@ -182,7 +184,7 @@ export class Tab {
     tab.daemon = daemon;
     tab.page.on('request', (request) => {
       const { origin, protocol } = new URL(request.url());
-      if (protocol !== 'data:' && origin !== daemon.url) tab.foreign.push(request.url());
+      if (protocol !== 'data:' && origin !== daemon.page) tab.foreign.push(request.url());
     });
     await tab.page.goto(daemon.link());
     await tab.live();
@@ -195,7 +197,7 @@ export class Tab {
     if (process.env.SVC_ASSETS) await fromDisk(this, page, process.env.SVC_ASSETS);
     page.on('console', (message) => message.type() === 'error' && this.problems.push(message.text()));
     page.on('pageerror', (error) => this.problems.push(String(error.stack)));
-    await page.goto(`${this.daemon.url}${at}`);
+    await page.goto(`${this.daemon.page}${at}`);
     return page;
   }
 
@@ -204,7 +206,7 @@ export class Tab {
   }
 
   async view(at) {
-    await this.page.goto(`${this.daemon.url}${at}`);
+    await this.page.goto(`${this.daemon.page}${at}`);
     await this.live();
   }
 

@@ -64,7 +64,7 @@ test('a link signs in once, the code leaves the address, and scripts read no sec
   assert.match(await other.page.evaluate(() => document.body.innerText), /svc open/);
   assert.deepEqual(await other.context.cookies(), []);
   assert.ok(!other.page.url().includes(code));
-  await other.page.goto(`${daemon.url}/`);
+  await other.page.goto(`${daemon.page}/`);
   await other.page.waitForFunction(() => document.body.innerText.includes('Signed out') && document.body.innerText.includes('svc open'));
 });
 
@@ -656,7 +656,8 @@ test('another origin changes nothing with the cookie', async (daemon) => {
     reply.end('<form id=f method=post></form>');
   });
   await new Promise((done) => other.listen(0, '127.0.0.1', done));
-  const origin = `http://127.0.0.1:${other.address().port}`;
+  const { hostname } = new URL(daemon.page);
+  const origin = `http://${hostname}:${other.address().port}`;
   // The same site, which is what a cookie goes by; another origin, which is what we go by.
   await tab.page.goto(origin);
   const outcomes = await tab.page.evaluate(async (url) => {
@@ -668,15 +669,15 @@ test('another origin changes nothing with the cookie', async (daemon) => {
       { credentials: 'include', headers: { 'Svc-Page': '1' } },
     ];
     return Promise.all(attempts.map((attempt) => fetch(`${url}/v1/tasks`, attempt).then((reply) => `${reply.type} ${reply.status}`, () => 'refused')));
-  }, daemon.url);
+  }, daemon.page);
   for (const outcome of outcomes) assert.ok(/^(opaque 0|refused)$/.test(outcome), outcomes.join());
   await tab.page.evaluate((url) => {
     const form = document.getElementById('f');
     form.action = `${url}/v1/tasks`;
     form.enctype = 'text/plain';
     form.submit();
-  }, daemon.url);
-  await tab.page.waitForFunction((url) => location.origin === url, {}, daemon.url);
+  }, daemon.page);
+  await tab.page.waitForFunction((url) => location.origin === url, {}, daemon.page);
   assert.equal((await daemon.get('/v1/tasks')).count, 0);
   // Nobody frames it.
   await tab.page.goto(origin);
@@ -687,9 +688,37 @@ test('another origin changes nothing with the cookie', async (daemon) => {
     document.body.append(frame);
     await loaded;
     try { return frame.contentDocument !== null; } catch { return false; }
-  }, daemon.url);
+  }, daemon.page);
   assert.equal(isFramed, false);
   other.close();
+});
+
+test('a server on another port gets no cookie', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const cookies = [];
+  const other = http.createServer((request, reply) => {
+    cookies.push(request.headers.cookie ?? '');
+    reply.end('hello');
+  });
+  await new Promise((done) => other.listen(0, '127.0.0.1', done));
+  for (const host of ['127.0.0.1', 'localhost', 'other.localhost']) await tab.page.goto(`http://${host}:${other.address().port}/`);
+  assert.ok(cookies.length >= 3 && cookies.every((cookie) => cookie === ''), JSON.stringify(cookies));
+  other.close();
+});
+
+test('a ticket signs in once and leaves the address', async (daemon) => {
+  const { ticket } = await daemon.post('/v1/login_tickets');
+  const link = `${daemon.page}/login?ticket=${ticket}`;
+  const tab = await Tab.open();
+  await tab.page.goto(link);
+  await tab.live();
+  const seen = await tab.page.evaluate(() => JSON.stringify([location.href, document.referrer, document.documentElement.outerHTML]));
+  assert.ok(!seen.includes(ticket), 'the ticket is where scripts read');
+  const again = await Tab.open();
+  await again.page.goto(link);
+  await again.page.waitForFunction(() => document.body.innerText.includes('used already'));
+  assert.ok(!again.page.url().includes(ticket));
+  assert.deepEqual(await again.context.cookies(), []);
 });
 
 test('a browser that is signed out knows it at once', async (daemon) => {
@@ -779,7 +808,7 @@ test('it is ready within a second, and small', async (daemon) => {
   client.on('Network.loadingFinished', (event) => { bytes += event.encodedDataLength; });
   await client.send('Network.setCacheDisabled', { cacheDisabled: true });
   const started = Date.now();
-  await tab.page.goto(`${daemon.url}/`, { waitUntil: 'domcontentloaded' });
+  await tab.page.goto(`${daemon.page}/`, { waitUntil: 'domcontentloaded' });
   await tab.has('Find the flaky test');
   const took = Date.now() - started;
   assert.ok(bytes < 250_000, `${bytes} bytes`);
@@ -802,7 +831,7 @@ test('it is ready within a second with much in the database', async (daemon) => 
   const took = [];
   for (const [place, word] of [['/', 'Find the flaky test'], ['/ui/tasks', 'npm run build'], ['/ui/log', 'built'], ['/ui/messages', 'It does since yesterday.'], ['/ui/journal', 'The cache loses tenant']]) {
     const started = Date.now();
-    await tab.page.goto(`${daemon.url}${place}`, { waitUntil: 'domcontentloaded' });
+    await tab.page.goto(`${daemon.page}${place}`, { waitUntil: 'domcontentloaded' });
     await tab.has(word, 20_000);
     took.push([place, Date.now() - started]);
   }

@@ -1,6 +1,6 @@
 //! `svc start`: runs this program once more, as `svc serve`, in a session of its own.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -66,6 +66,17 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
     let mut daemon = StartingDaemon::spawn(context, args, log, token)?;
     let ensured = daemon.wait(context, &config.listen).await;
+    if let Ok(EnsuredDaemon::Started(daemon)) = &ensured
+        && config.listen.origin == Origin::Default
+        && !config.listen.iter().any(|address| Url::of_listener(*address).to_string() == daemon.url)
+        && !context.json
+    {
+        let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
+        output::note(&format!(
+            "{default} is in use by another program, so the daemon took a free port; to keep one, choose it with --listen or in \
+             config.toml"
+        ));
+    }
     // If this process outlives the daemon it has to collect it, or the daemon would seem to exist for ever.
     std::thread::spawn(move || daemon.child.wait());
     ensured
@@ -149,13 +160,18 @@ impl StartingDaemon {
         if context.paths.explicit_home {
             command.env("SVC_HOME", &context.paths.home);
         }
-        let child = command
+        let input = args.to_input();
+        let mut child = command
             .current_dir(&context.paths.home)
-            .stdin(Stdio::null())
+            .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::null())
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A daemon that has ended says why in its log.
+            stdin.write_all(input.as_bytes()).ok();
+        }
         Ok(Self { child, log, log_start })
     }
 

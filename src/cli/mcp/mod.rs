@@ -78,13 +78,15 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
-    /// Approve a project's .mcp.json as it is now
+    /// Approve a project's .mcp.json as it is now, or the changed definitions of a server
     #[command(
-        after_help = "Example:\n  svc mcp approve\n\nIt starts programs: look at it first. After a change it has to be approved again."
+        after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\nIt starts programs: look at it first. After a change it has to be approved again.\n\
+        The tools, resources and prompts of a project's server are those of its first connection after that. What it adds or changes \
+        later waits until you approve the server by its name."
     )]
     Approve {
-        /// The file [default: .mcp.json of this project]
-        file: Option<PathBuf>,
+        /// The file, or the name of a server [default: .mcp.json of this project]
+        what: Option<PathBuf>,
     },
     /// The end of what a server wrote to its error output
     #[command(after_help = "Example:\n  svc mcp logs files")]
@@ -206,6 +208,6 @@ pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Resul
         McpCommand::Remove { name } => edit::remove(context, &name).await,
         McpCommand::Enable { name } => edit::switch(context, &name, true).await,
         McpCommand::Disable { name } => edit::switch(context, &name, false).await,
-        McpCommand::Approve { file } => edit::approve(context, file).await,
+        McpCommand::Approve { what } => edit::approve(context, what).await,
     }
 }

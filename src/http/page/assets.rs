@@ -50,7 +50,7 @@ pub(super) fn routes(api: Api) -> Api {
     let page = |summary| Operation::new(summary).open().answer_with(200, "The page", html);
     api.get("/", page("The page, where it begins"), show_page)
         .get("/ui/{*view}", page("The page, at one of its views"), show_page)
-        .get("/login", page("What gives the code of `svc open` back"), show_login)
+        .get("/login", page("What gives the code or ticket of `svc open` back"), show_login)
         .get(
             "/assets/{*file}",
             Operation::new("A file of the page").open().answer_with(

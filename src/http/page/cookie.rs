@@ -12,19 +12,22 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(in crate::http) struct BrowserToken(pub(in crate::http) TokenId);
 
-/// The secret in the cookie of a request; `None` if there is none, or nobody can say which.
-pub(in crate::http) fn browser_secret(request: &Parts) -> Option<&str> {
+/// Most cookies of our name that are tried: a browser sends one for each folder of the path at most.
+const TRIED: usize = 16;
+
+/// The secrets in cookies of our name. A page on another port of the same name can set such a cookie for a longer path, which
+/// comes first and hides ours, so each is tried. What has not the form of a secret is left out.
+pub(in crate::http) fn browser_secrets(request: &Parts) -> Vec<&str> {
     let name = name(request);
     let values = request.headers.get_all(header::COOKIE).iter();
-    let mut secrets = values
+    values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter_map(|(key, secret)| (key == name).then_some(secret));
-    match (secrets.next(), secrets.next()) {
-        (Some(secret), None) if !secret.is_empty() => Some(secret),
-        _ => None,
-    }
+        .filter_map(|(key, secret)| (key == name).then_some(secret))
+        .filter(|secret| !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .take(TRIED)
+        .collect()
 }
 
 /// Gives a browser its cookie.
@@ -59,24 +62,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_secret_for_one_port() {
-        for (host, cookies, secret) in [
-            ("127.0.0.1:6334", &["svc_page_6334=abc"][..], Some("abc")),
-            ("127.0.0.1:6334", &["a=b; svc_page_6334=abc; c=d"], Some("abc")),
-            ("127.0.0.1:6334", &["a=b", "svc_page_6334=abc"], Some("abc")),
-            ("board.example", &["svc_page_80=abc"], Some("abc")),
-            ("127.0.0.1:6335", &["svc_page_6334=abc"], None),
-            ("127.0.0.1:6334", &["svc_page_6334="], None),
-            ("127.0.0.1:6334", &["svc_page_6334=abc; svc_page_6334=abd"], None),
-            ("127.0.0.1:6334", &["xsvc_page_6334=abc"], None),
-            ("127.0.0.1:6334", &[], None),
+    fn secrets_of_one_port_by_table() {
+        for (host, cookies, secrets) in [
+            ("127.0.0.1:6334", &["svc_page_6334=abc"][..], &["abc"][..]),
+            ("127.0.0.1:6334", &["a=b; svc_page_6334=abc; c=d"], &["abc"][..]),
+            ("127.0.0.1:6334", &["a=b", "svc_page_6334=abc"], &["abc"][..]),
+            ("board.example", &["svc_page_80=abc"], &["abc"][..]),
+            ("127.0.0.1:6335", &["svc_page_6334=abc"], &[]),
+            ("127.0.0.1:6334", &["svc_page_6334="], &[]),
+            ("127.0.0.1:6334", &["svc_page_6334=abd; svc_page_6334=abc"], &["abd", "abc"]),
+            ("127.0.0.1:6334", &["svc_page_6334=abd", "svc_page_6334=abc"], &["abd", "abc"]),
+            ("127.0.0.1:6334", &["svc_page_6334=\"x y\"; svc_page_6334=abc"], &["abc"]),
+            ("127.0.0.1:6334", &["xsvc_page_6334=abc"], &[]),
+            ("127.0.0.1:6334", &[], &[]),
         ] {
             let mut request = Request::builder().header(header::HOST, host);
             for cookie in cookies {
                 request = request.header(header::COOKIE, *cookie);
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            assert_eq!(browser_secret(&parts), secret, "{host} {cookies:?}");
+            assert_eq!(browser_secrets(&parts), secrets, "{host} {cookies:?}");
         }
+        let many = vec!["svc_page_80=ab"; 1000].join("; ");
+        let (parts, ()) =
+            Request::builder().header(header::COOKIE, many).body(()).unwrap().into_parts();
+        assert_eq!(browser_secrets(&parts).len(), TRIED);
     }
 }

@@ -8,7 +8,7 @@ mod cookie;
 mod sign_in;
 
 pub(super) use assets::is_file;
-pub(super) use cookie::{BrowserToken, browser_secret};
+pub(super) use cookie::{BrowserToken, browser_secrets};
 
 use super::api::Api;
 

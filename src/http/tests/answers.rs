@@ -171,8 +171,10 @@ async fn browser() -> Script {
     script.post("/login", json!({ "code": "0" })).await;
     let made = script.call(Method::POST, "/v1/login_codes").await;
     let code = made.text("code");
+    let ticket = script.call(Method::POST, "/v1/login_tickets").await.text("ticket");
     let token = script.token.replace("none".to_owned());
     script.call(Method::POST, "/v1/login_codes").await;
+    script.call(Method::POST, "/v1/login_tickets").await;
     script.delete("/login").await;
     script.token = token;
     let request = Request::post("/login")
@@ -196,7 +198,7 @@ async fn browser() -> Script {
         writeln!(script.text, "{method} {path} of a browser with a code: {status}").unwrap();
         script.exchanges.push(Exchange { method, path: path.to_owned(), status });
     }
-    script.text = script.text.replace(&code, "<code>");
+    script.text = script.text.replace(&code, "<code>").replace(&ticket, "<ticket>");
     script
 }
 

@@ -1,7 +1,11 @@
 //! The daemon's HTTP side without a socket. Ids count, and the clock moves a little with each request, so an answer is
 //! the same at each run.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{TcpListener, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, Method, Request, header};
@@ -10,8 +14,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    domain::{Ids, Timestamp, limits},
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    domain::{Ids, LocalProcess, Timestamp, limits},
+    http::{App, Edge, EntryRules, Identity, Metrics, Parts, Transport, listener::LocalAddress},
     mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
     service::{Services, Tokens, Tuning},
     store::testing::TestStore,
@@ -26,6 +30,8 @@ pub(super) struct TestServer {
     pub(super) services: Services,
     operator: String,
     test: TestStore,
+    /// The connection that requests seem to come by: who asks is looked up in the system's list.
+    connection: (TcpListener, TcpStream),
 }
 
 /// An answer, read to its end.
@@ -66,7 +72,10 @@ impl TestServer {
         let clock = Arc::clone(&test.clock) as _;
         let services = Services::new(test.store.clone(), clock, Ids::counting(), *tuning, tokens);
         let operator = std::fs::read_to_string(file).unwrap().trim().to_owned();
-        Self { edge: Edge::new(EntryRules::default(), "test"), services, operator, test }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let edge = Edge::new(EntryRules::default(), "test");
+        Self { edge, services, operator, test, connection: (listener, client) }
     }
 
     pub(super) async fn ready(&self) {
@@ -137,8 +146,15 @@ impl TestServer {
         self.reply(&parts, &text)
     }
 
-    async fn answer(&self, request: Request<Body>) -> Response {
+    async fn answer(&self, mut request: Request<Body>) -> Response {
         self.test.clock.advance(TICK);
+        let (_, client) = &self.connection;
+        let (to, from) = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+        let extensions = request.extensions_mut();
+        if extensions.get::<LocalProcess>().is_none() {
+            let to = extensions.get().map_or(to, |LocalAddress(address)| *address);
+            Transport::Tcp { to, from }.describe(extensions);
+        }
         self.edge.answer(request).await
     }
 

@@ -1,9 +1,10 @@
-//! Browsers that the operator signs in. `svc open` gets a code, the page gives it back once, and gets the secret of a cookie.
+//! Browsers that the operator signs in. `svc open` gets a code or a ticket, the page gives it back once, and gets the secret
+//! of a cookie. A person sees a code; a ticket stands in the arguments of the program that opens the browser.
 //!
 //! The cookie is the operator's, but it is no token: it is good in a browser's requests to its own origin only (the edge sees
 //! to that), it ends with the operator's token under which it was made, and nobody makes another credential with it.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{fmt, sync::atomic::Ordering::SeqCst};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -31,6 +32,24 @@ pub struct LoginCode {
     pub expires_at: Timestamp,
 }
 
+/// A ticket that signs a browser of the daemon's user in, once. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct LoginTicket {
+    /// The ticket.
+    pub ticket: String,
+    /// Until when it may be used.
+    pub expires_at: Timestamp,
+}
+
+/// What signs a browser in.
+#[derive(Clone, Copy)]
+pub enum SignInKey<'a> {
+    /// A code, which a person passed on.
+    Code(&'a str),
+    /// A ticket. The adapter takes it from this user's programs alone.
+    Ticket(&'a str),
+}
+
 /// A browser that was signed in.
 #[derive(Debug, Clone)]
 pub struct BrowserSignIn {
@@ -45,11 +64,22 @@ pub struct BrowserSignIn {
 impl Access {
     /// Makes a code that signs a browser in. Only the operator may.
     pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode, Error> {
-        only_operator(caller)?;
         let code = new_secret();
-        let (hash, credential) = (code_hash(&code), self.tokens.operator_fingerprint());
-        let expires_at = self
-            .core
+        let expires_at = self.store_key(caller, SignInKey::Code(&code)).await?;
+        Ok(LoginCode { code, expires_at })
+    }
+
+    /// Makes a ticket that signs a browser of the daemon's user in. Only the operator may.
+    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket, Error> {
+        let ticket = new_secret();
+        let expires_at = self.store_key(caller, SignInKey::Ticket(&ticket)).await?;
+        Ok(LoginTicket { ticket, expires_at })
+    }
+
+    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
+        only_operator(caller)?;
+        let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
+        self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -60,20 +90,19 @@ impl Access {
                     Ok::<_, Error>(expires_at)
                 })
             })
-            .await?;
-        Ok(LoginCode { code, expires_at })
+            .await
     }
 
     /// Signs a browser in.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] for a code that is wrong, old, or used.
-    pub async fn sign_in(&self, code: &str) -> Result<BrowserSignIn, Error> {
-        let hash = code_hash(code);
+    /// [`Error::Forbidden`] for a key that is wrong, old, or used.
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn, Error> {
+        let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Before anything is written: who asks has shown nothing yet.
         let known = self.core.store.login_code(&hash).await?;
-        check_code(known.as_ref(), &operator, self.core.now())?;
+        check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
         let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
         let row = self
@@ -82,7 +111,7 @@ impl Access {
             .write(move |tx| {
                 Box::pin(async move {
                     let known = tx.login_code(&hash).await?;
-                    check_code(known.as_ref(), &operator, tx.now())?;
+                    check_key(word, known.as_ref(), &operator, tx.now())?;
                     tx.use_login_code(&hash).await?;
                     tx.forget_browsers(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
                     let row = TokenRow {
@@ -162,23 +191,47 @@ impl Access {
     }
 }
 
-/// Whether a code signs in, under this credential of the operator.
-fn check_code(code: Option<&LoginCodeRow>, operator: &str, now: Timestamp) -> Result<(), Error> {
-    let fault = match code {
-        None => "this code is not known",
-        Some(code) if code.used_at.is_some() => "this code was used already",
-        Some(code) if code.expires_at <= now => "this code is too old, as it is good for a minute",
-        Some(code) if code.operator_credential != operator => {
-            "the operator token was changed since this code was made"
+/// Shows which it is, and not the secret.
+impl fmt::Debug for SignInKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(self.word()).finish_non_exhaustive()
+    }
+}
+
+impl SignInKey<'_> {
+    /// Codes, tickets, cookies and tokens are hashed apart: none passes for another.
+    fn hash(self) -> TokenHash {
+        match self {
+            Self::Code(code) => token_hash(&format!("login code\n{code}")),
+            Self::Ticket(ticket) => token_hash(&format!("login ticket\n{ticket}")),
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Code(_) => "code",
+            Self::Ticket(_) => "ticket",
+        }
+    }
+}
+
+/// Whether a key signs in, under this credential of the operator. `word` says what it is.
+fn check_key(
+    word: &str,
+    key: Option<&LoginCodeRow>,
+    operator: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let fault = match key {
+        None => "is not known",
+        Some(key) if key.used_at.is_some() => "was used already",
+        Some(key) if key.expires_at <= now => "is too old, as it is good for a minute",
+        Some(key) if key.operator_credential != operator => {
+            "was made under an operator token that was changed since"
         }
         Some(_) => return Ok(()),
     };
-    Err(Error::Forbidden(format!("{fault}: `svc open` makes a new one")))
-}
-
-/// Codes, cookies and tokens are hashed apart: none passes for another.
-fn code_hash(code: &str) -> TokenHash {
-    token_hash(&format!("login code\n{code}"))
+    Err(Error::Forbidden(format!("this {word} {fault}: `svc open` makes a new one")))
 }
 
 fn cookie_hash(secret: &str) -> TokenHash {
@@ -196,14 +249,15 @@ mod tests {
     async fn a_code_lives_a_minute_and_a_cookie_half_a_day() {
         let test = TestStore::open().await;
         let access = services(&test).access.clone();
-        let why = async |code: &str| access.sign_in(code).await.unwrap_err().to_string();
+        let why =
+            async |code: &str| access.sign_in(SignInKey::Code(code)).await.unwrap_err().to_string();
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         test.clock.advance(limits::LOGIN_CODE_TTL);
         assert!(why(&code).await.contains("too old"));
 
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         test.clock.advance(limits::LOGIN_CODE_TTL.saturating_sub(Duration::from_millis(1)));
-        let browser = access.sign_in(&code).await.unwrap();
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
         let is_good = async || {
             let known = access.authenticate_browser(&browser.secret).await.unwrap();
             known.is_some_and(|(caller, ..)| caller.is_operator())
@@ -227,12 +281,12 @@ mod tests {
         let access = services(&test).access.clone();
         let waiting = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
-        let browser = access.sign_in(&code).await.unwrap();
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
         // A daemon that is started after `svc token rotate` has another token, over the same rows.
         std::fs::remove_file(test.folder().join("token")).unwrap();
         let later = services(&test).access.clone();
         assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
-        let refused = later.sign_in(&waiting).await.unwrap_err().to_string();
+        let refused = later.sign_in(SignInKey::Code(&waiting)).await.unwrap_err().to_string();
         assert!(refused.contains("was changed"), "{refused}");
         assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
 
@@ -249,12 +303,23 @@ mod tests {
         let access = services(&test).access.clone();
         let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
-        let browser = access.sign_in(&code).await.unwrap();
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
         assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
         for secret in [&spare, &code, &browser.secret, &format!("browser\n{}", browser.secret)] {
             assert!(access.authenticate(secret).await.unwrap().is_none(), "as a token");
         }
         assert!(access.authenticate_browser(&spare).await.unwrap().is_none(), "a code as a cookie");
-        assert!(access.sign_in(&browser.secret).await.is_err(), "a cookie as a code");
+        let ticket = access.make_login_ticket(&Caller::Operator).await.unwrap().ticket;
+        for key in [
+            SignInKey::Code(&browser.secret),
+            SignInKey::Ticket(&browser.secret),
+            SignInKey::Ticket(&spare),
+            SignInKey::Code(&ticket),
+        ] {
+            assert!(access.sign_in(key).await.is_err(), "as another {}", key.word());
+        }
+        assert!(access.authenticate(&ticket).await.unwrap().is_none(), "a ticket as a token");
+        access.sign_in(SignInKey::Ticket(&ticket)).await.unwrap();
+        assert!(access.sign_in(SignInKey::Ticket(&ticket)).await.is_err(), "a ticket works once");
     }
 }

@@ -32,9 +32,8 @@ impl FoundClient {
             return forbidden("the system does not say which process this is".to_owned());
         };
         if !process_list::is_available() {
-            // Nobody can say who started it.
-            let process = ClientProcess { pid: peer, started: String::new() };
-            return Ok(Self { process, name: "process".to_owned(), between: Vec::new(), peer });
+            let why = "this system has no list of processes (/proc) that says which client this is";
+            return forbidden(why.to_owned());
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
         let Some(mut descendant_started) = started.filter(|_| now == started) else {

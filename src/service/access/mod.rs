@@ -9,7 +9,7 @@ mod recheck;
 mod room;
 mod tokens;
 
-pub use browser::{BrowserSignIn, LoginCode};
+pub use browser::{BrowserSignIn, LoginCode, LoginTicket, SignInKey};
 pub use credentials::{Credential, TokenFileError, Tokens};
 pub use process_tokens::{NewProcessToken, ProcessToken};
 pub use recheck::RecordedCaller;

@@ -98,7 +98,7 @@ impl Agents {
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
         let mut page = Page::read(cursor, limit, read, key).await?.map(RequestView::from);
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
-            let peer = self.core.store.peer_of_session(&request.session_key).await?;
+            let peer = self.core.store.peer_of_key(&request.session_key).await?;
             request.peer_id = peer.map(|row| row.peer.peer_id);
         }
         Ok(page)

@@ -558,5 +558,6 @@ fn agent_name(named: Option<&str>) -> Result<String, Error> {
         let rule = "must have from 1 to 64 letters, digits, `-`, `_` and `.`";
         return Err(Error::invalid("name", rule));
     }
+    check::name("name", &name)?;
     Ok(name)
 }

@@ -179,7 +179,7 @@ impl Conversations {
         let label = row.peer().map(|peer| peer.peer.display_name.clone());
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
-                let own = self.core.store.peer_of_session(parent).await?;
+                let own = self.core.store.peer_of_key(parent).await?;
                 own.and_then(|row| row.session_key())
             }
             _ => None,

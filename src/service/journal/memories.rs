@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, RowReader, fit,
+        Caller, RowReader, fit,
         fit::{Fit, WeighedPrompt},
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
@@ -88,7 +88,7 @@ impl Journal {
                         confirmed_again: 0,
                         created_at: tx.now(),
                     };
-                    budget.check(tx, &caller, BudgetKind::Memories, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     let known =
                         tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
                     if let Some(memory) = known {

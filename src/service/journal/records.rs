@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, GhapId, IdReference, RowReader,
+        Caller, GhapId, IdReference, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
@@ -64,7 +64,7 @@ impl Journal {
                 Box::pin(async move {
                     let id = &acting.session_id;
                     tx.touch_session(id, &caller.principal().to_string()).await?;
-                    budget.check(tx, &caller, BudgetKind::Records, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     if let Some(active) = tx.active_ghap(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Mcp;
 use crate::{
     domain::{
-        BudgetKind, CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader,
-        StreamVisibility, Timestamp, limits, mcp::Revision,
+        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility,
+        Timestamp, limits, mcp::Revision,
     },
     service::{Error, Page},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
@@ -76,7 +76,7 @@ impl Mcp {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    budget.check(tx, &caller, BudgetKind::McpSessions, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     let row = McpSessionRow {
                         session_id: McpSessionId::new(&ids, tx.now()),
                         principal,
@@ -195,7 +195,7 @@ impl Mcp {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    budget.check(tx, &caller, BudgetKind::Subscriptions, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     Ok(tx.insert_mcp_subscription(&id, &uri, &stream).await?)
                 })
             })

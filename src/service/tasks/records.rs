@@ -7,9 +7,9 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId,
-        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
-        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId, ReplyKind,
+        RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+        TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{
         Candidate, Error, Page, ResourceKind, check, core::Core, process, team::may_act_for,
@@ -319,11 +319,9 @@ pub(in crate::service) async fn make(
     {
         return Ok(Created { task: row.task, is_new: false });
     }
-    let bytes = bytes_of(&input);
     let from = asker(tx, caller, input.from).await?;
     let owned = ownership(tx, caller, input.agent.as_deref(), from.as_deref()).await?;
-    core.budget.check(tx, caller, BudgetKind::Tasks, 1).await?;
-    core.budget.check(tx, caller, BudgetKind::TaskBytes, bytes).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
     let now = tx.now();
     let task = Task {
         task_id: TaskId::new(&core.ids, now),
@@ -346,14 +344,6 @@ pub(in crate::service) async fn make(
     tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
     tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
     Ok(Created { task, is_new: true })
-}
-
-/// What a task takes beside its output.
-fn bytes_of(input: &NewTask) -> u64 {
-    let metadata = input.metadata.as_ref().and_then(|map| serde_json::to_string(map).ok());
-    let texts = [input.prompt.as_deref(), metadata.as_deref()];
-    let bytes: usize = texts.into_iter().flatten().map(str::len).sum();
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Frames and changes of state, in their order.
@@ -467,7 +457,8 @@ async fn asker(
     let Some(session) = caller.session() else {
         return Ok(named);
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = tx.peer_of_key(session).await?;
+    let own = own.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.principal().to_string());
     if let Some(id) = named.as_deref().and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?

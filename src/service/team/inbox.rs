@@ -23,7 +23,7 @@ use crate::{
         quote::{self, ModelText},
         stamp::{self, MessageSender, MessageStamp},
     },
-    service::{Error, Page, ResourceKind, check},
+    service::{Error, Page, ResourceKind, check, core::Core},
     store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx},
 };
 
@@ -94,6 +94,23 @@ fn is_open(entry: &MessageListRow) -> bool {
         DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
     );
     *kind == MessageType::Query && !entry.is_answered && !is_lost
+}
+
+/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first with the body of the request.
+async fn check_copies(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    (circle, from): (Option<&str>, &str),
+    input: &NewMessage,
+) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    let copies = tx.count_receivers(circle, from, input.idempotency_key.as_deref()).await?;
+    core.budget.check_rows(tx, caller, copies).await?;
+    let bytes = u64::try_from(input.text.len()).unwrap_or(u64::MAX);
+    core.budget.take_stored(caller, copies.saturating_sub(1).saturating_mul(bytes), tx.now())
 }
 
 impl BroadcastReach {
@@ -192,6 +209,7 @@ impl Team {
         let (circle, input) = (Arc::new(circle), Arc::new(input));
         let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
         let mut reach = BroadcastReach::default();
+        let mut is_first = true;
         loop {
             let (core, caller) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
@@ -201,6 +219,10 @@ impl Team {
                 .write(move |tx| {
                     Box::pin(async move {
                         let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                        if is_first {
+                            let circle = circle.as_deref();
+                            check_copies(tx, &core, &caller, (circle, &from), &input).await?;
+                        }
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|(peer, _)| peer.as_str() != from);
@@ -222,12 +244,20 @@ impl Team {
                 .await?;
             reach.add(&took);
             reach.refused_by.extend(full);
-            text_id = text;
+            (text_id, is_first) = (text, false);
             if last.is_none() {
-                return Ok(reach);
+                break;
             }
             after = last;
         }
+        if reach.delivered_to == 0 && !reach.refused_by.is_empty() {
+            let bound = self.core.tuning.inbox_max;
+            return Err(Error::LimitReached(format!(
+                "every inbox that it was for holds {bound} messages already; their owners free them with peer_ack or `svc \
+                 message ack`"
+            )));
+        }
+        Ok(reach)
     }
 
     /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
@@ -501,7 +531,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
             .then(|| named.to_owned())
             .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+    let own = tx.peer_of_key(session).await?.map(|row| row.peer.peer_id);
     if let Some(id) = named.and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?
         && may_act_for(caller, &row).is_ok()

@@ -20,6 +20,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::connection_owner::OtherEnd;
+
 const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>This is the answer to no login that svc waits for. The login that it waits for goes on.";
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login goes on in svc. This page can be closed.";
 /// Tells whether the query of a redirect belongs to the login that is waited for.
@@ -119,6 +121,11 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
 ) {
     let closed = redirects.clone();
+    // The state of a login stands in the address that the browser was opened with, which other users can read.
+    let is_ours = match (stream.peer_addr(), stream.local_addr()) {
+        (Ok(from), Ok(to)) => OtherEnd::of_connection(from, to, &[]).is_this_user(),
+        _ => false,
+    };
     let service = service_fn(move |request: Request<Incoming>| {
         let (redirects, is_own) = (redirects.clone(), Arc::clone(&is_own));
         async move {
@@ -131,7 +138,7 @@ async fn serve(
             headers.insert("connection", http::HeaderValue::from_static("close"));
             if request.uri().path() == "/callback" {
                 let query = request.uri().query().unwrap_or_default().to_owned();
-                if is_own(&query) {
+                if is_ours && is_own(&query) {
                     // Waits for its turn: a flood of others' does not make it lost.
                     redirects.send(query).await.ok();
                 } else {

@@ -392,25 +392,22 @@ impl WriteTx {
         Ok(known)
     }
 
-    /// Those of these receivers in whose inbox at least `bound` messages wait, or more than `bytes` of text.
+    /// Those of these receivers in whose inbox at least `bound` messages wait.
     pub async fn full_inboxes(
         &mut self,
         receivers: &[PeerId],
         bound: u32,
-        bytes: u64,
     ) -> Result<Vec<PeerId>, StoreError> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let full = sqlx::query_scalar!(
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
                 where to_peer = j.value and waits = 1
                 order by id limit 1 offset ?2
-            ) or exists (select 1 from message_use where holder = 'to:' || j.value and bytes > ?3)"#,
+            )"#,
             receivers,
-            last,
-            bytes
+            last
         )
         .fetch_all(self.checked()?)
         .await?;

@@ -126,6 +126,24 @@ impl WriteTx {
         raw.map(TokenRow::try_from).transpose()
     }
 
+    /// Takes back the minted tokens of a session: those that were good until now. That of a process ends with the process.
+    pub async fn revoke_minted_tokens_of(
+        &mut self,
+        session: &str,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
+                and operator_credential is null and client_pid is null
+            returning token_id as "token_id!""#,
+            self.now,
+            TokenEnd::Ended,
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
     /// Takes back all tokens of a session: those that were good until now.
     pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = sqlx::query_scalar!(
@@ -252,7 +270,7 @@ impl WriteTx {
     /// Whether there was ever a token of this subject.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
         let is_subject = sqlx::query_scalar!(
-            r#"select exists (select 1 from token where session = ?) as "is_subject!: bool""#,
+            r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
             session
         )
         .fetch_one(self.checked()?)

@@ -11,12 +11,12 @@ use syn::visit::Visit;
 
 /// The floors from the lowest up. A room may name what stands on the floors below its own, and nothing beside it.
 const FLOORS: [&[&str]; 13] = [
-    &["bounded_file", "project_folder", "local_socket"],
+    &["bounded_file", "project_folder", "local_socket", "connection_owner"],
     &["private_file"],
     &["log_file"],
     &["telemetry"],
     &["domain"],
-    &["config", "hook_spool", "process_list", "store"],
+    &["config", "hook_spool", "process_list", "session_secret", "store"],
     &["hosts"],
     &["client", "service"],
     &["runner", "tools"],

@@ -1,5 +1,6 @@
-// Gives the code of `svc open` back for a cookie. The code is good once; it leaves the address bar before anything else.
+// Gives the code or the ticket of `svc open` back for a cookie. It is good once; it leaves the address bar before anything else.
 const code = location.hash.slice(1);
+const ticket = new URLSearchParams(location.search).get('ticket');
 history.replaceState(null, '', '/login');
 
 const status = document.getElementById('status');
@@ -14,7 +15,7 @@ async function signIn() {
   const reply = await fetch('/login', {
     method: 'POST',
     headers: { 'Content-Type': 'application/json', 'Svc-Page': '1' },
-    body: JSON.stringify({ code }),
+    body: JSON.stringify(ticket ? { ticket } : { code }),
   });
   if (reply.ok) {
     location.replace('/');
@@ -24,7 +25,7 @@ async function signIn() {
   fail(problem.detail ?? `The daemon answers ${reply.status}.`);
 }
 
-if (code) {
+if (code || ticket) {
   signIn().catch(() => fail('The daemon does not answer.'));
 } else {
   fail('This browser is not signed in.');
