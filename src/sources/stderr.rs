@@ -78,7 +78,7 @@ impl StderrQuota {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = window.began.is_none_or(|began| now >= began + WINDOW);
         let is_quiet = window.dropped_at.is_some_and(|dropped| now >= dropped + QUIET);
-        if window.dropped.lines == 0 || !(is_over || is_quiet && !window.is_told) {
+        if window.dropped.lines == 0 || !(is_over || (is_quiet && !window.is_told)) {
             return None;
         }
         window.is_told = true;

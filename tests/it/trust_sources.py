@@ -4,6 +4,7 @@ says without end that its lists have changed.
 import json
 import sys
 import threading
+import time
 
 DEFINITIONS, WORDS = sys.argv[1], sys.argv[2:]
 LOCK = threading.Lock()
@@ -27,6 +28,8 @@ def change():
     while True:
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         COUNTS["sent"] += 1
+        # Answers come through, too.
+        time.sleep(0.0002)
 
 
 def result_of(method, params):

@@ -79,11 +79,9 @@ pub(super) enum McpCommand {
         name: String,
     },
     /// Approve a project's .mcp.json as it is now, or the changed definitions of a server
-    #[command(
-        after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\nIt starts programs: look at it first. After a change it has to be approved again.\n\
-        The tools, resources and prompts of a project's server are those of its first connection after that. What it adds or changes \
-        later waits until you approve the server by its name."
-    )]
+    #[command(after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\n\
+        It starts programs: look at it first. After a change it has to be approved again.\n\
+        What a server of it says otherwise later waits until you approve it by its name.")]
     Approve {
         /// The file, or the name of a server [default: .mcp.json of this project]
         what: Option<PathBuf>,

@@ -380,6 +380,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_names_every_tag() {
+        let page = include_str!("../../../docs/reference/limits.md");
+        for tag in TAGS.into_iter().chain([TAG_PREFIX]) {
+            assert!(page.contains(&format!("`{tag}`")), "{tag}");
+        }
+    }
+
+    #[test]
     fn what_looks_like_an_opening_opens_a_tag() {
         for c in (0..0x2_0000).filter_map(char::from_u32) {
             assert!(!looks_like(c, "<") || opens_tag(c), "{c:?}");

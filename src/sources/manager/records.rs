@@ -40,6 +40,11 @@ impl SourceManager {
             let kept = rows_of(&spec.fingerprint, &lists);
             let (is_new, pin) = {
                 let mut state = self.state();
+                // An instance that is ending, of an entry or an approval of before, would undo what holds now.
+                let learner = state.instances.get(&(spec.key.clone(), String::new()));
+                if learner.is_none_or(|learner| *learner.spec != *spec) {
+                    continue;
+                }
                 let known = state.lists.get(&spec.key);
                 let is_new = known.is_none_or(|known| {
                     known.fingerprint != spec.fingerprint || *known.lists != lists
