@@ -286,6 +286,7 @@ mod tests {
             team::NewSession,
             testing::services,
         },
+        session_secret::SessionSecrets,
         store::testing::TestStore,
     };
 
@@ -365,6 +366,55 @@ mod tests {
         assert!(shown.contains(peer.as_str()), "{shown}");
         let shown = next_frames(&mut former_feed).await;
         assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
+    }
+
+    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes and the id is free.
+    #[tokio::test]
+    async fn the_secret_of_a_session_goes_when_its_id_is_free() {
+        let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
+        let services = services(&test).with_home(home.path());
+        let secrets = SessionSecrets::in_home(home.path());
+        let (former, heir) = (session("a"), session("b"));
+        let new = NewSession {
+            session_id: Some("a".to_owned()),
+            cwd: None,
+            source: SessionSource::Startup,
+            client: None,
+        };
+        services.team.start_session(&former, None, new).await.unwrap();
+        let secret = secrets.obtain("a");
+        let hash = secret.hash();
+        secrets.keep("a", &secret).unwrap();
+        let claimed = async |contact: SessionContact| {
+            let caller = heir.clone();
+            let claimed: Result<(), Error> = test
+                .store
+                .write(move |tx| Box::pin(async move { claim(tx, &caller, "a", contact).await }))
+                .await;
+            claimed
+        };
+        let put: Result<(), StoreError> = test
+            .store
+            .write(move |tx| Box::pin(async move { tx.put_session_secret("a", &hash).await }))
+            .await;
+        put.unwrap();
+        let acting = services.team.acting_session(&former, None, None, None).await.unwrap();
+        services.team.end_session(acting, None).await.unwrap();
+
+        test.clock.advance(limits::SESSION_KEY_KEPT.saturating_sub(Duration::from_secs(1)));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert!(secrets.read("a").is_some());
+        for contact in
+            [SessionContact::Call, SessionContact::Hook(None), SessionContact::Hook(Some([0; 32]))]
+        {
+            let refused = claimed(contact).await;
+            assert!(matches!(refused, Err(Error::NotYours { .. })), "{contact:?}: {refused:?}");
+        }
+        test.clock.advance(Duration::from_secs(2));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert_eq!(secrets.read("a"), None);
+        assert!(matches!(claimed(SessionContact::Call).await, Err(Error::NotYours { .. })));
+        claimed(SessionContact::Hook(None)).await.unwrap();
     }
 
     async fn next_frames(feed: &mut Subscription) -> String {
