@@ -35,6 +35,7 @@ mod session_standing;
 pub mod source;
 pub mod sse;
 pub mod stamp;
+mod start_allowance;
 mod task;
 pub mod text;
 mod time;
@@ -67,6 +68,7 @@ pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{KnownOwner, SessionStanding};
+pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

@@ -66,6 +66,8 @@ mod tools;
 mod top;
 mod tour;
 mod trust;
+#[cfg(target_os = "linux")]
+mod trust_agents;
 mod upgrade;
 mod views;
 mod wake;
