@@ -113,7 +113,7 @@ impl ServingDaemon {
             env: env.clone(),
             folder: config.paths.agents.clone(),
             program: program.clone(),
-            mcp_url: addresses.first().map(|it| format!("{}/mcp", daemon_file::local_url(*it))),
+            home: config.paths.home.clone(),
         });
         daemon_started(&services, &identity).await?;
         let tools = tools::catalogue();

@@ -35,6 +35,7 @@ mod session_standing;
 pub mod source;
 pub mod sse;
 pub mod stamp;
+mod start_allowance;
 mod task;
 pub mod text;
 mod time;
@@ -67,6 +68,7 @@ pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{
     KnownOwner, SessionStanding, is_daemons_session_id, is_own_session, own_session_ids,
 };
+pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

@@ -192,7 +192,7 @@ async fn answer(
 ) -> Result<Json<RequestView>, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text };
-    Ok(Json(app.services.agents.answer_agent(&caller, &id, &request_id, answer).await?))
+    Ok(Json(app.services.agents.answer_request(&caller, Some(&id), &request_id, answer).await?))
 }
 
 async fn interrupt(
@@ -305,5 +305,5 @@ async fn approve(
     Path(id): Path<String>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Json<RequestView>, Problem> {
-    Ok(Json(app.services.agents.answer_request(&caller, &id, answer).await?))
+    Ok(Json(app.services.agents.answer_request(&caller, None, &id, answer).await?))
 }

@@ -538,7 +538,7 @@ fn sessions_whose_tokens_were_made_in_one_folder_talk() {
     std::fs::create_dir_all(folder.join(".git")).expect("a repository");
     let made = |session: &str, cwd: &std::path::Path| {
         let folder = cwd.display().to_string();
-        let args = ["mcp-config", "--session", session, "--cwd", &folder];
+        let args = ["mcp-config", "--session", session, "--cwd", &folder, "--http"];
         let shown = svc(&d.home, &args).json();
         let header = text(&shown["mcpServers"]["svc"]["headers"], "Authorization");
         let caller = d.with_token(header.trim_start_matches("Bearer "));

@@ -74,6 +74,8 @@ mod trust_names;
 mod trust_sources;
 #[cfg(target_os = "linux")]
 mod trust_user;
+#[cfg(target_os = "linux")]
+mod trust_agents;
 mod upgrade;
 mod views;
 mod wake;

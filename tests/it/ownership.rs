@@ -35,7 +35,10 @@ fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Ca
 impl World {
     fn new() -> Self {
         let home = Home::new();
-        home.write("config.toml", "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\n");
+        home.write(
+            "config.toml",
+            "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\nallow_cwd = ['/']\n",
+        );
         let d = Daemon::with(|plan| plan.home(&home));
         let callers = [
             d.with_token(d.token.as_deref().expect("a token")),

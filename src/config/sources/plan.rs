@@ -110,7 +110,7 @@ impl FlagSources {
     pub fn read(value: &str) -> Result<Self, String> {
         let mut line = String::new();
         if value == "-" {
-            let mut stdin = io::stdin().lock().take(MAX_SOURCE_FILE);
+            let mut stdin = io::stdin().lock().take(SOURCE_FILE_BYTES);
             let read = stdin.read_line(&mut line);
             read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
         }
@@ -137,9 +137,9 @@ fn read_named(path: &Path) -> io::Result<Option<String>> {
     let is_handed_over =
         ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
     if !is_handed_over {
-        return bounded_file::read_text(path, MAX_SOURCE_FILE);
+        return bounded_file::read_text(path, SOURCE_FILE_BYTES);
     }
-    let bytes = bounded_file::read_open(File::open(path)?, MAX_SOURCE_FILE)?;
+    let bytes = bounded_file::read_open(File::open(path)?, SOURCE_FILE_BYTES)?;
     bounded_file::text_of(bytes).map(Some)
 }
 

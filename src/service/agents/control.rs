@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{
     Agents,
     records::{stream_of, unknown},
-    room::may_run,
+    room::may_steer,
 };
 use crate::{
     domain::{
@@ -305,10 +305,10 @@ impl Agents {
         }
     }
 
-    /// The live agent that is named, for a caller with the scope. Who may see it and has the scope may steer it.
+    /// The live agent that is named, for a caller who may steer it.
     async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         let row = self.find(caller, named).await?;
-        may_run(caller)?;
+        may_steer(caller, &row)?;
         check_live(&row)?;
         Ok(row)
     }

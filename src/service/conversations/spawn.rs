@@ -83,7 +83,7 @@ impl Conversations {
             prompt: input.task,
             model: input.model,
             cwd: input.cwd,
-            default_cwd: requester.cwd.clone(),
+            own_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
             asker,
