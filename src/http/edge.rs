@@ -40,7 +40,6 @@ use super::{
 use crate::{
     domain::{BudgetKind, Caller, Timestamp, limits},
     service::{Credential, Services},
-    store::WriteLane,
     web::{self, AdapterRoutes, DirectPost, MCP, RouteName},
 };
 
@@ -157,11 +156,9 @@ impl Edge {
             Some(caller) => Some(admit(&app.services, caller, &parts, &body.size_hint())?),
             None => None,
         };
-        let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
-        let lane = lane.unwrap_or_default();
         let (response, route) =
             if let (Some(route), Some(caller)) = (serving.direct_route(&parts), &caller) {
-                let work = lane.scope(serving.answer_direct(route, caller, parts, body));
+                let work = serving.answer_direct(route, caller, parts, body);
                 let answer = AssertUnwindSafe(work).catch_unwind().await;
                 (answer.unwrap_or_else(routes::panicked), route.name())
             } else {
@@ -172,7 +169,7 @@ impl Edge {
                 if let Some(browser) = browser {
                     request.extensions_mut().insert(browser);
                 }
-                let response = match lane.scope(serving.router.clone().oneshot(request)).await {
+                let response = match serving.router.clone().oneshot(request).await {
                     Ok(response) => response,
                     Err(never) => match never {},
                 };

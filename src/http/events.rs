@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
         .query::<Read>()
         .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
     let read = read.answer::<EventList>(200, "A page of events");
-    api.get(PATH, read, show)
+    api.list(PATH, read, show)
 }
 
 /// Whether this is the path of the log, with or without a query.

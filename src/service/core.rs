@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::budget::Budget;
+use super::{budget::Budget, read_turns::ReadTurns};
 use crate::{
     domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
     store::Store,
@@ -24,6 +24,7 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
+    pub(in crate::service) read_turns: ReadTurns,
     /// Something changed for the queue of dispatches.
     pub(in crate::service) work: tokio::sync::Notify,
     /// Whom sessions see and send to, as configured.
@@ -48,7 +49,16 @@ impl Core {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
         let sessions = OnceLock::new();
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning: *tuning, budget, work, sessions }))
+        Self(Arc::new(SharedMeans {
+            store,
+            clock,
+            ids,
+            tuning: *tuning,
+            budget,
+            read_turns: ReadTurns::default(),
+            work,
+            sessions,
+        }))
     }
 
     /// Sets whom sessions see and send to. Only the first call counts.

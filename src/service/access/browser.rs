@@ -51,6 +51,7 @@ impl Access {
         let expires_at = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);

@@ -37,6 +37,7 @@ impl Team {
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| Box::pin(async move { Ok(standing(tx, &caller, &id).await?) }))
             .await
     }

@@ -14,7 +14,7 @@ use crate::{
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits,
     },
-    service::{Candidate, Error, Page, ResourceKind, check, project::project_to_start},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_to_start},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -153,6 +153,7 @@ impl Team {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     claim(tx, &caller, &start.session_id).await?;
@@ -257,7 +258,7 @@ impl Team {
         caller: &Caller,
         filter: &SessionFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Session>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -266,7 +267,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(cursor, limit, read, key).await
+        Page::read(cursor, limit.into(), read, key).await
     }
 
     /// Counts a tool call.
@@ -290,7 +291,7 @@ impl Team {
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        Ok(self.core.store.count_tool(call).await?)
+        Ok(self.core.store.on_behalf_of(caller).count_tool(call).await?)
     }
 
     /// Tool calls since the last reset.
@@ -308,6 +309,7 @@ impl Team {
         let subject = caller.principal().to_string();
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&acting.session_id, &subject).await?;
