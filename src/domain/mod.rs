@@ -19,6 +19,7 @@ mod id;
 mod id_reference;
 mod instance;
 pub mod journal;
+mod json_size;
 mod json_weight;
 pub mod learning;
 pub mod limits;
@@ -55,6 +56,7 @@ pub use id::{
 };
 pub use id_reference::{IdReference, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
+pub use json_size::json_bytes;
 pub use json_weight::json_weight;
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,

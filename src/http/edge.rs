@@ -48,7 +48,7 @@ use super::{
     listener::{Connection, Transport},
     routes,
 };
-use crate::{domain::limits, store::WriteLane, web::RouteName};
+use crate::{domain::limits, web::RouteName};
 
 /// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -208,7 +208,6 @@ impl SharedEdge {
         drop(check);
         let size = body.size_hint();
         let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
-        let lane = identified.caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
         if let Some(caller) = identified.caller {
             parts.extensions.insert(caller);
         }
@@ -218,8 +217,7 @@ impl SharedEdge {
         if let Some(end) = identified.signs_in {
             parts.extensions.insert(end);
         }
-        let answer = router.clone().oneshot(Request::from_parts(parts, body));
-        let Ok(response) = lane.unwrap_or_default().scope(answer).await;
+        let Ok(response) = router.clone().oneshot(Request::from_parts(parts, body)).await;
         Ok(admission.answer(response).await)
     }
 

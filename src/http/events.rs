@@ -33,7 +33,7 @@ pub(super) fn routes(api: Api) -> Api {
         .query::<Read>()
         .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
     let read = read.answer::<EventList>(200, "A page of events");
-    api.get("/v1/events", read, show)
+    api.list("/v1/events", read, show)
 }
 
 #[derive(Deserialize, JsonSchema)]

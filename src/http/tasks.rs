@@ -45,7 +45,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
     let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
     api.post("/v1/tasks", on_create, create)
-        .get("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
+        .list("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
         .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
         .post("/v1/tasks/{id}/events", on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)

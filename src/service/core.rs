@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::budget::Budget;
+use super::{budget::Budget, read_turns::ReadTurns};
 use crate::{
     domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
     session_secret::SessionSecrets,
@@ -25,6 +25,7 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
+    pub(in crate::service) read_turns: ReadTurns,
     /// Something changed for the queue of dispatches.
     pub(in crate::service) work: tokio::sync::Notify,
     /// Whom sessions see and send to, as configured.
@@ -56,6 +57,7 @@ impl Core {
             ids,
             tuning: *tuning,
             budget,
+            read_turns: ReadTurns::default(),
             work,
             sessions: OnceLock::new(),
             session_secrets: OnceLock::new(),

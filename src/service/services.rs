@@ -160,6 +160,16 @@ impl Services {
         self.core.budget.take_stored(caller, bytes, self.now())
     }
 
+    /// Runs a heavy read of a caller's (a page of a list, a search, with what is rendered of it) when it is its turn, on a thread
+    /// beside the runtime's. All heavy reads go this way, and none begins another.
+    pub async fn read_in_turn<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        self.core.read_turns.run(&caller.principal(), read).await
+    }
+
     /// What all principals hold together, by kind.
     pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
         let mut held = self.core.budget.levels();

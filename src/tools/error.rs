@@ -50,13 +50,28 @@ pub struct ToolError {
     /// How much it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub need: Option<u64>,
+    /// Why it is unavailable, in a word: `limit_reached`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// Whether the same call may do better later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
 }
 
 impl ToolError {
     /// An error of this kind.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, field: None, allowed: None, have: None, need: None }
+        Self {
+            kind,
+            message,
+            field: None,
+            allowed: None,
+            have: None,
+            need: None,
+            reason: None,
+            retryable: None,
+        }
     }
 
     /// An error about the argument `field`.
@@ -97,10 +112,13 @@ impl From<service::Error> for ToolError {
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
-            Error::LimitReached(_)
-            | Error::NotNow(_)
-            | Error::Unavailable(_)
-            | Error::StorageFull(_) => ErrorType::Unavailable,
+            Error::LimitReached(_) => {
+                let refusal = Self::new(ErrorType::Unavailable, error.to_string());
+                return Self { reason: Some("limit_reached"), retryable: Some(true), ..refusal };
+            }
+            Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
+                ErrorType::Unavailable
+            }
             Error::Internal(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a tool failed");
                 ErrorType::InternalError

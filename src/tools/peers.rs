@@ -12,7 +12,7 @@ use crate::{
         SentMessage, Timestamp, limits,
     },
     service::{
-        self, ResourceKind,
+        self, PageLimit, ResourceKind,
         team::{BroadcastReach, Stamped},
     },
     store::PeerFilter,
@@ -100,7 +100,7 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
     let page = call
         .services
         .team
-        .peers(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .peers(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
         .await?;
     let own = match own_peer(&call).await? {
         None if call.caller.is_operator() => Some(PeerId::OPERATOR.to_owned()),
@@ -285,11 +285,12 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
         return Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: None });
     }
     let id = named_or_own_peer(&call, input.peer_id).await?;
+    let limit = PageLimit::for_stamped(input.limit);
     let page = if peek {
         let cursor = input.cursor.as_deref();
-        call.services.team.peek_messages(&call.caller, &id, cursor, input.limit).await?
+        call.services.team.peek_messages(&call.caller, &id, cursor, limit).await?
     } else {
-        call.services.team.take_messages(&call.caller, &id, input.limit).await?
+        call.services.team.take_messages(&call.caller, &id, limit).await?
     };
     let messages = call.services.team.stamped(page.items).await?;
     Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: page.next_cursor })

@@ -11,7 +11,10 @@ use crate::{
         limits,
         quote::ModelText,
     },
-    service::team::{ActingSession, NewSession},
+    service::{
+        PageLimit,
+        team::{ActingSession, NewSession},
+    },
     store::SessionFilter,
 };
 
@@ -309,7 +312,7 @@ async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsRe
     let page = call
         .services
         .team
-        .sessions(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .sessions(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
         .await?;
     Ok(ListSessionsResult {
         count: page.items.len(),

@@ -66,6 +66,8 @@ mod tools;
 mod top;
 mod tour;
 mod trust;
+#[cfg(target_os = "linux")]
+mod trust_agents;
 mod trust_files;
 #[cfg(target_os = "linux")]
 mod trust_floods;
@@ -74,8 +76,6 @@ mod trust_names;
 mod trust_sources;
 #[cfg(target_os = "linux")]
 mod trust_user;
-#[cfg(target_os = "linux")]
-mod trust_agents;
 mod upgrade;
 mod views;
 mod wake;

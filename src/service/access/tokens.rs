@@ -17,7 +17,7 @@ use crate::{
         Caller, IdReference, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, is_agent_key,
         is_daemons_session_id, is_reserved_name, limits, new_secret, token_hash,
     },
-    service::{Candidate, Error, Page, ResourceKind, check, project::project_root},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
 
@@ -206,6 +206,7 @@ impl Access {
         let (hash, ids) = (token_hash(&token), self.core.ids.clone());
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = TokenRow {
@@ -240,13 +241,14 @@ impl Access {
         &self,
         caller: &Caller,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<TokenInfo>, Error> {
         only_operator(caller)?;
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens(before.as_deref(), limit).await
         };
-        let page = Page::read(cursor, limit, read, |row: &TokenRow| row.token_id.clone()).await?;
+        let page =
+            Page::read(cursor, limit.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
         Ok(page.map(TokenInfo::from))
     }
 
@@ -266,6 +268,7 @@ impl Access {
         let row = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
             .await?;
         self.forget(&[id]);

@@ -199,6 +199,7 @@ impl Agents {
         let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let prompt = new_task.prompt.clone();

@@ -20,8 +20,8 @@ use crate::{
         agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
         limits,
     },
-    service::{Candidate, Error, Page, ResourceKind, check},
-    store::{RequestAnswerRow, RequestRow},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check},
+    store::{PageSize, RequestAnswerRow, RequestRow},
 };
 
 /// Time after its deadline in which a host denies a request by itself.
@@ -91,7 +91,7 @@ impl Agents {
         caller: &Caller,
         open: bool,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<RequestView>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -99,7 +99,7 @@ impl Agents {
             self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
-        let mut page = Page::read(cursor, limit, read, key).await?.map(RequestView::from);
+        let mut page = Page::read(cursor, limit.into(), read, key).await?.map(RequestView::from);
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
             let peer = self.core.store.peer_of_key(&request.session_key).await?;
             request.peer_id = peer.map(|row| row.peer.peer_id);
@@ -196,7 +196,12 @@ impl Agents {
             _ => return Err(unknown()),
         };
         let reader = RowReader::of(caller);
-        let open = self.core.store.agent_requests(&reader, true, None, limits::PAGE_MAX).await?;
+        let open = self
+            .core
+            .store
+            .agent_requests(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
+            .await?
+            .rows;
         let mut open: Vec<RequestRow> = open
             .into_iter()
             .filter(|row| is_of_agent(row) && row.request_id.as_str().starts_with(&beginning))

@@ -125,6 +125,7 @@ impl Agents {
         let made = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     if let Some(key) = &key

@@ -204,7 +204,7 @@ impl Hooks {
             lease: self.core.tuning.lease,
             policy: self.policy,
         };
-        self.core.store.write(move |tx| Box::pin(job.run(tx))).await
+        self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
 
     async fn profile(
@@ -358,6 +358,7 @@ impl Hooks {
             let is_first: Result<bool, Error> = self
                 .core
                 .store
+                .on_behalf_of(caller)
                 .write(move |tx| {
                     Box::pin(async move {
                         Ok(tx.note_orphan_offer(&id, &session, hook_id.as_deref()).await?)

@@ -121,6 +121,7 @@ impl Hooks {
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     // It may have gone over to another while this one waited.

@@ -21,6 +21,7 @@ impl Hooks {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move { take_back(tx, (&caller, &budget), &session, &events).await })
             })

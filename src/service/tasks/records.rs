@@ -12,7 +12,8 @@ use crate::{
         TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{
-        Candidate, Error, Page, ResourceKind, check, core::Core, process, team::may_act_for,
+        Candidate, Error, Page, PageLimit, ResourceKind, check, core::Core, process,
+        team::may_act_for,
     },
     store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
@@ -55,6 +56,7 @@ impl Tasks {
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| Box::pin(async move { make(tx, &core, &caller, input).await }))
             .await
     }
@@ -93,7 +95,7 @@ impl Tasks {
         caller: &Caller,
         filter: &TaskFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Task>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -102,7 +104,7 @@ impl Tasks {
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.task))
+        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| row.task))
     }
 
     /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
@@ -134,12 +136,14 @@ impl Tasks {
             return self
                 .core
                 .store
+                .on_behalf_of(caller)
                 .append(stream_of(&id), events)
                 .await
                 .map_err(|error| of_task(error, &id));
         }
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
             .await
     }
@@ -150,6 +154,7 @@ impl Tasks {
         let cancelled = self
             .core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -197,6 +202,7 @@ impl Tasks {
         let caller = caller.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;

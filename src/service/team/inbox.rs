@@ -19,11 +19,11 @@ use crate::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
         PeerRole, PeerStatus,
         conversation::{RunState, SourceTool},
-        limits,
+        json_bytes, limits,
         quote::{self, ModelText},
         stamp::{self, MessageSender, MessageStamp},
     },
-    service::{Error, Page, ResourceKind, check, core::Core},
+    service::{Error, Page, PageLimit, ResourceKind, check, core::Core},
     store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx},
 };
 
@@ -139,6 +139,7 @@ impl Team {
         let (core, caller) = (self.core.clone(), caller.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let receiver = tx.peer(&to).await?;
@@ -216,6 +217,7 @@ impl Team {
             let (took, full, text, last) = self
                 .core
                 .store
+                .on_behalf_of(&caller)
                 .write(move |tx| {
                     Box::pin(async move {
                         let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
@@ -265,13 +267,14 @@ impl Team {
         &self,
         caller: &Caller,
         peer: &str,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
-        let limit = check::limit(limit)?;
+        let size = limit.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -280,7 +283,15 @@ impl Team {
                         return Ok(Page::last(Vec::new()));
                     }
                     let until = tx.now().plus(lease);
-                    let mut messages = tx.free_messages(&peer, until, limit).await?;
+                    let mut messages = tx.free_messages(&peer, until, size).await?;
+                    // The lengths of rows are those of texts; what they are as JSON is more.
+                    let mut bytes = 0_usize;
+                    let fitting = messages.iter().take_while(|message| {
+                        bytes = bytes.saturating_add(json_bytes(message));
+                        bytes <= size.bytes
+                    });
+                    let fitting = fitting.count().max(1);
+                    messages.truncate(fitting);
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
                     tx.lease_messages(&ids, until, None).await?;
                     advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
@@ -296,7 +307,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&peer).await?;
@@ -307,7 +318,9 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
         };
-        Ok(Page::read(cursor, limit, read, |row: &MessageRow| row.id).await?.map(|row| row.message))
+        Ok(Page::read(cursor, limit.into(), read, |row: &MessageRow| row.id)
+            .await?
+            .map(|row| row.message))
     }
 
     /// A page of the messages between all peers, the latest first. Only the operator sees them.
@@ -316,7 +329,7 @@ impl Team {
         caller: &Caller,
         mut filter: MessageFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<ListedMessage>, Error> {
         if !caller.is_operator() {
             let why = "only the operator reads everybody's messages: see an inbox of your own";
@@ -330,7 +343,8 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages(filter, before, characters, limit).await
         };
-        let page = Page::read(cursor, limit, read, |entry: &MessageListRow| entry.row.id).await?;
+        let page =
+            Page::read(cursor, limit.into(), read, |entry: &MessageListRow| entry.row.id).await?;
         Ok(page.map(|entry| ListedMessage {
             open: is_open(&entry),
             message: entry.row.message,
@@ -402,6 +416,7 @@ impl Team {
         let (caller, peer) = (caller.clone(), peer.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;

@@ -42,6 +42,7 @@ impl Team {
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 let by_call = SessionContact::Call;
                 Box::pin(async move { Ok(standing(tx, &caller, &id, by_call).await?) })

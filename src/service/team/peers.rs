@@ -15,7 +15,7 @@ use crate::{
         RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
         limits,
     },
-    service::{Error, Page, ResourceKind, check, process, project::project_root},
+    service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
     telemetry::chain,
 };
@@ -63,6 +63,7 @@ impl Team {
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let known = tx
@@ -97,6 +98,7 @@ impl Team {
         let caller = caller.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
@@ -120,6 +122,7 @@ impl Team {
         let removed: Result<Peer, Error> = self
             .core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
@@ -186,9 +189,9 @@ impl Team {
         caller: &Caller,
         filter: &PeerFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let reader = RowReader::of(caller);
+        let (reader, limit) = (RowReader::of(caller), limit.into());
         let read = || self.read_peers(&reader, filter, cursor, limit);
         self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
     }
@@ -198,7 +201,7 @@ impl Team {
         reader: &RowReader,
         filter: &PeerFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: PageLimit,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
             self.core.store.peers(reader, filter, after.as_ref(), limit).await

@@ -14,7 +14,7 @@ use crate::{
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits, own_session_ids,
     },
-    service::{Candidate, Error, Page, ResourceKind, check, project::project_to_start},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_to_start},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -155,6 +155,7 @@ impl Team {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     if is_named {
@@ -284,7 +285,7 @@ impl Team {
         caller: &Caller,
         filter: &SessionFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Session>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -293,7 +294,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(cursor, limit, read, key).await
+        Page::read(cursor, limit.into(), read, key).await
     }
 
     /// Counts a tool call.
@@ -317,7 +318,7 @@ impl Team {
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        Ok(self.core.store.count_tool(call).await?)
+        Ok(self.core.store.on_behalf_of(caller).count_tool(call).await?)
     }
 
     /// Tool calls since the last reset.
@@ -335,6 +336,7 @@ impl Team {
         let subject = caller.principal().to_string();
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&acting.session_id, &subject).await?;

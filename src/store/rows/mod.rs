@@ -23,7 +23,9 @@ pub use journal::{
 pub use learning::{
     ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
 };
-pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
+pub use log::{
+    AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, RowPage, StreamState, StreamView,
+};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     db::Store,
     errors::changed,
+    page::read_page,
     statement::{change, direct_row, read_one, select_checked, select_one, select_value},
     tx::WriteTx,
 };
@@ -13,7 +14,7 @@ use crate::{
         AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
         agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
     },
-    store::{AgentFilter, AgentRow, HostProcess, StoreError},
+    store::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError},
 };
 
 struct RawAgent {
@@ -387,8 +388,9 @@ impl Store {
         reader: &RowReader,
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
-        limit: u32,
-    ) -> Result<Vec<AgentRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<AgentRow>, StoreError> {
+        let limit = size.limit();
         let (key, project) = (reader.key(), reader.project());
         let owner = key.map(|key| Principal::Session(key.into()).to_string());
         let (at, id) = match before {
@@ -413,9 +415,8 @@ impl Store {
             id,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(AgentRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
     /// The live agent whose host is one of these processes.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::{
     db::Store,
     errors::changed,
+    page::read_page,
     statement::{change, direct_row, read_all, read_one, select_all, select_checked, select_one},
     tx::WriteTx,
 };
 use crate::{
     domain::{Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
-    store::{PeerFilter, PeerRow, StoreError},
+    store::{PageSize, PeerFilter, PeerRow, RowPage, StoreError},
 };
 
 /// The columns of a peer, as SQLite gives them.
@@ -474,8 +475,9 @@ impl Store {
         reader: &RowReader,
         filter: &PeerFilter,
         after: Option<&(i64, String, String)>,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<PeerRow>, StoreError> {
+        let limit = size.limit();
         let (rank, name, id) = match after {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
             None => (-1, "", ""),
@@ -498,9 +500,8 @@ impl Store {
             project,
             filter.is_living
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
     /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a

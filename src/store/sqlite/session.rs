@@ -5,6 +5,7 @@ use super::{
     db::Store,
     errors::changed,
     json::to_json,
+    page::read_page,
     statement::{direct_row, read_one, select_checked},
     tx::WriteTx,
 };
@@ -13,7 +14,7 @@ use crate::{
         Ownership, PeerId, Principal, RowReader, Timestamp, TokenHash,
         journal::{Session, SessionSource, ToolUse},
     },
-    store::{SessionFilter, SessionLock, SessionStart, StoreError},
+    store::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError},
 };
 
 struct RawSession {
@@ -357,11 +358,12 @@ impl Store {
         reader: &RowReader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
-        limit: u32,
-    ) -> Result<Vec<Session>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<Session>, StoreError> {
+        let limit = size.limit();
         let (at, id) = before.unzip();
         let (key, project) = (reader.key(), reader.project());
-        let raw = sessions!(
+        let rows = sessions!(
             select_checked,
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
@@ -377,9 +379,8 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(raw.into_iter().map(Session::from).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 
     /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.

@@ -1,9 +1,9 @@
 //! Rows of session tokens. They hold the hash of a token and never the token.
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
 use crate::{
     domain::{ClientProcess, Timestamp, TokenHash, TokenId},
-    store::{ProcessSubject, StoreError, SubjectHolders, TokenEnd, TokenRow},
+    store::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow},
 };
 
 struct RawToken {
@@ -430,15 +430,15 @@ impl Store {
     pub async fn tokens(
         &self,
         before: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<TokenRow>, StoreError> {
+        let limit = size.limit();
         let rows = tokens!(
             "where ?1 is null or token_id < ?1 order by token_id desc limit ?2",
             before,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(TokenRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
     }
 }
