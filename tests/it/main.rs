@@ -66,6 +66,7 @@ mod tools;
 mod top;
 mod tour;
 mod trust;
+mod trust_budget;
 mod upgrade;
 mod views;
 mod wake;
