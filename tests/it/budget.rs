@@ -9,8 +9,13 @@ use crate::daemon::{Daemon, svc, until};
 use crate::wire::{Caller, Reply};
 
 /// Memory of the daemon, in bytes.
-pub(crate) fn resident(d: &Daemon) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", d.pid())).expect("is running");
+fn resident(d: &Daemon) -> u64 {
+    resident_of(d.pid())
+}
+
+/// Memory of a process, in bytes.
+pub(crate) fn resident_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("is running");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }

@@ -5,9 +5,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::budget::{refused, resident};
+use crate::budget::{refused, resident_of};
 use crate::daemon::Daemon;
-use crate::wire::Caller;
+use crate::wire::{Caller, Reply};
 
 const PAGE_BYTES: usize = 4 << 20;
 const TOOL_PAGE_BYTES: usize = 128 << 10;
@@ -21,7 +21,7 @@ fn sender(d: &Daemon, key: &str) -> (Caller, String) {
     (caller, format!("/v1/peers/{peer}/messages"))
 }
 
-fn broadcast(caller: &Caller, bytes: usize) -> crate::wire::Reply {
+fn broadcast(caller: &Caller, bytes: usize) -> Reply {
     caller.post("/v1/peers/broadcast", &json!({ "text": "x".repeat(bytes) }))
 }
 
@@ -173,7 +173,7 @@ fn many_readers_of_long_lists_take_a_bounded_part_of_memory() {
         d.post("/v1/tasks", &json!({ "title": "t", "prompt": prompt })).ok(201);
     }
     let reader = d.reader("reader");
-    let neighbour = d.session("neighbour");
+    let (neighbour, pid) = (d.session("neighbour"), d.pid());
     let most = thread::scope(|scope| {
         let loops: Vec<_> = (0..8)
             .map(|_| {
@@ -183,7 +183,7 @@ fn many_readers_of_long_lists_take_a_bounded_part_of_memory() {
                         let reply = reader.get("/v1/tasks?limit=500");
                         assert!(reply.body.len() <= PAGE_BYTES + 1_100_000);
                         reply.ok(200);
-                        most = most.max(resident(&d));
+                        most = most.max(resident_of(pid));
                     }
                     most
                 })
