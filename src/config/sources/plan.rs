@@ -18,6 +18,9 @@ use crate::project_folder::project_root;
 /// The file of a folder that names servers for its project's callers.
 const PROJECT_FILE: &str = ".mcp.json";
 
+/// Largest file that a flag names, in bytes: it may be a client's settings, with other keys.
+const MAX_FLAG_FILE: u64 = 4 * 1024 * 1024;
+
 /// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFiles {
@@ -129,9 +132,9 @@ fn read_named(path: &Path) -> io::Result<Option<String>> {
     let is_handed_over =
         ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
     if !is_handed_over {
-        return bounded_file::read_text(path, MAX_SOURCE_FILE);
+        return bounded_file::read_text(path, MAX_FLAG_FILE);
     }
-    let bytes = bounded_file::read_open(File::open(path)?, MAX_SOURCE_FILE)?;
+    let bytes = bounded_file::read_open(File::open(path)?, MAX_FLAG_FILE)?;
     bounded_file::text_of(bytes).map(Some)
 }
 
