@@ -15,7 +15,7 @@
 //! - [`cli`]: the command line. The only floor that prints. [`fuzzing`]: what the fuzzer feeds.
 //!
 //! [`config`], [`telemetry`], `log_file`, `local_socket`, `connection_owner`, `private_file`, `project_folder`, `bounded_file`, `process_list`
-//! and `hook_spool` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
+//! `hook_spool` and `session_secret` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
 
 mod bounded_file;
 pub mod cli;
@@ -37,6 +37,7 @@ mod process_list;
 mod project_folder;
 mod runner;
 pub mod service;
+mod session_secret;
 pub mod sources;
 pub mod store;
 pub mod telemetry;

@@ -127,7 +127,8 @@ pub(super) enum AgentCommand {
     },
     /// Talk with an agent: type a line, see the answer, answer requests by number
     #[command(after_help = "Example:\n  svc agent attach agent:claude:main\n\n\
-        Ctrl-C ends the agent's turn, Ctrl-D detaches. A restart of the daemon is waited for.")]
+        Ctrl-C ends the agent's turn, Ctrl-D detaches. A restart of the daemon is waited for.\n\
+        Where no daemon runs, the agent's host is asked itself: requests are shown, and answering needs a daemon.")]
     Attach {
         /// Its id, a beginning of that, its session key, or its instance
         agent: String,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::events::note;
-use super::{Context, output};
+use super::{Context, agent_away, output};
 use crate::client::{ClientError, FollowItem, Follower, encode, with_query};
 
 /// Attempts to reach a daemon that restarts, and the wait between two.
@@ -51,7 +51,12 @@ pub(super) async fn watch(
 
 /// Talks with an agent until the end of the input, or of the agent.
 pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
-    let view: Value = context.client()?.get(&host(agent, "")).await?;
+    let view: Value = match context.client()?.get(&host(agent, "")).await {
+        Err(ClientError::NotRunning { .. }) if context.discovery()?.fixed().is_none() => {
+            return agent_away::attach(context, agent).await;
+        }
+        view => view?,
+    };
     let id = output::cell(&view, "id");
     if view["ended_at"].is_string() {
         anyhow::bail!(
@@ -146,7 +151,7 @@ pub(super) fn paragraph(text: &str) -> anyhow::Result<()> {
 }
 
 /// Lines as they are typed. A thread reads them: it ends with the process.
-fn typed_lines() -> mpsc::UnboundedReceiver<String> {
+pub(super) fn typed_lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
@@ -160,15 +165,22 @@ fn typed_lines() -> mpsc::UnboundedReceiver<String> {
 }
 
 /// Prints events, and knows what was asked last.
-struct Printer {
+pub(super) struct Printer {
     /// Its lines are its words.
     is_exec: bool,
     /// What it waits for: the request, and its options.
-    asked: Option<(String, Vec<String>)>,
+    asked: Option<AskedRequest>,
+}
+
+/// A request that waits: its id, its title, and its options' ids and names.
+struct AskedRequest {
+    id: String,
+    title: String,
+    options: Vec<(String, String)>,
 }
 
 impl Printer {
-    fn of(view: &Value) -> Self {
+    pub(super) fn of(view: &Value) -> Self {
         Self { is_exec: view["backend"] == "exec", asked: None }
     }
 
@@ -178,19 +190,26 @@ impl Printer {
         let Ok(page) = client.get::<Value>("/v1/requests?open=true").await else { return };
         for request in output::items(&page, "requests") {
             if request["agent_id"] == id {
-                self.ask(request);
+                // A row of the list has no type.
+                let mut request = request.clone();
+                request["type"] = "request".into();
+                self.remember(&request);
+                self.show_request();
             }
         }
     }
 
-    fn print(&mut self, event: &Value) -> anyhow::Result<()> {
+    pub(super) fn print(&mut self, event: &Value) -> anyhow::Result<()> {
         let kind = event["type"].as_str().unwrap_or_default();
         match kind {
             "output" if self.is_exec => paragraph(event["data"].as_str().unwrap_or_default())?,
             "stderr" => output::notes(event["data"].as_str().unwrap_or_default()),
             "chat_entry" if !self.is_exec => paragraph(&entry_text(&event["chat_entry"]))?,
-            "request" => self.ask(event),
-            "answer" => self.asked = None,
+            "request" => {
+                self.remember(event);
+                self.show_request();
+            }
+            "answer" => self.remember(event),
             "error" => output::notes(&format!("svc: {}\n", output::cell(event, "error"))),
             "exit" => {
                 let state = output::visible(&output::cell(event, "final_state"));
@@ -201,24 +220,47 @@ impl Printer {
         Ok(())
     }
 
-    fn ask(&mut self, request: &Value) {
-        let options = output::items(request, "options");
-        let mut text = format!("svc: it asks: {}\n", output::cell(request, "title"));
-        for (number, option) in options.iter().enumerate() {
-            writeln!(text, "  {}: {}", number + 1, output::cell(option, "name"))
-                .expect("writing to a string does not fail");
+    /// Notes what an event of the past changes of what it waits for.
+    pub(super) fn remember(&mut self, event: &Value) {
+        match event["type"].as_str() {
+            Some("request") => {
+                let options = output::items(event, "options").iter();
+                let options = options
+                    .map(|it| (output::cell(it, "option_id"), output::cell(it, "name")))
+                    .collect();
+                let (id, title) = (output::cell(event, "request_id"), output::cell(event, "title"));
+                self.asked = Some(AskedRequest { id, title, options });
+            }
+            Some("answer" | "exit") => self.asked = None,
+            _ => {}
+        }
+    }
+
+    /// Shows what it waits for.
+    pub(super) fn show_request(&self) {
+        let Some(asked) = &self.asked else { return };
+        let mut text = format!("svc: it asks: {}\n", asked.title);
+        for (number, (_, name)) in asked.options.iter().enumerate() {
+            writeln!(text, "  {}: {name}", number + 1).expect("writing to a string does not fail");
         }
         output::notes(&text);
-        let ids = options.iter().map(|option| output::cell(option, "option_id")).collect();
-        self.asked = Some((output::cell(request, "request_id"), ids));
+    }
+
+    pub(super) const fn has_request(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// The request and the option that a line chooses by its number.
+    pub(super) fn chosen(&self, line: &str) -> Option<(&str, &str)> {
+        let asked = self.asked.as_ref()?;
+        let number: usize = line.trim().parse().ok()?;
+        let (option, _) = asked.options.get(number.checked_sub(1)?)?;
+        Some((&asked.id, option))
     }
 
     /// A number answers what was asked; everything else is input.
-    fn meaning_of(&mut self, id: &str, line: &str, sent: u64) -> (String, Value) {
-        if let Some((request, options)) = &self.asked
-            && let Some(option) =
-                line.trim().parse::<usize>().ok().and_then(|n| options.get(n.checked_sub(1)?))
-        {
+    fn meaning_of(&self, id: &str, line: &str, sent: u64) -> (String, Value) {
+        if let Some((request, option)) = self.chosen(line) {
             return (host(id, "/answer"), json!({ "request_id": request, "option_id": option }));
         }
         let key = format!("attach-{}-{sent}", std::process::id());
@@ -227,7 +269,7 @@ impl Printer {
 }
 
 /// The exit code that the end of an agent is.
-fn end_of(event: &Value) -> Option<ExitCode> {
+pub(super) fn end_of(event: &Value) -> Option<ExitCode> {
     (event["type"] == "exit")
         .then(|| if event["final_state"] == "done" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

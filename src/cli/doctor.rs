@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 use super::{Context, install, output};
-use crate::client::{Client, ClientError, Endpoint, Token, Url};
+use crate::client::{Client, ClientError, Endpoint, Token, Url, with_query};
 use crate::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
@@ -78,6 +78,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     if let Some(config) = &config {
         findings.extend(neighbour(context, config).await);
     }
+    findings.extend(changed_servers(context).await);
     findings.extend(clients(context).await);
     print(context, &findings)
 }
@@ -162,6 +163,24 @@ fn servers(config: &Config) -> Vec<Finding> {
         findings.push(warn(CHECK, error.to_string(), advice));
     }
     findings
+}
+
+/// Child MCP servers whose definitions are not those that a person has approved. Only a daemon that runs knows.
+async fn changed_servers(context: &Context) -> Vec<Finding> {
+    let here = std::env::current_dir().ok().map(|here| here.display().to_string());
+    let target = with_query("/v1/sources", &[("project", here.as_deref())]);
+    let Ok(client) = context.client() else { return Vec::new() };
+    let Ok(page) = client.get::<Value>(&target).await else { return Vec::new() };
+    let sources = output::items(&page, "sources").iter();
+    let changed =
+        sources.filter_map(|source| Some((source["name"].as_str()?, source["changed"].as_u64()?)));
+    let finding = |(name, count): (&str, u64)| {
+        let detail = format!("{name}: {count} definitions are not those that were approved");
+        let advice =
+            format!("`svc mcp get {name}` shows which; `svc mcp approve {name}` approves them");
+        warn("MCP servers", detail, &advice)
+    };
+    changed.map(finding).collect()
 }
 
 fn home(context: &Context) -> Finding {

@@ -1,14 +1,17 @@
 //! `svc mcp-config`: gives one agent session a token of its own and the document that its client reads.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::daemon::daemon_url;
-use super::{Context, UsageError, output};
+use super::{Context, UsageError, output, program};
+use crate::domain::limits;
 use crate::{bounded_file, private_file};
 
 pub(super) const EXAMPLES: &str = "\
@@ -16,9 +19,13 @@ Examples:
   svc mcp-config --session reviewer --write /tmp/reviewer.json
   claude --mcp-config /tmp/reviewer.json
 
-  svc mcp-config --session ci --env SVC_SESSION_TOKEN > mcp.json   # the token goes to standard error
+  svc mcp-config --session ci --http --env SVC_SESSION_TOKEN > mcp.json   # the token goes to standard error
 
-The token is the session's identity: whoever has it speaks for the session.";
+The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
+session's identity: whoever has it speaks for the session.";
+
+/// Below the data folder: tokens that were given no other file.
+const TOKENS: &str = "session-tokens";
 
 /// Arguments of `svc mcp-config`.
 #[derive(Debug, Clone, Args)]
@@ -29,8 +36,14 @@ pub(super) struct McpConfigArgs {
     /// The folder that its session works in: it reads the things of this folder's project [default: the present one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Put a placeholder for this variable into the document, and NAME=token on standard error
-    #[arg(long, value_name = "NAME")]
+    /// Put the token into this file, mode 0600 [default: a new one in the data folder]
+    #[arg(long, value_name = "FILE", conflicts_with = "http")]
+    token_file: Option<PathBuf>,
+    /// Print a URL with the token, for a client that starts no programs
+    #[arg(long)]
+    http: bool,
+    /// With --http: put a placeholder for this variable into the document, and NAME=token on standard error
+    #[arg(long, value_name = "NAME", requires = "http")]
     env: Option<String>,
     /// Write the document to this file, mode 0600, and not to standard output
     #[arg(long, value_name = "PATH")]
@@ -46,6 +59,14 @@ pub(super) struct McpConfigArgs {
     scope: Vec<String>,
 }
 
+/// A token, as the daemon shows it once.
+#[derive(Debug, Deserialize)]
+struct FreshToken {
+    token_id: String,
+    token: String,
+    expires_at: String,
+}
+
 pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Result<ExitCode> {
     if let Some(name) = &args.env
         && !is_variable(name)
@@ -59,11 +80,11 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
         refuse_foreign(path, &args.name)?;
     }
     let client = context.client()?;
-    let url = daemon_url(context).await?;
     let given = args.cwd.as_deref().unwrap_or(Path::new("."));
     let cwd = given
         .canonicalize()
         .map_err(|error| UsageError(format!("--cwd {}: {error}", given.display())))?;
+    let url = if args.http { Some(daemon_url(context).await?) } else { None };
     let mut request = json!({ "session": args.session, "project": cwd });
     if let Some(ttl) = args.ttl {
         request["ttl_seconds"] = json!(ttl);
@@ -71,12 +92,14 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
     if !args.scope.is_empty() {
         request["scopes"] = json!(args.scope);
     }
-    let minted: Value = client.post("/v1/tokens", &request).await?;
-    let token = minted
-        .get("token")
-        .and_then(Value::as_str)
-        .context("the daemon answered without a token")?;
-    let document = document(&url, &args.name, args.env.as_deref(), token);
+    let minted: FreshToken = client.post("/v1/tokens", &request).await?;
+    let (server, token_file) = if let Some(url) = url {
+        (url_server(&url, args.env.as_deref(), &minted.token), None)
+    } else {
+        let file = keep(context, args.token_file.as_deref(), &minted)?;
+        (program_server(context, &file)?, Some(file))
+    };
+    let document = json!({ "mcpServers": { &args.name: server } });
     match &args.write {
         Some(path) => {
             let text = format!("{}\n", serde_json::to_string_pretty(&document)?);
@@ -86,32 +109,92 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
                 output::json(&json!({
                     "path": path,
                     "session": args.session,
-                    "token_id": minted.get("token_id"),
-                    "expires_at": minted.get("expires_at"),
+                    "token_id": minted.token_id,
+                    "token_file": token_file,
+                    "expires_at": minted.expires_at,
                 }))?;
             } else {
                 output::line(&format!(
                     "wrote {}; the token expires at {}",
                     path.display(),
-                    output::cell(&minted, "expires_at")
+                    minted.expires_at
                 ))?;
             }
         }
         None => output::json(&document)?,
     }
+    if args.http {
+        output::note(&readers(args.env.as_deref()));
+    }
     if let Some(name) = &args.env {
-        output::note(&format!("{name}={token}"));
+        output::note(&format!("{name}={}", minted.token));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn document(url: &str, name: &str, env: Option<&str>, token: &str) -> Value {
+/// Who could read a token that a client sends to a URL.
+fn readers(env: Option<&str>) -> String {
+    let place = match env {
+        Some(name) => {
+            format!("the environment of the client ({name}), which all that it starts inherits")
+        }
+        None => "this document, and the client's arguments if it is given as one".to_owned(),
+    };
+    format!(
+        "svc: the token stands in {place}; and the client sends it to whatever listens at the URL, also while the daemon is down. \
+         Without --http it does neither"
+    )
+}
+
+/// Writes a token to its file.
+fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow::Result<PathBuf> {
+    let file = match named {
+        Some(file) => std::path::absolute(file)?,
+        None => {
+            let folder = context.paths.home.join(TOKENS);
+            private_file::prepare_home(&context.paths.home)?;
+            private_file::prepare_home(&folder)?;
+            remove_expired(&folder);
+            folder.join(&minted.token_id)
+        }
+    };
+    private_file::replace(&file, format!("{}\n", minted.token).as_bytes())
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
+}
+
+/// Removes files whose tokens are good no more, however long they were made for.
+fn remove_expired(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok();
+        if age.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > limits::TOKEN_TTL_MAX) {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+}
+
+/// The server as a program that the client starts.
+fn program_server(context: &Context, token_file: &Path) -> anyhow::Result<Value> {
+    let mut arguments = vec!["stdio".to_owned()];
+    if let Some(url) = context.discovery()?.fixed() {
+        arguments.extend(["--url".to_owned(), url.to_string()]);
+    }
+    arguments.extend(["--token-file".to_owned(), token_file.display().to_string()]);
+    let mut server = json!({ "command": program::own_name(&context.env)?, "args": arguments });
+    if context.paths.explicit_home {
+        server["env"] = json!({ "SVC_HOME": context.paths.home });
+    }
+    Ok(server)
+}
+
+/// The server as a URL.
+fn url_server(url: &str, env: Option<&str>, token: &str) -> Value {
     let credential = env.map_or_else(|| token.to_owned(), |name| format!("${{{name}}}"));
-    json!({ "mcpServers": { name: {
+    json!({
         "type": "http",
         "url": format!("{url}/mcp"),
         "headers": { "Authorization": format!("Bearer {credential}") },
-    } } })
+    })
 }
 
 fn is_variable(name: &str) -> bool {
@@ -147,14 +230,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_is_what_clients_read() {
-        let plain = document("http://127.0.0.1:6334", "svc", None, "tok");
+    fn a_url_has_the_token_or_a_placeholder() {
+        let plain = url_server("http://127.0.0.1:6334", None, "tok");
         assert_eq!(
             plain.to_string(),
-            r#"{"mcpServers":{"svc":{"headers":{"Authorization":"Bearer tok"},"type":"http","url":"http://127.0.0.1:6334/mcp"}}}"#
+            r#"{"headers":{"Authorization":"Bearer tok"},"type":"http","url":"http://127.0.0.1:6334/mcp"}"#
         );
-        let named = document("http://h:1", "team", Some("T"), "tok");
-        assert_eq!(named["mcpServers"]["team"]["headers"]["Authorization"], "Bearer ${T}");
+        let named = url_server("http://h:1", Some("T"), "tok");
+        assert_eq!(named["headers"]["Authorization"], "Bearer ${T}");
         assert!(!named.to_string().contains("tok\""));
     }
 
@@ -171,7 +254,7 @@ mod tests {
             ("notes", false),
         ];
         for (text, fine) in cases {
-            std::fs::write(&path, text).expect("writes");
+            fs::write(&path, text).expect("writes");
             assert_eq!(refuse_foreign(&path, "svc").is_ok(), fine, "{text}");
         }
     }

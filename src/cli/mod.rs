@@ -7,6 +7,7 @@
 
 mod agent;
 mod agent_attach;
+mod agent_away;
 pub mod backup;
 mod commands;
 mod completions;

@@ -80,6 +80,12 @@ impl Discovery {
         })
     }
 
+    /// The same with the token of this file, whatever else says which counts.
+    #[must_use]
+    pub fn with_token_file(self, file: PathBuf) -> Self {
+        Self { token: None, token_file: file, ..self }
+    }
+
     /// The URL that was given by flag or environment. The daemon there may be on another machine.
     pub fn fixed(&self) -> Option<&Url> {
         match &self.endpoint {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::Env;
 use crate::domain::{
-    AgentInstance, InstanceStatus, InstanceView, StartRate,
+    AgentInstance, InstanceStatus, InstanceView, StartAllowance, StartRate,
     agent::{AgentBackend, PermissionMode},
     is_instance_name,
 };
@@ -74,6 +74,12 @@ struct RawEntry {
     request_timeout: Option<String>,
     #[serde(default)]
     may_spawn: bool,
+    #[serde(default)]
+    allow_env: Vec<String>,
+    #[serde(default)]
+    allow_args: Vec<String>,
+    #[serde(default)]
+    allow_cwd: Vec<String>,
     turn_end: Option<String>,
     enabled: Option<bool>,
 }
@@ -271,6 +277,10 @@ fn read_instance(
     let request_timeout =
         time("request_timeout", raw.request_timeout, AgentInstance::REQUEST_TIMEOUT)?;
     let cwd = raw.cwd.map(|cwd| folder(&cwd, env)).transpose();
+    let folders: Result<_, _> = raw.allow_cwd.iter().map(|text| folder(text, env)).collect();
+    let folders = folders.map_err(|problem| wrong("allow_cwd", problem))?;
+    let allow = StartAllowance { env: raw.allow_env, args: raw.allow_args, folders };
+    allow.check().map_err(|(field, problem)| wrong(field, problem))?;
     Ok(AgentInstance {
         name: name.to_owned(),
         backend,
@@ -287,6 +297,7 @@ fn read_instance(
         start_timeout: least("start_timeout", start_timeout)?,
         request_timeout: least("request_timeout", request_timeout)?,
         may_spawn: raw.may_spawn,
+        allow,
         turn_end: raw.turn_end,
         enabled: raw.enabled.unwrap_or(true),
     })
@@ -446,6 +457,10 @@ mod tests {
             ("backend = 'claude'\nidle_timeout = '30'", "x.idle_timeout"),
             ("backend = 'claude'\nstart_timeout = '0'", "x.start_timeout"),
             ("backend = 'claude'\ncwd = 'src/app'", "x.cwd"),
+            ("backend = 'claude'\nallow_cwd = ['src/app']", "x.allow_cwd"),
+            ("backend = 'claude'\nallow_args = ['a[b']", "x.allow_args"),
+            ("backend = 'claude'\nallow_env = ['REVIEW', 'LD_PRELOAD']", "x.allow_env"),
+            ("backend = 'claude'\nallow_env = ['A=B']", "x.allow_env"),
             ("backend = 'claude'\nturn_end = 'x'", "x.turn_end"),
             ("backend = 'claude'\nenv = { A = '${B' }", "x.env.A"),
             ("backend = 'claude'\nenv = { A = '${}' }", "x.env.A"),

@@ -16,7 +16,9 @@ use super::page_name::page_host;
 use super::{daemon_file, sweeps, tuning};
 use crate::config::{Config, Env, Origin, Paths};
 use crate::domain::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
-use crate::http::{self, App, Doctor, Edge, EntryRules, Identity, Metrics, Parts};
+use crate::http::{
+    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+};
 use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
 use crate::service::{Services, Tokens, Tuning, agents::AgentSettings};
 use crate::sources::{
@@ -105,12 +107,13 @@ impl ServingDaemon {
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_sessions(config.sessions_policy());
+        let services = services.with_home(&config.paths.home);
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
             env: env.clone(),
             folder: config.paths.agents.clone(),
             program: program.clone(),
-            mcp_url: addresses.first().map(|it| format!("{}/mcp", daemon_file::local_url(*it))),
+            home: config.paths.home.clone(),
         });
         daemon_started(&services, &identity).await?;
         let tools = tools::catalogue();
@@ -224,9 +227,11 @@ async fn listen(
         proxy_users,
     };
     let edge = Edge::new(access, boot_id);
+    let bounds = ConnectionBounds::of_tcp();
     for listener in listeners {
         let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-        lifecycle.run("listener", http::serve(listener, edge.clone(), soft, connections));
+        let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
+        lifecycle.run("listener", serve);
     }
     Ok(BoundEdge { edge, addresses, busy })
 }
@@ -255,7 +260,8 @@ fn listen_locally(
     let (listener, socket) = local_socket::listen(path)
         .with_context(|| format!("cannot listen on {}", path.display()))?;
     let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
-    lifecycle.run("socket", http::serve(listener, edge.clone(), soft, connections));
+    let bounds = ConnectionBounds::none();
+    lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
     Ok(socket)
 }
 

@@ -23,6 +23,7 @@ pub(super) fn start(
     lifecycle.run("agents", services.agents.clone().run());
     lifecycle.run("tasks", sweep_tasks(services.clone()));
     lifecycle.run("processes", sweep_processes(services.clone()));
+    lifecycle.run("session secrets", sweep_session_secrets(services.clone()));
     lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
     let home = config.paths.home.clone();
     lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
@@ -68,6 +69,15 @@ async fn sweep_processes(services: Services) {
             tracing::error!(error = chain(&error), "cannot sweep the processes of clients");
         }
         tokio::time::sleep(limits::PID_CHECK).await;
+    }
+}
+
+async fn sweep_session_secrets(services: Services) {
+    loop {
+        if let Err(error) = services.team.sweep_session_secrets().await {
+            tracing::error!(error = chain(&error), "cannot forget the secrets of old sessions");
+        }
+        tokio::time::sleep(limits::MCP_SWEEP).await;
     }
 }
 

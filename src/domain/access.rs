@@ -45,21 +45,26 @@ pub enum AccessLevel {
 }
 
 impl Caller {
+    /// Whether a thing belongs to the caller's project. All do for the operator.
+    pub fn is_of_project(&self, thing: &Ownership) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Session { project, .. } => {
+                project.as_deref().is_some_and(|own| thing.project.as_deref() == Some(own))
+            }
+        }
+    }
+
     /// What the caller may do with a thing. Its owner, its runner and the operator write it; its project reads it.
     pub fn access_to(&self, thing: &Ownership) -> AccessLevel {
         let is = |principal: &Option<Principal>| principal.as_ref() == Some(&self.principal());
         match self {
             Self::Operator => AccessLevel::Write,
             Self::Session { .. } if is(&thing.owner) || is(&thing.runner) => AccessLevel::Write,
-            Self::Session { project, .. } => {
-                let is_of_project =
-                    project.as_deref().is_some_and(|own| thing.project.as_deref() == Some(own));
-                if is_of_project || self.has_scope(READ_ALL) {
-                    AccessLevel::Read
-                } else {
-                    AccessLevel::Hidden
-                }
+            Self::Session { .. } if self.is_of_project(thing) || self.has_scope(READ_ALL) => {
+                AccessLevel::Read
             }
+            Self::Session { .. } => AccessLevel::Hidden,
         }
     }
 }

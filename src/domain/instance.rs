@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duratio
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::agent::{AgentBackend, PermissionMode};
+use super::{
+    StartAllowance,
+    agent::{AgentBackend, PermissionMode},
+};
 
 /// How often an instance may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct AgentInstance {
     pub request_timeout: Duration,
     /// Whether its agents may start others.
     pub may_spawn: bool,
+    /// What the requests of session tokens may set of an agent.
+    pub allow: StartAllowance,
     /// Of `exec`: the line that ends a turn.
     pub turn_end: Option<String>,
     /// Whether it may be started at all.
@@ -113,6 +118,7 @@ impl AgentInstance {
             start_timeout: Self::START_TIMEOUT,
             request_timeout: Self::REQUEST_TIMEOUT,
             may_spawn: false,
+            allow: StartAllowance::default(),
             turn_end: None,
             enabled: true,
         })

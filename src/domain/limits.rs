@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const V1_BODY_BYTES: usize = 1024 * 1024;
 /// Largest body of any other request, in bytes.
 pub const BODY_BYTES: usize = 4 * 1024 * 1024;
+/// Largest body of a request that shows no credential, in bytes: a code, or a question of sixty digits.
+pub const OPEN_BODY_BYTES: usize = 64 * 1024;
 /// What the values of one body may take in memory, in bytes: a text made for that takes eighty times its length.
 pub const JSON_WEIGHT_BYTES: usize = 64 * 1024 * 1024;
 /// A body up to this length is read into values by the thread that answers: it takes less time than a change of threads is worth.
@@ -20,12 +22,38 @@ pub const MCP_CAPABILITY_BYTES: usize = 1024;
 pub const MCP_CLIENT_NAME_CHARS: usize = 200;
 /// Characters that a server behind the daemon is told of a client's reason to cancel a call.
 pub const CANCEL_REASON_CHARS: usize = 1000;
-/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.calls` bounds each caller's.
+/// Calls of servers that go on while clients without sessions are asked, those of all callers. `budget.requests` bounds each caller's.
 pub const SUSPENDED_CALLS: usize = 1000;
-/// How long a body may stall between two pieces before the request is given up (408).
+/// A file that names servers and nothing else: a project's, or a plugin's. Others may have written it.
+pub const SOURCE_FILE_BYTES: u64 = 256 * 1024;
+/// Servers that one document names. One that names more counts for nothing.
+pub const SOURCE_FILE_SERVERS: usize = 256;
+/// Error output of one server that is kept in a minute, with what a row costs beside its text. The rest is counted.
+pub const SOURCE_STDERR_BYTES: usize = 64 * 1024;
+/// Messages of a server in one second that nobody has asked for. Beyond that its output waits for the next second.
+pub const SOURCE_MESSAGES: u32 = 1000;
+/// Longest pause between two fetches of a server's lists while they go on changing.
+pub const SOURCE_REFETCH_PAUSE: Duration = Duration::from_secs(8);
+/// How long a body may stall between two pieces: of a request before it is given up (408), of an answer before its reader is
+/// cut off. A stream that has nothing to send does not stall.
 pub const BODY_STALL: Duration = Duration::from_secs(30);
 /// How long the head of a request may take.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that a connection reads ahead, and the longest head of a request; the same of an answer that waits to be written.
+pub const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+/// What the system keeps of an answer that its reader does not take, in bytes.
+pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
+/// A piece of an answer up to this length is not counted while it waits to be written: a connection has few of them.
+pub const UNCOUNTED_BYTES: usize = 4 * 1024;
+/// Connections over TCP that wait for a client which has shown no good credential. One more closes the longest idle.
+pub const NEWCOMERS: usize = 64;
+/// Descriptors that connections over TCP leave to the Unix socket, to files and to processes, or a quarter of them if that is
+/// more.
+pub const RESERVED_DESCRIPTORS: usize = 96;
+/// Connections over TCP that there may be however few descriptors there are.
+pub const LEAST_CONNECTIONS: usize = 16;
+/// How long a browser keeps the answer to a preflight.
+pub const PREFLIGHT_AGE: Duration = Duration::from_mins(10);
 /// Silence after which an event stream gets a comment. Proxies and clients give up on silence of a minute.
 pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What `retry:` tells a browser, in milliseconds.
@@ -140,6 +168,10 @@ pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
 pub const PROCESS_TOKENS: u32 = 16;
 /// How long the tokens of a process that is gone are kept: what it owned is still told from what another owns.
 pub const GONE_PROCESSES_KEPT: Duration = Duration::from_hours(720);
+/// How long the id of a session that is over stays its principal's.
+pub const SESSION_KEY_KEPT: Duration = Duration::from_hours(720);
+/// Sessions whose secrets one job of the sweep removes.
+pub const SECRETS_PER_JOB: u32 = 200;
 /// Processes between a client and the command that it started.
 pub const PROCESS_DEPTH: usize = 32;
 /// Processes that one round of the sweep reads at a time, and tokens that one write job takes back.

@@ -19,6 +19,7 @@ mod id;
 mod id_reference;
 mod instance;
 pub mod journal;
+mod json_size;
 mod json_weight;
 pub mod learning;
 pub mod limits;
@@ -35,13 +36,14 @@ mod session_standing;
 pub mod source;
 pub mod sse;
 pub mod stamp;
+mod start_allowance;
 mod task;
 pub mod text;
 mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
-pub use budget::{BudgetBounds, BudgetKind, HourlyAllowance, RefusalPace, ReservedPace};
+pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{Caller, Scope};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
@@ -54,19 +56,21 @@ pub use id::{
 };
 pub use id_reference::{IdReference, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
+pub use json_size::json_bytes;
 pub use json_weight::json_weight;
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
 };
-pub use operator_name::{
-    IMPLICIT_SESSION, changes_direction, is_reserved_session, looks_like_operator,
-};
+pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};
 pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};
-pub use session_standing::{KnownOwner, SessionStanding};
+pub use session_standing::{
+    KnownOwner, SessionStanding, is_daemons_session_id, is_own_session, own_session_ids,
+};
+pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{
     Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
     TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,

@@ -1,5 +1,7 @@
 //! Names that a reader would take for the operator's, or for the daemon's own.
 
+use std::sync::LazyLock;
+
 use unicode_normalization::char::is_combining_mark;
 
 use super::quote;
@@ -7,55 +9,50 @@ use super::quote;
 /// The session of the operator's calls that name none, as long as the operator has started none.
 pub const IMPLICIT_SESSION: &str = "default";
 
-/// Sessions that the operator alone begins.
-const SESSIONS: [&str; 4] = [IMPLICIT_SESSION, "operator", "svc", "daemon"];
-
-/// Words for who speaks for the operator. A name with one of them looks like the operator's.
-const WORDS: [&str; 10] = [
+/// Words for who speaks for the operator, for the daemon, and for whatever else a name means to a reader. A name of these alone
+/// is nobody's to take.
+const WORDS: [&str; 20] = [
     "operator",
     "human",
+    "person",
     "user",
     "superuser",
+    "owner",
+    "boss",
     "admin",
     "administrator",
     "sysadmin",
     "root",
     "system",
     "daemon",
+    "svc",
+    "default",
+    "me",
+    "you",
+    "terminal",
+    "machine",
+    "latest",
 ];
 
-/// The longest of them, folded.
-const WORD_BYTES: usize = 20;
+/// Words that make no other name of these. The last is what an apostrophe leaves of a genitive.
+const FILLERS: [&str; 13] =
+    ["the", "a", "an", "at", "of", "this", "that", "my", "your", "our", "real", "is", "s"];
 
-/// Words that are the operator's or the daemon's where they are the whole name. Projects and tools are called like these.
-const NAMES: [&str; 5] = ["svc", "owner", "you", "me", "default"];
+static FOLDED_WORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| WORDS.map(folded).to_vec());
+static FOLDED_FILLERS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| FILLERS.map(folded).to_vec());
 
-/// Words that make no other name of these.
-const FILLERS: [&str; 8] = ["the", "a", "an", "your", "my", "our", "this", "real"];
-
-/// How the daemon speaks of the operator.
-const PHRASES: [&str; 3] = ["person at this", "this machine", "terminal who"];
-
-/// Whether a name looks like one of the operator's: in other letters or digits that look the same, in capitals, spaced, with
-/// characters that nobody sees, among other words. Behind the first `@` stands the folder of a client's session, which
-/// may be called anything.
-pub fn looks_like_operator(name: &str) -> bool {
+/// Whether a name says no more than that it is the operator, the daemon, or whoever reads it: in other letters or digits that look
+/// the same, in capitals, spaced, with characters that nobody sees, with a number, as a plural, with articles and the like.
+/// Behind the first `@` stands the folder of a client's session, which may be called anything.
+pub fn is_reserved_name(name: &str) -> bool {
     let head = match name.split_once('@') {
         Some((head, _)) if head.chars().any(char::is_alphanumeric) => head,
         _ => name,
     };
-    [SymbolsAs::Letters, SymbolsAs::Separators].iter().any(|symbols| {
-        let all = words(name, *symbols).concat();
-        let has_phrase = PHRASES.iter().any(|phrase| contains(&all, &folded(phrase)));
-        has_phrase || has_reserved_word(&words(head, *symbols))
-    })
-}
-
-/// Whether a session of this name is the operator's to begin: the operator's own calls land there, or its name says so.
-pub fn is_reserved_session(id: &str) -> bool {
-    [SymbolsAs::Letters, SymbolsAs::Separators].iter().any(|symbols| {
-        let all = words(id, *symbols).concat();
-        SESSIONS.iter().any(|reserved| all == folded(reserved))
+    [SymbolsAs::Letters, SymbolsAs::Separators].into_iter().any(|symbols| {
+        [false, true].into_iter().any(|capitals_begin_words| {
+            consists_of_reserved(&words(head, symbols, capitals_begin_words), symbols)
+        })
     })
 }
 
@@ -66,24 +63,33 @@ pub fn changes_direction(name: &str) -> bool {
     name.chars().any(is_direction)
 }
 
-fn has_reserved_word(words: &[Vec<u8>]) -> bool {
-    let all_folded = |words: &[&str]| words.iter().map(|word| folded(word)).collect::<Vec<_>>();
-    let (reserved, names, fillers) = (all_folded(&WORDS), all_folded(&NAMES), all_folded(&FILLERS));
-    let has_word = (0..words.len()).any(|start| {
-        // A word may be written in several.
-        let runs = words[start..].iter().scan(Vec::new(), |run, word| {
-            run.extend(word);
-            (run.len() <= WORD_BYTES).then(|| run.clone())
-        });
-        runs.into_iter().any(|run| reserved.contains(&run))
-    });
-    let mut rest = words.iter().filter(|word| !fillers.contains(word)).peekable();
-    let is_name = rest.peek().is_some() && rest.all(|word| names.contains(word));
-    has_word || is_name || names.contains(&words.concat())
+fn consists_of_reserved(words: &[String], symbols: SymbolsAs) -> bool {
+    let is_filler = |word: &String| {
+        let mut readings = readings(word, symbols).into_iter();
+        readings.any(|word| word.is_empty() || FOLDED_FILLERS.contains(&word))
+    };
+    let is_reserved = |word: &String| {
+        let mut readings = readings(word, symbols).into_iter();
+        readings.any(|word| {
+            let singular = word.strip_suffix(b"s").unwrap_or(&word);
+            FOLDED_WORDS.iter().any(|reserved| *reserved == word || reserved == singular)
+        })
+    };
+    let mut rest = words.iter().filter(|word| !is_filler(word)).peekable();
+    if rest.peek().is_some() && rest.all(is_reserved) {
+        return true;
+    }
+    // One word may be written in several.
+    let first = words.iter().position(|word| !is_filler(word)).unwrap_or_default();
+    is_reserved(&words.concat()) || is_reserved(&words[first..].concat())
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
+/// How a word may be read: without its digits, and with digits as the letters that they look like. A number at the end is no
+/// part of it.
+fn readings(word: &str, symbols: SymbolsAs) -> [Vec<u8>; 3] {
+    let without_digits: String = word.chars().filter(|c| !c.is_numeric()).collect();
+    let without_number = word.trim_end_matches(char::is_numeric);
+    [&*without_digits, without_number, word].map(|word| folded_with(word, symbols))
 }
 
 /// What `@`, `$`, `!` and `|` are.
@@ -103,13 +109,12 @@ enum Sign {
     Nothing,
 }
 
-/// The words of a name, by what they look like. The number at the end of a word is no part of it; a capital after a small
-/// letter begins one.
-fn words(name: &str, symbols: SymbolsAs) -> Vec<Vec<u8>> {
+/// The words of a name: what stands between all that is neither a letter nor a digit.
+fn words(name: &str, symbols: SymbolsAs, capitals_begin_words: bool) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut last = ' ';
     for c in name.chars() {
-        let begins = c.is_ascii_uppercase() && last.is_ascii_lowercase();
+        let begins = capitals_begin_words && c.is_ascii_uppercase() && last.is_ascii_lowercase();
         match sign(c, symbols) {
             Sign::Nothing => continue,
             Sign::Separator => words.push(String::new()),
@@ -118,12 +123,8 @@ fn words(name: &str, symbols: SymbolsAs) -> Vec<Vec<u8>> {
         }
         last = c;
     }
-    let folded_word = |word: String| {
-        let without_number = word.trim_end_matches(|c: char| c.is_ascii_digit());
-        let word = if without_number.is_empty() { &*word } else { without_number };
-        folded_with(word, symbols)
-    };
-    words.into_iter().map(folded_word).filter(|word| !word.is_empty()).collect()
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 fn folded(text: &str) -> Vec<u8> {
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_by_what_they_look_like() {
+    fn names_by_what_they_say_and_look_like() {
         for name in [
             "operator",
             "Operator",
@@ -197,6 +198,8 @@ mod tests {
             "hυman",
             "hurnan",
             "User",
+            "users",
+            "user-1",
             "admin",
             "adm1n",
             "adm!n",
@@ -207,6 +210,7 @@ mod tests {
             "svc",
             "SVC",
             "s.v.c",
+            "svc-2",
             "root",
             "the operator",
             "svc operator",
@@ -216,60 +220,68 @@ mod tests {
             "operator@host",
             "operator-2",
             "operator2",
+            "operators",
+            "the operator's",
             "TheOperator",
             "opErAtOr",
             "the user",
-            "user-1",
             "svc daemon",
             "svc@host",
             "you",
             "YOU!",
             "the owner",
+            "boss",
+            "my real boss",
             "op3rator",
             "0p3r4t0r",
+            "0perator2",
             "5y5tem",
             "operaтoɾ",
-            "the person at this machine's terminal, who tells",
-            "x@the person at this machine",
+            "person",
+            "Person at the terminal",
+            "the person",
+            "persons",
+            "the person at this machine's terminal",
+            "this is the user of that machine",
+            "latest",
+            "default",
             "@operator",
             "-@operator",
         ] {
-            assert!(looks_like_operator(name), "{name:?}");
+            assert!(is_reserved_name(name), "{name:?}");
         }
         for name in [
             "",
             "-",
+            "42",
+            "the",
             "ann",
             "claude-code@svc",
             "claude@operator",
             "codex@svc-2",
             "gemini@user-service",
             "opencode@system",
-            "operators",
+            "user-service",
+            "UserService",
+            "design-system",
+            "k8s-operator",
+            "this-machine-learning",
+            "theme",
+            "team",
+            "mean",
             "cooperator",
-            "svc-2",
             "svc-worker",
             "svc worker for you",
+            "system-2-tests",
+            "main",
             "reviewer",
             "humane",
+            "personal",
             "ecosystem",
             "администратор",
             "用户",
         ] {
-            assert!(!looks_like_operator(name), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn sessions_of_the_operators() {
-        for id in
-            ["default", "operator", "Operator", "def\u{200b}ault", "dеfault", "0perator", "svc"]
-        {
-            assert!(is_reserved_session(id), "{id:?}");
-        }
-        for id in ["", "s-1", "default-2-x", "the default", "operators", "owner", "main", "svc-7-a"]
-        {
-            assert!(!is_reserved_session(id), "{id:?}");
+            assert!(!is_reserved_name(name), "{name:?}");
         }
     }
 

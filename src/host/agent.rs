@@ -20,8 +20,8 @@ use super::stderr_tail::StderrTail;
 use super::turn::{QueuedInput, Turn};
 use crate::domain::agent::{
     AgentEventBody, AgentInfo, AgentInput, AgentRequest, AgentState, AnswerAgent, HistoryEntry,
-    HistoryRole, HostSpec, NO_TURN, PermissionMode, RequestKind, RequestOptionKind, SendAnswer,
-    SendInput, SendMode, TurnOutcome,
+    HistoryRole, HostSpec, NO_TURN, NOT_THE_DAEMON, PermissionMode, RequestKind, RequestOptionKind,
+    SendAnswer, SendInput, SendMode, TurnOutcome,
 };
 use crate::domain::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
 use crate::runner::{AgentSpool, ByteLine, RunExit};
@@ -279,8 +279,11 @@ impl HostedAgent {
         self.entry(HistoryEntry::text(HistoryRole::User, queued.input.clone()));
     }
 
-    /// Answers what the agent asked.
+    /// Answers what the agent asked. The daemon alone does: the agent's own processes reach the socket, too.
     pub(super) fn answer(&mut self, answer: AnswerAgent, now: Instant) -> Result<(), String> {
+        if !self.spec.answer_key.is_shown_by(answer.key.as_ref()) {
+            return Err(NOT_THE_DAEMON.to_owned());
+        }
         let Some(decision) = self.requests.decision(&answer) else {
             return Err(if self.requests.is_answered(&answer.request_id) {
                 "already answered".to_owned()
@@ -291,7 +294,7 @@ impl HostedAgent {
             });
         };
         let decision = decision?;
-        let by = answer.by.unwrap_or_else(|| "socket".to_owned());
+        let by = answer.by.unwrap_or_else(|| "daemon".to_owned());
         self.decide(&answer.request_id, answer.option_id, &decision, &by, now);
         Ok(())
     }

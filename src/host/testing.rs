@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::AgentId;
-use crate::domain::agent::{AgentBackend, HostSpec, PermissionMode};
+use crate::domain::agent::{AgentBackend, AnswerKey, HostSpec, PermissionMode};
 
 /// A program of `exec` in a folder that is there.
 pub(super) fn spec(command: &[&str]) -> HostSpec {
@@ -27,6 +27,7 @@ pub(super) fn spec(command: &[&str]) -> HostSpec {
         resume: None,
         system_prompt: None,
         mcp: None,
+        answer_key: AnswerKey::default(),
         start_timeout_ms: 60_000,
         request_timeout_ms: 600_000,
         idle_timeout_ms: 0,

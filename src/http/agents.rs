@@ -54,7 +54,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_approve = Operation::new("Answer a request").body::<AnswerRequest>();
     let on_approve = on_approve.answer::<RequestView>(200, "The first answer");
     api.get("/v1/agents", on_agents, agents)
-        .get("/v1/hosts", on_list, list)
+        .list("/v1/hosts", on_list, list)
         .post("/v1/hosts", on_start, start)
         .get("/v1/hosts/{id}", on_show, show)
         .post("/v1/hosts/{id}/send", on_send, send)
@@ -62,7 +62,7 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/hosts/{id}/interrupt", on_interrupt, interrupt)
         .post("/v1/hosts/{id}/stop", on_stop, stop)
         .get("/v1/hosts/{id}/history", on_history, history)
-        .get("/v1/requests", on_requests, requests)
+        .list("/v1/requests", on_requests, requests)
         .post("/v1/requests/{id}/answer", on_approve, approve)
 }
 
@@ -192,7 +192,7 @@ async fn answer(
 ) -> Result<Json<RequestView>, Problem> {
     let AnswerAgentBody { request_id, option_id, text } = body;
     let answer = AnswerRequest { option_id, text };
-    Ok(Json(app.services.agents.answer_agent(&caller, &id, &request_id, answer).await?))
+    Ok(Json(app.services.agents.answer_request(&caller, Some(&id), &request_id, answer).await?))
 }
 
 async fn interrupt(
@@ -305,5 +305,5 @@ async fn approve(
     Path(id): Path<String>,
     Json(answer): Json<AnswerRequest>,
 ) -> Result<Json<RequestView>, Problem> {
-    Ok(Json(app.services.agents.answer_request(&caller, &id, answer).await?))
+    Ok(Json(app.services.agents.answer_request(&caller, None, &id, answer).await?))
 }

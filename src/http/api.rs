@@ -2,16 +2,45 @@
 
 use axum::{
     Router,
+    body::Body,
     handler::Handler,
+    response::Response,
     routing::{MethodFilter, on},
 };
+use futures_util::future::BoxFuture;
+use http::Request;
 use serde_json::Value;
 
 use super::{
     App,
     openapi::{Document, Operation},
 };
-use crate::web::RouteName;
+use crate::{domain::Caller, web::RouteName};
+
+/// A handler that reads much: it runs, and its answer is rendered, when it is its caller's turn.
+#[derive(Debug, Clone)]
+struct ReadInTurn<H>(H);
+
+impl<H, T> Handler<T, App> for ReadInTurn<H>
+where
+    H: Handler<T, App>,
+    T: 'static,
+{
+    type Future = BoxFuture<'static, Response>;
+
+    fn call(self, request: Request<Body>, app: App) -> Self::Future {
+        let services = app.services.clone();
+        let caller = request.extensions().get::<Caller>().cloned();
+        let answer = self.0.call(request, app);
+        Box::pin(async move {
+            match caller {
+                Some(caller) => services.read_in_turn(&caller, answer).await,
+                // Refused by the handler.
+                None => answer.await,
+            }
+        })
+    }
+}
 
 /// Routes and their description.
 #[derive(Debug)]
@@ -37,6 +66,15 @@ impl Api {
         T: 'static,
     {
         self.add(path, MethodFilter::GET, "get", operation, handler)
+    }
+
+    /// A `GET` that reads much: a list, or a history.
+    pub(super) fn list<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self
+    where
+        H: Handler<T, App>,
+        T: 'static,
+    {
+        self.add(path, MethodFilter::GET, "get", operation, ReadInTurn(handler))
     }
 
     pub(super) fn post<H, T>(self, path: &'static str, operation: Operation, handler: H) -> Self

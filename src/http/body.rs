@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, header, request::Parts};
+use http::{HeaderValue, Request, header, request::Parts};
 use http_body::Body as _;
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -72,22 +72,17 @@ impl FromRequest<App> for JsonBytes {
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        read_json(app, &parts.headers, body).await.map(Self)
+        if !web::is_json(&parts.headers) {
+            return Err(Problem::new(
+                Code::UnsupportedMediaType,
+                "the body must be JSON: Content-Type: application/json",
+            ));
+        }
+        // Who has shown no credential has little to say.
+        let is_open = parts.extensions.get::<Caller>().is_none();
+        let limit = if is_open { limits::OPEN_BODY_BYTES } else { limits::V1_BODY_BYTES };
+        web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
     }
-}
-
-/// Reads a body that the headers say is JSON.
-pub(super) async fn read_json<B>(app: &App, headers: &HeaderMap, body: B) -> Result<Bytes, Problem>
-where
-    B: http_body::Body<Data = Bytes, Error: fmt::Display> + Unpin,
-{
-    if !web::is_json(headers) {
-        return Err(Problem::new(
-            Code::UnsupportedMediaType,
-            "the body must be JSON: Content-Type: application/json",
-        ));
-    }
-    web::read(body, limits::V1_BODY_BYTES, app.services.tuning().body_stall).await
 }
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {

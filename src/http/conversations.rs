@@ -19,7 +19,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_history =
         Operation::new("What was said in a session, by its key").query::<HistoryOfSession>();
     let on_history = on_history.answer::<SessionHistory>(200, "The texts, the oldest first");
-    api.get("/v1/sessions/{id}/history", on_history, history)
+    api.list("/v1/sessions/{id}/history", on_history, history)
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -1,17 +1,24 @@
-//! The edge: what happens to every request before a route sees it, and to every response on its way out.
+//! The edge: what happens to every request before a route sees it, and to every answer on its way out.
 //!
-//! In this order: an id, the Host and Origin checks (against DNS rebinding and other people's web pages), whether
-//! we are ready at all, who is asking; then the route; then metrics and, for failures, the body.
+//! From the outside in:
+//!
+//! 1. an id, which the client may have given (`X-Request-Id`), and its `traceparent`; both go back with the answer;
+//! 2. a span and a line for the log, which hold no token and nothing of a body;
+//! 3. the body of a failure, and the counts of requests;
+//! 4. the rules of `Host` and `Origin`, against DNS rebinding and other people's web pages; then CORS, for the origins that
+//!    the person has allowed and for no other;
+//! 5. readiness: while the daemon starts or goes down the answer is 503;
+//! 6. identification: who is asking;
+//! 7. admission: what the request takes of its caller's budget;
+//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of bytes and of time.
 
 use std::{
-    panic::AssertUnwindSafe,
-    pin::Pin,
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -19,30 +26,29 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use bytes::Bytes;
-use futures_util::{FutureExt as _, future::BoxFuture};
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
-use http_body::{Body as _, Frame, SizeHint};
+use http::{HeaderName, HeaderValue, Method, Request, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
-use tower::ServiceExt as _;
-use tracing::Instrument as _;
+use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_http::{
+    cors::{AllowHeaders, AllowOrigin, CorsLayer},
+    propagate_header::PropagateHeaderLayer,
+    request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
+    trace::TraceLayer,
+};
+use tracing::Span;
 
 use super::{
     App, Code, EntryRules, Problem,
-    admission::{BodyBytes, CountedBody, admit, held_body},
+    admission::{Admission, UnreadAnswers},
+    client_connection::ClientConnection,
     daemon_proof,
-    identify::{Identified, identify},
-    listener::Transport,
-    metrics::APPEND,
-    routes, tasks,
+    identify::identify,
+    listener::{Connection, Transport},
+    routes,
 };
-use crate::{
-    domain::{BudgetKind, Caller, Timestamp, limits},
-    service::{Credential, RequestTurn, Services},
-    store::WriteLane,
-    web::{self, AdapterRoutes, DirectPost, MCP, RouteName},
-};
+use crate::{domain::limits, web::RouteName};
 
 /// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -51,9 +57,11 @@ pub struct Edge(Arc<SharedEdge>);
 #[derive(Debug)]
 struct SharedEdge {
     rules: EntryRules,
+    cors: CorsLayer,
     /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
+    unread: UnreadAnswers,
     boot: String,
     requests: AtomicU64,
 }
@@ -63,29 +71,34 @@ struct SharedEdge {
 struct Serving {
     app: App,
     router: Router,
-    post_mcp: Option<DirectPost>,
 }
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Longest id of a request, and longest `traceparent`, that is taken from a client, in bytes.
+const TAKEN_ID_BYTES: usize = 128;
 
 impl Edge {
     /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from another's.
     pub fn new(rules: EntryRules, boot: &str) -> Self {
+        let cors = cors(&rules.allowed_origins);
         Self(Arc::new(SharedEdge {
             rules,
+            cors,
             serving: SetOnce::new(),
             draining: AtomicBool::new(false),
+            unread: UnreadAnswers::default(),
             boot: boot.chars().rev().take(8).collect(),
             requests: AtomicU64::new(0),
         }))
     }
 
     /// From here on requests reach the routes: ours, and those of `others`.
-    pub fn ready(&self, app: App, others: AdapterRoutes) {
-        let AdapterRoutes { table, post_mcp } = others;
-        let router = routes::router(app.clone(), table);
+    pub fn ready(&self, app: App, others: Router) {
+        let router = routes::router(app.clone(), others);
         // Called once, by whoever composes the program.
-        self.0.serving.set(Serving { app, router, post_mcp }).ok();
+        self.0.serving.set(Serving { app, router }).ok();
     }
 
     /// From here on new requests are answered 503: we are going down.
@@ -93,30 +106,120 @@ impl Edge {
         self.0.draining.store(true, Relaxed);
     }
 
-    /// The time. Before there is anything to answer there is none.
-    pub(super) fn now(&self) -> Timestamp {
+    /// How long a body may stall.
+    pub(super) fn body_stall(&self) -> Duration {
         let serving = self.0.serving.get();
-        serving.map_or(Timestamp::from_millis(0), |serving| serving.app.services.now())
+        serving.map_or(limits::BODY_STALL, |it| it.app.services.tuning().body_stall)
     }
 
-    /// Answers a request that came in by this way.
-    pub async fn handle(&self, mut request: Request<Incoming>, transport: Transport) -> Response {
+    /// Answers a request that came in by this way, on this connection.
+    pub(super) async fn handle(
+        &self,
+        mut request: Request<Incoming>,
+        transport: Transport,
+        client: &Arc<ClientConnection>,
+    ) -> Response {
         transport.describe(request.extensions_mut());
+        request.extensions_mut().insert(Connection(Arc::clone(client)));
         self.answer(request.map(Body::new)).await
     }
 
     /// Answers a request whose body may come from anywhere.
     pub async fn answer(&self, request: Request<Body>) -> Response {
-        let exchange = Exchange::begin(self, &request);
-        let Exchange { id, method, uri, started } = &exchange;
-        let span = tracing::debug_span!("request", %method, path = uri.path(), request_id = id);
-        let (response, route) = self.pass(request).instrument(span).await;
-        let response = exchange.end(response);
-        if let Some(Serving { app, .. }) = self.0.serving.get() {
-            app.metrics.observe(method, route, response.status(), started.elapsed());
+        let edge = &*self.0;
+        let layers = ServiceBuilder::new()
+            .map_request(take_ids)
+            .layer(SetRequestIdLayer::x_request_id(RequestIds(self)))
+            .layer(PropagateRequestIdLayer::x_request_id())
+            .layer(PropagateHeaderLayer::new(TRACE_PARENT.clone()))
+            .layer(
+                TraceLayer::new_for_http()
+                    .make_span_with(span_of)
+                    .on_request(())
+                    .on_response(log_answer)
+                    .on_body_chunk(())
+                    .on_eos(())
+                    .on_failure(()),
+            )
+            .service_fn(move |request| async move {
+                Ok::<_, Infallible>(edge.answer_recorded(request).await)
+            });
+        let Ok(response) = layers.oneshot(request).await;
+        response.map(Body::new)
+    }
+}
+
+impl SharedEdge {
+    /// The answer, with a body if it is a failure, and counted.
+    async fn answer_recorded(&self, request: Request<Body>) -> Response {
+        let started = Instant::now();
+        let (method, path) = (request.method().clone(), request.uri().clone());
+        let id = request.headers().get(&REQUEST_ID).cloned();
+        let mut response = self.answer_by_rules(request).await;
+        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+            let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+            let rendered = problem.render(path.path(), id);
+            let (mut bare, _) = std::mem::replace(&mut response, rendered).into_parts();
+            // What layers have said stays: `Allow`, and what CORS needs. The body has another length.
+            bare.headers.remove(header::CONTENT_LENGTH);
+            response.headers_mut().extend(bare.headers);
+            *response.extensions_mut() = bare.extensions;
         }
-        exchange.log(&response);
+        if let Some(Serving { app, .. }) = self.serving.get() {
+            let route = RouteName::of(&response);
+            app.metrics.observe(&method, route, response.status(), started.elapsed());
+        }
         response
+    }
+
+    /// The answer, if the request's `Host` and `Origin` are allowed.
+    async fn answer_by_rules(&self, request: Request<Body>) -> Response {
+        if let Err(problem) = self.rules.check_origin(&request) {
+            return problem.into_response();
+        }
+        if !self.rules.is_allowed_origin(request.headers()) {
+            return self.answer_admitted(request).await;
+        }
+        let inner = service_fn(move |request| async move {
+            Ok::<_, Infallible>(self.answer_admitted(request).await)
+        });
+        let Ok(response) = self.cors.layer(inner).oneshot(request).await;
+        response
+    }
+
+    async fn answer_admitted(&self, request: Request<Body>) -> Response {
+        self.route(request).await.unwrap_or_else(Problem::into_response)
+    }
+
+    /// Readiness, identification, admission; then the route.
+    async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
+        let Serving { app, router } = self.serving(request.uri().path()).await?;
+        if request.uri().path() == daemon_proof::PATH
+            && let Some(authority) = self.rules.own_authority(&request)
+        {
+            request.extensions_mut().insert(authority);
+        }
+        let (mut parts, body) = request.into_parts();
+        let client = parts.extensions.remove::<Connection>();
+        let check = client.as_ref().and_then(|client| client.0.check());
+        let identified = identify(&self.rules, app, &parts).await?;
+        if let (Some(_), Some(client)) = (&identified.caller, client) {
+            client.0.is_known();
+        }
+        drop(check);
+        let size = body.size_hint();
+        let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
+        if let Some(caller) = identified.caller {
+            parts.extensions.insert(caller);
+        }
+        if let Some(browser) = identified.browser {
+            parts.extensions.insert(browser);
+        }
+        if let Some(end) = identified.signs_in {
+            parts.extensions.insert(end);
+        }
+        let Ok(response) = router.clone().oneshot(Request::from_parts(parts, body)).await;
+        Ok(admission.answer(response).await)
     }
 
     /// What answers this request, if anything does now.
@@ -124,284 +227,132 @@ impl Edge {
         let Some(serving) = self.serving_for(path).await else {
             return Err(Problem::new(Code::Unavailable, "the daemon is starting"));
         };
-        if self.0.draining.load(Relaxed) {
+        if self.draining.load(Relaxed) {
             return Err(Problem::new(Code::Unavailable, "the daemon is going down"));
         }
         Ok(serving)
     }
 
-    /// The answer, and the name of its route.
-    async fn pass(&self, request: Request<Body>) -> (Response, &'static str) {
-        self.answer_by_route(request)
-            .await
-            .unwrap_or_else(|problem| (problem.into_response(), RouteName::NONE))
-    }
-
-    async fn answer_by_route(
-        &self,
-        mut request: Request<Body>,
-    ) -> Result<(Response, &'static str), Problem> {
-        self.0.rules.check_origin(&request)?;
-        let serving = self.serving(request.uri().path()).await?;
-        let Serving { app, .. } = serving;
-        if request.uri().path() == daemon_proof::PATH
-            && let Some(authority) = self.0.rules.own_authority(&request)
-        {
-            request.extensions_mut().insert(authority);
-        }
-        let (parts, mut body) = request.into_parts();
-        let is_get = parts.method == Method::GET;
-        let (mut admission, mut sent) = (None, BodyBytes::Announced(0));
-        let mut turn = None;
-        let Identified { caller, credential, browser, signs_in } =
-            identify(&self.0.rules, app, &parts).await?;
-        if let Some(caller) = &caller {
-            turn = pause(&app.services, caller, &parts.method, &body.size_hint()).await;
-            admission = Some(admit(&app.services, caller, &parts, &body.size_hint())?);
-            (body, sent) = CountedBody::of(body, caller, &app.services);
-        }
-        let lane = caller.as_ref().map(|caller| WriteLane::of(&caller.principal()));
-        let lane = lane.unwrap_or_default();
-        let (response, route) =
-            if let (Some(route), Some(caller)) = (serving.direct_route(&parts), &caller) {
-                let work = lane.scope(serving.answer_direct(route, caller, parts, body));
-                let answer = AssertUnwindSafe(work).catch_unwind().await;
-                (answer.unwrap_or_else(routes::panicked), route.name())
-            } else {
-                request = Request::from_parts(parts, body);
-                if let Some(caller) = &caller {
-                    request.extensions_mut().insert(caller.clone());
-                }
-                if let Some(browser) = browser {
-                    request.extensions_mut().insert(browser);
-                }
-                if let Some(end) = signs_in {
-                    request.extensions_mut().insert(end);
-                }
-                let response = match lane.scope(serving.router.clone().oneshot(request)).await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                };
-                let route = RouteName::of(&response);
-                (response, route)
-            };
-        if let Some(caller) = &caller {
-            count_refusal(&app.services, caller, response.status(), sent.get());
-        }
-        drop(turn);
-        let mut stream = admission.and_then(|admission| admission.stream);
-        if is_endless(&response)
-            && stream.is_none()
-            && let Some(caller) = &caller
-        {
-            stream = app.services.hold(caller, BudgetKind::Streams, 1)?;
-        }
-        let response = match credential {
-            // An answer to a call is given, also if the call was the end of its session.
-            Some(credential) if is_event_stream(&response) && (is_get || is_endless(&response)) => {
-                let services = app.services.clone();
-                response.map(|body| {
-                    let body = Body::new(WhileGood::new(body, credential, services));
-                    held_body(body, stream)
-                })
-            }
-            _ => response,
-        };
-        Ok((response, route))
-    }
-
     /// What answers requests, if it is there. A client that comes back to a broken stream tries it twice and then waits
     /// for ever, so who speaks MCP to a daemon that starts is let wait for it.
     async fn serving_for(&self, path: &str) -> Option<&Serving> {
-        let serving = &self.0.serving;
-        match serving.get() {
+        match self.serving.get() {
             None if matches!(path, "/mcp" | "/sse" | "/messages") => {
-                timeout(limits::START_PATIENCE, serving.wait()).await.ok()
+                timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
             }
             known => known,
         }
     }
 }
 
-/// Lets a caller that was refused again and again wait before anything of its request is read. What it reads it gets.
-async fn pause(
-    services: &Services,
-    caller: &Caller,
-    method: &Method,
-    body: &SizeHint,
-) -> Option<RequestTurn> {
-    if *method == Method::GET {
-        return None;
-    }
-    let (wait, turn) = services.take_turn(caller, body.lower())?;
-    if !wait.is_zero() {
-        tokio::time::sleep(wait).await;
-    }
-    Some(turn)
+/// CORS for the origins that the person has allowed. They send tokens, and no cookies.
+fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<_> = origins
+        .iter()
+        .map(|origin| origin.to_ascii_lowercase())
+        .filter_map(|origin| HeaderValue::from_str(&origin).ok())
+        .collect();
+    let is_listed = move |origin: &HeaderValue, _: &http::request::Parts| {
+        let origin = origin.as_bytes();
+        origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin))
+    };
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(is_listed))
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([
+            REQUEST_ID.clone(),
+            header::RETRY_AFTER,
+            header::WWW_AUTHENTICATE,
+            HeaderName::from_static("mcp-session-id"),
+        ])
+        .max_age(limits::PREFLIGHT_AGE)
 }
 
-/// Counts an answer that refuses what was sent, of so many bytes. That a budget is full was counted where that was seen.
-fn count_refusal(services: &Services, caller: &Caller, status: StatusCode, sent: u64) {
-    if status == StatusCode::PAYLOAD_TOO_LARGE {
-        services.count_refusal(caller);
-    }
-    if status.is_client_error() {
-        services.count_read_for_nothing(caller, sent);
-    }
-}
+/// Makes ids of requests that came without one.
+#[derive(Clone, Copy)]
+struct RequestIds<'a>(&'a Edge);
 
-/// A route that is answered past the table of routes. These two are most of what a busy daemon is asked; they need no
-/// extensions, no parameters of a path, and no future in a box for each layer. All checks come before.
-#[derive(Debug, Clone, Copy)]
-enum DirectRoute<'a> {
-    Append,
-    Mcp(&'a DirectPost),
-}
-
-impl DirectRoute<'_> {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Append => APPEND,
-            Self::Mcp(_) => MCP,
-        }
+impl MakeRequestId for RequestIds<'_> {
+    fn make_request_id<B>(&mut self, _: &Request<B>) -> Option<RequestId> {
+        let edge = &self.0.0;
+        let number = edge.requests.fetch_add(1, Relaxed);
+        HeaderValue::from_str(&format!("{}-{number:x}", edge.boot)).ok().map(RequestId::new)
     }
 }
 
-impl Serving {
-    fn direct_route(&self, request: &Parts) -> Option<DirectRoute<'_>> {
-        if request.method != Method::POST {
-            return None;
-        }
-        match request.uri.path() {
-            MCP => self.post_mcp.as_ref().map(DirectRoute::Mcp),
-            path => tasks::appended_task(path).map(|_| DirectRoute::Append),
-        }
-    }
-
-    async fn answer_direct(
-        &self,
-        route: DirectRoute<'_>,
-        caller: &Caller,
-        request: Parts,
-        body: Body,
-    ) -> Response {
-        match route {
-            DirectRoute::Append => tasks::append_directly(&self.app, caller, &request, body).await,
-            DirectRoute::Mcp(post) => post.answer(caller.clone(), request.headers, body).await,
-        }
-    }
-}
-
-/// A request and its answer, as both are recorded.
-struct Exchange {
-    id: String,
-    method: Method,
-    uri: Uri,
-    started: Instant,
-}
-
-impl Exchange {
-    fn begin<B>(edge: &Edge, request: &Request<B>) -> Self {
-        let number = edge.0.requests.fetch_add(1, Relaxed);
-        Self {
-            id: format!("{}-{number:x}", edge.0.boot),
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            started: Instant::now(),
-        }
-    }
-
-    /// The answer as it goes out: with the request's id, and a body if it is a failure.
-    fn end(&self, mut response: Response) -> Response {
-        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-            let bare = std::mem::replace(&mut response, problem.render(self.uri.path(), &self.id));
-            if let Some(allow) = bare.headers().get(header::ALLOW) {
-                response.headers_mut().insert(header::ALLOW, allow.clone());
+/// Leaves a client's ids on the request if they are short and plain: they go into the log and into answers.
+fn take_ids(mut request: Request<Body>) -> Request<Body> {
+    for name in [&REQUEST_ID, &TRACE_PARENT] {
+        let mut values = request.headers().get_all(name).iter();
+        let is_plain = match (values.next(), values.next()) {
+            (None, _) => continue,
+            (Some(id), None) => {
+                (1..=TAKEN_ID_BYTES).contains(&id.len())
+                    && id.as_bytes().iter().all(u8::is_ascii_graphic)
             }
-            *response.extensions_mut() = bare.extensions().clone();
+            (Some(_), Some(_)) => false,
+        };
+        if !is_plain {
+            request.headers_mut().remove(name);
         }
-        if let Ok(id) = HeaderValue::from_str(&self.id) {
-            response.headers_mut().insert(REQUEST_ID.clone(), id);
-        }
-        response
     }
-
-    fn log(&self, response: &Response) {
-        tracing::debug!(
-            request_id = self.id,
-            method = %self.method,
-            path = self.uri.path(),
-            status = response.status().as_u16(),
-            elapsed_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX),
-            "answered"
-        );
-    }
+    request
 }
 
-/// The body of a stream, which ends when who asked for it could not ask any more: with the next event or comment,
-/// which is not told.
-struct WhileGood {
-    body: Body,
-    credential: Credential,
-    services: Services,
-    /// When the credential was last looked at.
-    checked_at: Instant,
-    /// A look at it, and the frame that waits for what it says.
-    check: Option<(Frame<Bytes>, BoxFuture<'static, bool>)>,
-    is_over: bool,
+/// The span of a request. A query may hold a secret, and so does the path of an attached file.
+fn span_of(request: &Request<Body>) -> Span {
+    let text = |name| request.headers().get(name).and_then(|id| id.to_str().ok());
+    tracing::debug_span!(
+        "request",
+        method = %request.method(),
+        path = logged_path(request.uri().path()),
+        request_id = text(&REQUEST_ID),
+        traceparent = text(&TRACE_PARENT),
+    )
 }
 
-impl WhileGood {
-    fn new(body: Body, credential: Credential, services: Services) -> Self {
-        let checked_at = Instant::now();
-        Self { body, credential, services, checked_at, check: None, is_over: false }
-    }
+/// A path without what may be secret in it.
+fn logged_path(path: &str) -> &str {
+    if path.starts_with("/a/") { "/a/…" } else { path }
 }
 
-impl http_body::Body for WhileGood {
-    type Data = Bytes;
-    type Error = axum::Error;
+fn log_answer(response: &Response, elapsed: Duration, _: &Span) {
+    tracing::debug!(
+        status = response.status().as_u16(),
+        elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+        "answered"
+    );
+}
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = self.get_mut();
-        if this.check.is_none() && !this.is_over {
-            let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-            let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
-            this.is_over = this.services.access.is_over(&this.credential);
-            if this.is_over || this.checked_at.elapsed() < limits::TOKEN_CACHE {
-                return Poll::Ready((!this.is_over).then_some(Ok(frame)));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_taken_if_they_are_short_and_plain() {
+        for (ids, is_taken) in [
+            (&["abc-1"][..], true),
+            (&["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"], true),
+            (&[""], false),
+            (&["a b"], false),
+            (&["a", "b"], false),
+            (&[&"x".repeat(129)], false),
+        ] {
+            for name in [&REQUEST_ID, &TRACE_PARENT] {
+                let mut request = Request::new(Body::empty());
+                for id in ids {
+                    request.headers_mut().append(name, id.parse().unwrap());
+                }
+                let request = take_ids(request);
+                assert_eq!(request.headers().contains_key(name), is_taken, "{ids:?}");
             }
-            let (services, credential) = (this.services.clone(), this.credential.clone());
-            let look = async move { services.access.is_good(&credential).await };
-            this.check = Some((frame, look.boxed()));
         }
-        let Some((_, look)) = &mut this.check else { return Poll::Ready(None) };
-        let is_good = ready!(look.as_mut().poll(cx));
-        this.checked_at = Instant::now();
-        this.is_over = !is_good;
-        let frame = this.check.take().map(|(frame, _)| frame);
-        Poll::Ready(frame.filter(|_| is_good).map(Ok))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.check.is_none() && (self.is_over || self.body.is_end_stream())
+    #[test]
+    fn the_token_of_an_attached_file_is_not_logged() {
+        assert_eq!(logged_path("/a/token"), "/a/…");
+        assert_eq!(logged_path("/v1/a/b"), "/v1/a/b");
     }
-
-    fn size_hint(&self) -> SizeHint {
-        // It may end before its time.
-        SizeHint::default()
-    }
-}
-
-fn is_endless(response: &Response) -> bool {
-    response.extensions().get::<web::Endless>().is_some()
-}
-
-/// Whether the answer is a stream of events.
-pub(super) fn is_event_stream(response: &Response) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

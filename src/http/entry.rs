@@ -50,6 +50,12 @@ impl EntryRules {
         }
     }
 
+    /// Whether the request is of a page whose origin the person has allowed.
+    pub(super) fn is_allowed_origin(&self, headers: &HeaderMap) -> bool {
+        let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+        origin.is_some_and(|origin| is_listed(&self.allowed_origins, origin))
+    }
+
     /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells it from the person.
     ///
     /// A page whose origin the person has allowed may send what it likes, as it may with a token.

@@ -25,8 +25,6 @@ use crate::{
     web::Accept,
 };
 
-const PATH: &str = "/v1/events";
-
 pub(super) fn routes(api: Api) -> Api {
     let read = Operation::new(
         "The log: a page of JSON, or with Accept: text/event-stream a feed without end",
@@ -35,12 +33,7 @@ pub(super) fn routes(api: Api) -> Api {
         .query::<Read>()
         .header("Last-Event-ID", "Of a feed: the last id received, which wins over `after`");
     let read = read.answer::<EventList>(200, "A page of events");
-    api.get(PATH, read, show)
-}
-
-/// Whether this is the path of the log, with or without a query.
-pub(super) fn is_path(path: &str) -> bool {
-    path.split('?').next() == Some(PATH)
+    api.list("/v1/events", read, show)
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -51,17 +51,17 @@ pub(super) fn routes(api: Api) -> Api {
     let on_export = Operation::new("Records with their history, in the form that an import takes")
         .query::<Export>()
         .answer::<List<OldGhap>>(200, "A page of records");
-    api.get(
+    api.list(
         "/v1/sessions",
         on_sessions.answer::<List<Session>>(200, "A page of sessions"),
         sessions,
     )
     .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
     .post("/v1/sessions/{id}/wait", on_wait, wait)
-    .get("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
-    .get("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
-    .get("/v1/ghap/export", on_export, export)
-    .get("/v1/ghap/calibration", on_calibration, calibration)
+    .list("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
+    .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
+    .list("/v1/ghap/export", on_export, export)
+    .list("/v1/ghap/calibration", on_calibration, calibration)
     .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
     .post("/v1/ghap/import", on_import, import)
 }

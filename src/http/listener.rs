@@ -1,14 +1,20 @@
 //! Where connections come from: TCP, and the Unix socket in the data folder.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use http::Extensions;
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
-use crate::{domain::LocalProcess, process_list::ProcessEntry, telemetry};
+use super::client_connection::ClientConnection;
+use crate::{
+    domain::{LocalProcess, limits},
+    process_list::ProcessEntry,
+    telemetry,
+};
 
 /// Something that accepts connections.
 pub trait Listener: Send + 'static {
@@ -41,6 +47,10 @@ pub(super) struct LocalAddress(pub(super) SocketAddr);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClientAddress(pub(super) SocketAddr);
 
+/// The connection that a request came by: an extension of the request.
+#[derive(Debug, Clone)]
+pub(super) struct Connection(pub(super) Arc<ClientConnection>);
+
 impl Transport {
     /// Adds what handlers may ask for: [`LocalProcess`], or [`LocalAddress`] and [`ClientAddress`].
     pub(super) fn describe(self, extensions: &mut Extensions) {
@@ -65,6 +75,11 @@ impl Listener for TcpListener {
             // An answer is written at once: with Nagle's algorithm a small one waits for the client's acknowledgement.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
+            }
+            // The system would keep megabytes for a reader that takes nothing, and would say for long that it took something.
+            let bytes = limits::SEND_BUFFER_BYTES;
+            if let Err(error) = sockopt::set_socket_send_buffer_size(&stream, bytes) {
+                tracing::debug!(error = telemetry::chain(&error), "cannot set SO_SNDBUF");
             }
             return Ok((stream, Transport::Tcp { to, from }));
         }

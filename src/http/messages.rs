@@ -31,14 +31,18 @@ pub(super) fn routes(api: Api) -> Api {
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();
     let on_broadcast = Operation::new("Put a message into every inbox but the sender's");
     api.post("/v1/peers/{id}/messages", on_send.answer::<SentMessage>(200, "As stored"), send)
-        .get("/v1/peers/{id}/messages", on_inbox.answer::<List<Message>>(200, "In order"), inbox)
+        .list("/v1/peers/{id}/messages", on_inbox.answer::<List<Message>>(200, "In order"), inbox)
         .post("/v1/peers/{id}/messages/ack", on_ack.answer::<Acked>(200, "All of them"), ack)
         .post(
             "/v1/peers/broadcast",
             on_broadcast.body::<Broadcast>().answer::<BroadcastReach>(200, "How many took it"),
             broadcast,
         )
-        .get("/v1/messages", on_list.answer::<List<ListedMessage>>(200, "A page of messages"), list)
+        .list(
+            "/v1/messages",
+            on_list.answer::<List<ListedMessage>>(200, "A page of messages"),
+            list,
+        )
         .get(
             "/v1/messages/{id}",
             Operation::new("A message and what became of it").answer::<Detail>(200, "The message"),

@@ -9,9 +9,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// The route of appends to a task.
-pub(super) const APPEND: &str = "/v1/tasks/{id}/events";
-
 /// The last line of OpenMetrics text.
 pub(super) const OPEN_METRICS_END: &str = "# EOF\n";
 

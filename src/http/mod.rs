@@ -1,14 +1,16 @@
 //! The HTTP face: REST, event streams, metrics. An adapter: it parses, calls a service, and renders.
 //!
-//! Reading order: `server` accepts connections, `connection` reads requests from one and writes the answers, `edge` decides who may come in by `entry`'s rules, `routes` is the table
-//! of all handlers, then one file for each resource. Handlers know `state` (what they share), `api` (how a route and its
+//! Reading order: `server` accepts connections, `connection` serves one with hyper, `edge` is the stack of layers that every
+//! request passes, with `entry`'s rules, `identify` and `admission` in it, `routes` is the table of all handlers, then one file
+//! for each resource. Handlers know `state` (what they share), `api` (how a route and its
 //! description are declared) and `body`, and never the table. Status codes live in `web::problem`.
 
 mod admission;
 mod agents;
 mod api;
 mod body;
-mod client_socket;
+mod client_connection;
+mod client_io;
 mod connection;
 mod conversations;
 mod daemon_proof;
@@ -30,22 +32,20 @@ mod page;
 mod peers;
 mod presence;
 mod protocol;
-mod response_head;
 mod routes;
 mod send_message;
 mod server;
 mod sources;
 mod sse;
 mod state;
-mod stream_writer;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod tools;
-mod whole_requests;
 
 pub use crate::web::{Code, Problem};
+pub use client_connection::ConnectionBounds;
 pub use doctor_process::Doctor;
 pub use edge::Edge;
 pub use entry::EntryRules;

@@ -24,7 +24,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_register = Operation::new("Register a peer, or update the one with the same identity")
         .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
-    api.get("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
+    api.list("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
         .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
         .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
         .get("/v1/peers/{id}", Operation::new("A peer").answer::<Peer>(200, "The peer"), show)

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     domain::{Caller, limits, source::SourceView},
     service::{Page, sources::SourceKey},
-    sources::{LoginOutcome, OpenLogin, SourceManager},
+    sources::{LoginOutcome, OpenLogin, SourceChange, SourceManager},
 };
 
 pub(super) fn routes(api: Api) -> Api {
@@ -26,6 +26,10 @@ pub(super) fn routes(api: Api) -> Api {
         Operation::new("The end of what a child MCP server wrote to its error output (operator)");
     let on_log =
         on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
+    let on_changes = Operation::new(
+        "Definitions of a child MCP server that are not those that a person has approved (operator)",
+    );
+    let on_changes = on_changes.query::<OfProject>();
     let change = |what| Operation::new(what).query::<OfProject>();
     let on_reconnect = change("Start a child MCP server anew, at once (operator)");
     let on_enable = change("Turn a child MCP server on, for good (operator)");
@@ -35,6 +39,18 @@ pub(super) fn routes(api: Api) -> Api {
         .post("/v1/sources/reload", on_reload.answer::<SourceList>(200, "All of them"), reload)
         .get("/v1/sources/{name}", on_get.answer::<SourceView>(200, "The server"), get)
         .get("/v1/sources/{name}/log", on_log, log)
+        .get(
+            "/v1/sources/{name}/changes",
+            on_changes.answer::<SourceChanges>(200, "What has changed"),
+            changes,
+        )
+        .post(
+            "/v1/sources/{name}/approve",
+            change("Approve the changed definitions of a child MCP server (operator)")
+                .body::<SourceApproval>()
+                .answer::<SourceView>(200, "The server"),
+            approve,
+        )
         .post(
             "/v1/sources/{name}/reconnect",
             on_reconnect.answer::<SourceView>(200, "The server"),
@@ -210,6 +226,21 @@ struct SourceList {
 }
 
 #[derive(Serialize, JsonSchema)]
+struct SourceChanges {
+    changes: Vec<SourceChange>,
+    count: usize,
+    /// Names these changes, for their approval.
+    digest: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SourceApproval {
+    /// The `digest` of the changes that the person has seen.
+    digest: String,
+}
+
+#[derive(Serialize, JsonSchema)]
 struct SourceLog {
     log: String,
 }
@@ -305,6 +336,37 @@ async fn log(
     operators_own(&caller)?;
     let log = sources(&app)?.log(folder_of(&caller, &query), &name);
     log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
+}
+
+async fn changes(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+) -> Result<Json<SourceChanges>, Problem> {
+    operators_own(&caller)?;
+    let found = sources(&app)?.changes(folder_of(&caller, &query), &name);
+    let (changes, digest) = found.ok_or_else(|| unknown(&name))?;
+    Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
+}
+
+async fn approve(
+    State(app): State<App>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<OfProject>,
+    Json(body): Json<SourceApproval>,
+) -> Result<Json<SourceView>, Problem> {
+    operators_own(&caller)?;
+    let folder = folder_of(&caller, &query);
+    match sources(&app)?.approve(folder, &name, &body.digest).await {
+        None => Err(unknown(&name)),
+        Some(false) => {
+            let text = format!("{name} has changed again since: look at it, and approve that");
+            Err(Problem::new(Code::Conflict, text))
+        }
+        Some(true) => one(&app, &caller, folder, &name),
+    }
 }
 
 async fn reload(State(app): State<App>, caller: Caller) -> Result<Json<SourceList>, Problem> {

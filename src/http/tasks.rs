@@ -3,12 +3,10 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    body::Body,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,9 +14,8 @@ use serde_json::value::RawValue;
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, JsonBytes, Object, Query, parse, parse_object, read_json, text_of},
+    body::{Json, JsonBytes, Object, Query, parse, parse_object, text_of},
     list::List,
-    metrics::APPEND,
     openapi::Operation,
     sse,
 };
@@ -48,9 +45,9 @@ pub(super) fn routes(api: Api) -> Api {
     let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
     let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
     api.post("/v1/tasks", on_create, create)
-        .get("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
+        .list("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
         .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
-        .post(APPEND, on_append, append)
+        .post("/v1/tasks/{id}/events", on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
         .get("/v1/biam/subscribe", on_watch, watch)
 }
@@ -144,40 +141,9 @@ async fn append(
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<Appended>, Problem> {
-    append_events(&app, &caller, &id, body).await
-}
-
-async fn append_events(
-    app: &App,
-    caller: &Caller,
-    id: &str,
-    body: Bytes,
-) -> Result<Json<Appended>, Problem> {
     let events = web::parse_body(body, parse_events).await?;
-    let appended = app.services.tasks.append_task_events(caller, id, events).await?;
+    let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
     Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
-}
-
-/// The id of the task in a path to which events are posted; `None` for any other path, and for an id with characters that a
-/// path has encoded.
-pub(super) fn appended_task(path: &str) -> Option<&str> {
-    let id = path.strip_prefix("/v1/tasks/")?.strip_suffix("/events")?;
-    let is_plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !id.is_empty();
-    is_plain.then_some(id)
-}
-
-/// Answers a request to append, past the table of routes.
-pub(super) async fn append_directly(
-    app: &App,
-    caller: &Caller,
-    request: &Parts,
-    body: Body,
-) -> Response {
-    let task = appended_task(request.uri.path()).unwrap_or_default();
-    match read_json(app, &request.headers, body).await {
-        Ok(body) => append_events(app, caller, task, body).await.into_response(),
-        Err(problem) => problem.into_response(),
-    }
 }
 
 async fn cancel(
@@ -409,20 +375,5 @@ mod tests {
         };
         assert_eq!(parse_frames(&many(1000)).map(|frames| frames.len()), Some(1000));
         assert!(parse_frames(&many(1001)).is_none());
-    }
-
-    #[test]
-    fn only_a_plain_path_goes_past_the_table() {
-        for (path, id) in [
-            ("/v1/tasks/task_1/events", Some("task_1")),
-            ("/v1/tasks//events", None),
-            ("/v1/tasks/a/b/events", None),
-            ("/v1/tasks/a%2Fb/events", None),
-            ("/v1/tasks/task_1/cancel", None),
-            ("/v1/tasks/task_1/events/", None),
-            ("/v1/tasks/events", None),
-        ] {
-            assert_eq!(appended_task(path), id, "{path}");
-        }
     }
 }

@@ -27,7 +27,8 @@ use super::{
     session::McpSession,
 };
 use crate::{
-    domain::{Caller, limits, mcp::CLIENT_PROCESS},
+    domain::{Caller, SessionStanding, is_daemons_session_id, limits, mcp::CLIENT_PROCESS},
+    service::Error,
     telemetry,
 };
 
@@ -58,14 +59,14 @@ impl McpServer {
     ) -> Result<Option<Arc<str>>, RpcError> {
         let team = &self.services.team;
         match (caller.session(), session_in_header(headers)?) {
-            (_, Some(named)) if team.owns(caller, named).await? => Ok(Some(named.into())),
-            (own, Some(_)) => {
-                let own = own.unwrap_or_default();
-                let text = format!(
-                    "Svc-Session-Id: this token speaks for session {own:?} and its own sessions, and for no other"
-                );
-                Err(RpcError::new(INVALID_REQUEST, text).status(403))
-            }
+            (_, Some(named)) => match team.check_named(caller, named).await {
+                Ok(()) => Ok(Some(named.into())),
+                Err(Error::NotYours { why, .. }) => {
+                    let text = format!("Svc-Session-Id: {why}");
+                    Err(RpcError::new(INVALID_REQUEST, text).status(403))
+                }
+                Err(error) => Err(error.into()),
+            },
             (Some(_), None) => Ok(team.default_session(caller).await?.map(Arc::from)),
             (None, None) => Ok(match origin {
                 RequestOrigin::Legacy(session) => Some(session.id.as_str().into()),
@@ -113,8 +114,18 @@ impl McpServer {
         params: &Map<String, Value>,
     ) -> Result<Option<Arc<str>>, RpcError> {
         let Some(client_session) = self.session_of_call(caller, params) else { return Ok(named) };
-        if !self.services.team.owns(caller, &client_session).await? {
-            return Ok(named);
+        let team = &self.services.team;
+        if !team.owns(caller, &client_session).await? {
+            // A thread that nobody has is one of the client's process; its hooks have not told of it yet.
+            let is_foreign = thread_of(params).is_some()
+                && team.standing(caller, &client_session).await? != SessionStanding::Unclaimed;
+            if !is_foreign {
+                return Ok(named);
+            }
+            let text = format!(
+                "_meta.threadId: thread {client_session:?} is none of this client's process"
+            );
+            return Err(RpcError::new(INVALID_REQUEST, text).status(403));
         }
         if let RequestOrigin::Legacy(session) = origin {
             self.keep_client_session(session, &client_session);
@@ -153,13 +164,20 @@ impl McpServer {
                 .or_else(|| id(&arguments["payload"]["session_id"]));
         }
         let meta = params.get("_meta").unwrap_or(&Value::Null);
-        if let Some(thread) = id(&meta["threadId"]) {
-            return Some(thread);
+        if let Some(thread) = thread_of(params) {
+            return Some(thread.into());
         }
         let use_id = meta["claudecode/toolUseId"].as_str();
         let (ties, now) = (&self.services.hooks.ties, self.services.now());
         let known = ties.session_of(&caller.principal(), use_id, tool, arguments, now);
         // A client that begins a session by name goes on in it.
-        known.or_else(|| id(&arguments["session_id"]).filter(|_| tool == "start_session"))
+        let begun = || id(&arguments["session_id"]).filter(|id| !is_daemons_session_id(id));
+        known.or_else(|| begun().filter(|_| tool == "start_session"))
     }
+}
+
+/// The thread that Codex says it calls from.
+fn thread_of(params: &Map<String, Value>) -> Option<&str> {
+    let thread = params.get("_meta")?.get("threadId")?.as_str()?;
+    (!thread.trim().is_empty()).then_some(thread)
 }

@@ -96,6 +96,8 @@ impl RequestStateSeal {
 #[derive(Debug)]
 pub(crate) struct RequestStateBinding<'a> {
     pub(crate) principal: &'a str,
+    /// The session that the call acts for: one principal may hold several.
+    pub(crate) session: &'a str,
     pub(crate) method: &'a str,
     pub(crate) name: &'a str,
     pub(crate) arguments: &'a Value,
@@ -103,7 +105,13 @@ pub(crate) struct RequestStateBinding<'a> {
 
 impl RequestStateBinding<'_> {
     fn digest(&self) -> String {
-        let text = serde_json::json!([self.principal, self.method, self.name, self.arguments]);
+        let text = serde_json::json!([
+            self.principal,
+            self.session,
+            self.method,
+            self.name,
+            self.arguments
+        ]);
         BASE64.encode(Sha256::digest(text.to_string()))
     }
 }
@@ -118,12 +126,14 @@ mod tests {
     fn a_state_is_valid_for_its_call_and_for_its_time() {
         let seal = RequestStateSeal::new(vec![7; 32]);
         let arguments = json!({"a": 1});
-        let binding = |principal| RequestStateBinding {
+        let of_session = |principal, session| RequestStateBinding {
             principal,
+            session,
             method: "tools/call",
             name: "t",
             arguments: &arguments,
         };
+        let binding = |principal| of_session(principal, "one");
         let state = RequestState { answers: Map::new(), kept: Some(json!("half way")) };
         let now = Timestamp::from_millis(1_000_000);
         let text = seal.close(state.clone(), &binding("operator"), now);
@@ -131,6 +141,7 @@ mod tests {
         let later = now.plus(limits::MCP_STATE_TTL).plus(std::time::Duration::from_millis(1));
         seal.open(&text, &binding("operator"), later).unwrap_err();
         seal.open(&text, &binding("session:x"), now).unwrap_err();
+        seal.open(&text, &of_session("operator", "two"), now).unwrap_err();
         RequestStateSeal::new(vec![8; 32]).open(&text, &binding("operator"), now).unwrap_err();
         for index in 0..text.len() {
             let mut other = text.clone().into_bytes();

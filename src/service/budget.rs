@@ -1,41 +1,45 @@
-//! Budgets of principals: what is held in this process is a level with a guard; what is stored is counted from its rows.
+//! Where the five bounds of a principal are taken.
+//!
+//! What this process holds for a principal (requests, streams, unread bytes) is a level with a guard. Bytes stored within the
+//! hour are a rate. Rows are counted in the database, so a restart changes nothing.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use super::Error;
 use crate::{
-    domain::{
-        BudgetBounds, BudgetKind, Caller, HourlyAllowance, PeerId, Principal, RefusalPace,
-        ReservedPace, Timestamp,
-    },
+    domain::{BudgetBounds, BudgetKind, Caller, Principal, Timestamp},
     store::WriteTx,
 };
 
-/// The budgets. Cheap to clone.
+/// The bounds of all principals, and what they have taken. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(in crate::service) struct Budget {
     bounds: BudgetBounds,
-    levels: Arc<Mutex<Levels>>,
+    taken: Arc<Mutex<TakenParts>>,
 }
 
 #[derive(Debug, Default)]
-struct Levels {
+struct TakenParts {
     held: HashMap<(Principal, BudgetKind), u64>,
-    allowances: HashMap<Principal, HourlyAllowance>,
-    paces: HashMap<Principal, RefusalPace>,
+    /// Unix nanoseconds at which all that a principal has stored is an hour's worth in the past.
+    stored_until: HashMap<Principal, i128>,
+    /// Rows that a principal may still store before they are counted again. Rows that go leave this as it is, so it is
+    /// never too large.
+    row_room: HashMap<Principal, u64>,
 }
 
-/// With more principals than this, those whose allowance is whole are forgotten.
-const ALLOWANCES: usize = 10_000;
+/// With more principals than this, what is past or can be counted again is forgotten.
+const PRINCIPALS: usize = 10_000;
 
-/// With more principals than this, those that were not refused lately are forgotten.
-const PACES: usize = 1000;
+/// Rows after which they are counted again in any case.
+const ROWS_BETWEEN_COUNTS: u64 = 1000;
 
-/// A part of a budget that is taken until this is dropped.
+const HOUR_NANOS: i128 = 3_600_000_000_000;
+
+/// A part of a principal's budget that is taken until this is dropped.
 #[derive(Debug)]
 pub struct BudgetHold {
     budget: Budget,
@@ -46,43 +50,27 @@ pub struct BudgetHold {
 
 impl Drop for BudgetHold {
     fn drop(&mut self) {
-        let mut levels = self.budget.lock();
+        let mut taken = self.budget.lock();
         let key = (self.principal.clone(), self.kind);
-        if let Some(held) = levels.held.get_mut(&key) {
+        if let Some(held) = taken.held.get_mut(&key) {
             *held = held.saturating_sub(self.amount);
             if *held == 0 {
-                levels.held.remove(&key);
+                taken.held.remove(&key);
             }
-        }
-    }
-}
-
-/// A request of one who was refused again and again, from its beginning to its answer. The next waits for it.
-#[derive(Debug)]
-pub struct RequestTurn {
-    budget: Budget,
-    principal: Principal,
-    reserved: ReservedPace,
-}
-
-impl Drop for RequestTurn {
-    fn drop(&mut self) {
-        if let Some(pace) = self.budget.lock().paces.get_mut(&self.principal) {
-            pace.give_back(self.reserved);
         }
     }
 }
 
 impl Budget {
     pub(in crate::service) fn new(bounds: BudgetBounds) -> Self {
-        Self { bounds, levels: Arc::default() }
+        Self { bounds, taken: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Levels> {
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TakenParts> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a part of the caller's budget; `None` for the operator, who has none.
+    /// Takes requests, streams or unread bytes until the hold is dropped; `None` for the operator, who has no bounds.
     pub(in crate::service) fn hold(
         &self,
         caller: &Caller,
@@ -115,151 +103,87 @@ impl Budget {
         let principal = caller.principal();
         {
             // Under one lock, or two requests of one moment would both find room for one.
-            let mut levels = self.lock();
+            let mut taken = self.lock();
             let key = (principal.clone(), kind);
-            let level = levels.held.get(&key).copied().unwrap_or(0);
-            let taken = level.saturating_add(amount);
-            if taken > bound {
+            let level = taken.held.get(&key).copied().unwrap_or(0);
+            let next = level.saturating_add(amount);
+            if next > bound {
                 return Err(Error::LimitReached(kind.refusal(level, bound)));
             }
-            levels.held.insert(key, taken);
+            taken.held.insert(key, next);
         }
         Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
     }
 
-    /// Whether the caller may send anything now.
-    pub(in crate::service) fn check_allowance(
+    /// Takes bytes that are about to be stored, all or none of them. They come back evenly within an hour.
+    pub(in crate::service) fn take_stored(
         &self,
         caller: &Caller,
+        bytes: u64,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let (kind, now) = (BudgetKind::BytesPerHour, now.as_millis());
-        let bound = self.bounds.of(kind);
-        let mut levels = self.lock();
-        let Some(allowance) = levels.allowances.get_mut(&caller.principal()) else {
-            return Ok(());
-        };
-        if allowance.left(bound, now) > 0 {
+        if caller.is_operator() || bytes == 0 {
             return Ok(());
         }
-        Err(Error::LimitReached(kind.refusal(bound, bound)))
-    }
-
-    /// Counts what the caller has sent.
-    pub(in crate::service) fn spend(&self, caller: &Caller, bytes: u64, now: Timestamp) {
-        if caller.is_operator() {
-            return;
-        }
-        let (bound, now) = (self.bounds.of(BudgetKind::BytesPerHour), now.as_millis());
-        let whole = i64::try_from(bound).unwrap_or(i64::MAX);
-        let mut levels = self.lock();
-        if levels.allowances.len() >= ALLOWANCES {
-            levels.allowances.retain(|_, allowance| allowance.left(bound, now) < whole);
-        }
-        let fresh = HourlyAllowance::new(bound, now);
-        let allowance = levels.allowances.entry(caller.principal()).or_insert(fresh);
-        allowance.left(bound, now);
-        allowance.spend(bytes);
-    }
-
-    /// Counts that something of the caller's was refused, for its size or because its budget is full.
-    pub(in crate::service) fn count_refusal(&self, caller: &Caller, now: Timestamp) {
-        self.change_pace(caller, now, RefusalPace::refuse);
-    }
-
-    /// Counts the bytes of a request of the caller's that was read and refused.
-    pub(in crate::service) fn count_read_for_nothing(
-        &self,
-        caller: &Caller,
-        bytes: u64,
-        now: Timestamp,
-    ) {
-        self.change_pace(caller, now, |pace, now| pace.read_for_nothing(now, bytes));
-    }
-
-    fn change_pace(
-        &self,
-        caller: &Caller,
-        now: Timestamp,
-        change: impl FnOnce(&mut RefusalPace, i64),
-    ) {
-        if caller.is_operator() {
-            return;
-        }
-        let (mut levels, now) = (self.lock(), now.as_millis());
-        if levels.paces.len() >= PACES {
-            levels.paces.retain(|_, pace| !pace.is_over(now));
-        }
-        change(levels.paces.entry(caller.principal()).or_default(), now);
-    }
-
-    /// How long a request of the caller's, with a body of so many bytes, waits before it is looked at; `None` for one that
-    /// was not refused lately. The turn is kept until the answer is known.
-    pub(in crate::service) fn take_turn(
-        &self,
-        caller: &Caller,
-        bytes: u64,
-        now: Timestamp,
-    ) -> Option<(Duration, RequestTurn)> {
-        let mut levels = self.lock();
-        if levels.paces.is_empty() || caller.is_operator() {
-            return None;
+        let kind = BudgetKind::StoredBytesPerHour;
+        let bound = i128::from(self.bounds.of(kind).max(1));
+        let now = i128::from(now.as_millis()) * 1_000_000;
+        let mut taken = self.lock();
+        if taken.stored_until.len() >= PRINCIPALS {
+            taken.stored_until.retain(|_, until| *until > now);
         }
         let principal = caller.principal();
-        let (wait, reserved) = levels.paces.get_mut(&principal)?.reserve(now.as_millis(), bytes);
-        Some((wait, RequestTurn { budget: self.clone(), principal, reserved }))
-    }
-
-    /// Checks that the caller may store `more` of a kind that is counted from rows.
-    pub(in crate::service) async fn check(
-        &self,
-        tx: &mut WriteTx,
-        caller: &Caller,
-        kind: BudgetKind,
-        more: u64,
-    ) -> Result<(), Error> {
-        if caller.is_operator() {
-            return Ok(());
+        // A clock that was set back by more than an hour leaves a principal an hour's worth at most.
+        let until = taken.stored_until.get(&principal).copied().unwrap_or(now);
+        let until = until.clamp(now, now + HOUR_NANOS);
+        let next = until + i128::from(bytes) * HOUR_NANOS / bound;
+        if next > now + HOUR_NANOS {
+            let used = (until - now) * bound / HOUR_NANOS;
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            taken.stored_until.insert(principal, until);
+            return Err(Error::LimitReached(kind.refusal(used, self.bounds.of(kind))));
         }
-        let (used, bound) =
-            (tx.budget_used(kind, &caller.principal()).await?, self.bounds.of(kind));
-        if used.saturating_add(more) > bound {
-            self.count_refusal(caller, tx.now());
-            return Err(Error::LimitReached(kind.refusal(used, bound)));
-        }
+        taken.stored_until.insert(principal, next);
         Ok(())
     }
 
-    /// How many bytes of text this caller may fill an inbox to. Agents leave a quarter of it to the operator, who is bound as
-    /// the inbox is its receiver's.
-    pub(in crate::service) fn inbox_bound(&self, caller: &Caller) -> u64 {
-        let bound = self.bounds.of(BudgetKind::InboxBytes);
-        if caller.is_operator() { bound } else { bound - bound / 4 }
-    }
-
-    /// Checks that an inbox has room for so many bytes of the caller's text.
-    pub(in crate::service) async fn check_inbox(
+    /// Checks that the caller may keep so many rows more.
+    pub(in crate::service) async fn check_rows(
         &self,
         tx: &mut WriteTx,
         caller: &Caller,
-        to: &PeerId,
-        bytes: u64,
+        more: u64,
     ) -> Result<(), Error> {
-        let kind = BudgetKind::InboxBytes;
-        let (used, bound) = (tx.inbox_bytes(to).await?, self.inbox_bound(caller));
-        if used.saturating_add(bytes) > bound {
-            self.count_refusal(caller, tx.now());
-            return Err(Error::LimitReached(kind.refusal(used, bound)));
+        if caller.is_operator() || more == 0 {
+            return Ok(());
         }
+        let principal = caller.principal();
+        if let Some(room) = self.lock().row_room.get_mut(&principal)
+            && let Some(left) = room.checked_sub(more)
+        {
+            *room = left;
+            return Ok(());
+        }
+        let kind = BudgetKind::Rows;
+        let bound = self.bounds.of(kind);
+        let used = tx.rows_kept(&principal, bound).await?;
+        let Some(room) = bound.checked_sub(used.saturating_add(more)) else {
+            return Err(Error::LimitReached(kind.refusal(used, bound)));
+        };
+        let mut taken = self.lock();
+        if taken.row_room.len() >= PRINCIPALS {
+            taken.row_room.clear();
+        }
+        taken.row_room.insert(principal, room.min(ROWS_BETWEEN_COUNTS));
         Ok(())
     }
 
     /// What all principals hold in this process, by kind.
     pub(in crate::service) fn levels(&self) -> Vec<(BudgetKind, u64)> {
-        let levels = self.lock();
-        let live = [BudgetKind::Streams, BudgetKind::Calls, BudgetKind::RequestBytes];
+        let taken = self.lock();
+        let live = [BudgetKind::Requests, BudgetKind::Streams, BudgetKind::UnreadBytes];
         let total = |kind: BudgetKind| {
-            levels.held.iter().filter(|((_, of), _)| *of == kind).map(|(_, held)| *held).sum()
+            taken.held.iter().filter(|((_, of), _)| *of == kind).map(|(_, held)| *held).sum()
         };
         live.into_iter().map(|kind| (kind, total(kind))).collect()
     }
@@ -267,7 +191,7 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
     use super::*;
     use crate::domain::TokenId;
@@ -287,11 +211,15 @@ mod tests {
         }
     }
 
+    fn budget_with(kind: BudgetKind, bound: u64) -> Budget {
+        let mut bounds = BudgetBounds::default();
+        bounds.set(kind, bound);
+        Budget::new(bounds)
+    }
+
     #[test]
     fn a_hold_is_taken_until_it_is_dropped_and_is_nobody_elses() {
-        let mut bounds = BudgetBounds::default();
-        bounds.set(BudgetKind::Streams, 2);
-        let budget = Budget::new(bounds);
+        let budget = budget_with(BudgetKind::Streams, 2);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let take = |caller: &Caller| budget.hold(caller, BudgetKind::Streams, 1);
         let (first, second) = (take(&greedy).unwrap(), take(&greedy).unwrap());
@@ -308,19 +236,17 @@ mod tests {
         assert!(budget.lock().held.is_empty(), "nothing is left behind");
         let recovered: Vec<_> =
             (0..3).map(|_| budget.hold_anyway(&greedy, BudgetKind::Streams, 1)).collect();
-        assert_eq!(budget.levels()[0], (BudgetKind::Streams, 3));
+        assert!(budget.levels().contains(&(BudgetKind::Streams, 3)));
         drop(recovered);
     }
 
     #[test]
     fn requests_of_one_moment_share_one_bound() {
-        let mut bounds = BudgetBounds::default();
-        bounds.set(BudgetKind::Streams, 5);
-        let budget = Budget::new(bounds);
+        let budget = budget_with(BudgetKind::Requests, 5);
         let caller = agent("greedy");
         for _ in 0..200 {
             let taken = std::thread::scope(|scope| {
-                let take = || budget.hold(&caller, BudgetKind::Streams, 1);
+                let take = || budget.hold(&caller, BudgetKind::Requests, 1);
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
                 threads
                     .into_iter()
@@ -332,39 +258,28 @@ mod tests {
     }
 
     #[test]
-    fn agents_leave_a_quarter_of_an_inbox_to_the_operator() {
-        let mut bounds = BudgetBounds::default();
-        bounds.set(BudgetKind::InboxBytes, 1000);
-        let budget = Budget::new(bounds);
-        assert_eq!(budget.inbox_bound(&agent("greedy")), 750);
-        assert_eq!(budget.inbox_bound(&Caller::Operator), 1000);
-        let bounds = BudgetBounds::default();
-        let one_sender = bounds.of(BudgetKind::MessageBytes);
-        assert!(
-            one_sender * 3 <= bounds.of(BudgetKind::InboxBytes) - one_sender,
-            "nobody fills it alone"
-        );
-    }
-
-    #[test]
-    fn who_has_sent_too_much_waits_and_others_do_not() {
-        let mut bounds = BudgetBounds::default();
-        bounds.set(BudgetKind::BytesPerHour, 3600);
-        let budget = Budget::new(bounds);
+    fn bytes_stored_come_back_within_the_hour_and_bind_nobody_else() {
+        let budget = budget_with(BudgetKind::StoredBytesPerHour, 3600);
         let (greedy, other) = (agent("greedy"), agent("other"));
-        let now = Timestamp::from_millis(1_000_000);
-        budget.check_allowance(&greedy, now).unwrap();
-        budget.spend(&greedy, 4000, now);
-        let refusal = budget.check_allowance(&greedy, now).unwrap_err().to_string();
-        assert!(refusal.starts_with("budget.bytes_per_hour: "), "{refusal}");
-        budget.check_allowance(&other, now).unwrap();
-        budget.spend(&Caller::Operator, 1 << 40, now);
-        budget.check_allowance(&Caller::Operator, now).unwrap();
-        let later = now.plus(Duration::from_secs(401));
-        budget.check_allowance(&greedy, later).unwrap();
+        let begin = Timestamp::from_millis(1_000_000_000);
+        budget.take_stored(&greedy, 3000, begin).unwrap();
+        let refusal = budget.take_stored(&greedy, 601, begin).unwrap_err().to_string();
+        assert!(refusal.starts_with("budget.stored_bytes_per_hour: 3000 of 3600 "), "{refusal}");
+        budget.take_stored(&greedy, 600, begin).unwrap();
+        budget.take_stored(&greedy, 1, begin).unwrap_err();
+        budget.take_stored(&other, 3600, begin).unwrap();
+        budget.take_stored(&Caller::Operator, 1 << 40, begin).unwrap();
         // Another token of the same session is the same principal.
-        let again = agent_with("greedy", "another");
-        budget.spend(&again, 4000, later);
-        budget.check_allowance(&agent("greedy"), later).unwrap_err();
+        budget.take_stored(&agent_with("greedy", "another"), 1, begin).unwrap_err();
+        let later = begin.plus(Duration::from_secs(100));
+        budget.take_stored(&greedy, 101, later).unwrap_err();
+        budget.take_stored(&greedy, 100, later).unwrap();
+        // More than the whole is never stored, and a long rest earns no more than the whole.
+        let rested = begin.plus(Duration::from_hours(100));
+        budget.take_stored(&greedy, 3601, rested).unwrap_err();
+        budget.take_stored(&greedy, 3600, rested).unwrap();
+        // The clock was set back.
+        budget.take_stored(&greedy, 1, begin).unwrap_err();
+        budget.take_stored(&greedy, 3600, begin.plus(Duration::from_hours(1))).unwrap();
     }
 }

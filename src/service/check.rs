@@ -1,7 +1,7 @@
 //! Rules for texts that callers give, one message each.
 
 use super::Error;
-use crate::domain::{limits, quote};
+use crate::domain::{is_reserved_name, limits, quote};
 
 /// A text that has to say something.
 pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
@@ -31,6 +31,15 @@ pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> 
         not_blank(field, text)?;
     }
     short(field, text)
+}
+
+/// A name that others will read: of a peer, an agent, a label, a key.
+pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
+    if is_reserved_name(text) {
+        let why = "it says no more than operator, user, system and the like: choose another name";
+        return Err(Error::not_yours(field, why));
+    }
+    Ok(())
 }
 
 /// A page's size.

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use super::budget::Budget;
+use super::{budget::Budget, read_turns::ReadTurns};
 use crate::{
     domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
+    session_secret::SessionSecrets,
     store::Store,
 };
 
@@ -24,10 +25,13 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) ids: Ids,
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
+    pub(in crate::service) read_turns: ReadTurns,
     /// Something changed for the queue of dispatches.
     pub(in crate::service) work: tokio::sync::Notify,
     /// Whom sessions see and send to, as configured.
     sessions: OnceLock<SessionsPolicy>,
+    /// Where the secrets of sessions are kept.
+    session_secrets: OnceLock<SessionSecrets>,
 }
 
 impl Deref for Core {
@@ -47,8 +51,17 @@ impl Core {
     ) -> Self {
         let budget = Budget::new(tuning.budget);
         let work = tokio::sync::Notify::new();
-        let sessions = OnceLock::new();
-        Self(Arc::new(SharedMeans { store, clock, ids, tuning: *tuning, budget, work, sessions }))
+        Self(Arc::new(SharedMeans {
+            store,
+            clock,
+            ids,
+            tuning: *tuning,
+            budget,
+            read_turns: ReadTurns::default(),
+            work,
+            sessions: OnceLock::new(),
+            session_secrets: OnceLock::new(),
+        }))
     }
 
     /// Sets whom sessions see and send to. Only the first call counts.
@@ -59,6 +72,16 @@ impl Core {
     /// Whom sessions see and send to.
     pub(in crate::service) fn sessions(&self) -> &SessionsPolicy {
         self.sessions.get_or_init(SessionsPolicy::default)
+    }
+
+    /// Sets where the secrets of sessions are kept. Only the first call counts.
+    pub(in crate::service) fn set_session_secrets(&self, secrets: SessionSecrets) {
+        self.session_secrets.set(secrets).ok();
+    }
+
+    /// Where the secrets of sessions are kept; `None` without a data folder, and then no session goes over.
+    pub(in crate::service) fn session_secrets(&self) -> Option<&SessionSecrets> {
+        self.session_secrets.get()
     }
 
     pub(in crate::service) fn now(&self) -> Timestamp {

@@ -61,6 +61,14 @@ pub enum Error {
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),
+    /// A name or an id that is not the caller's to take.
+    #[error("{field}: {why}")]
+    NotYours {
+        /// The field.
+        field: String,
+        /// Whose it is.
+        why: String,
+    },
     /// The caller's credential was good when the request came, and is so no more.
     #[error("the token of this request is no longer good")]
     Unauthorized,
@@ -206,6 +214,11 @@ impl Error {
     /// The value of `field` breaks a rule.
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), why: why.into() }
+    }
+
+    /// The value of `field` names what is not the caller's.
+    pub fn not_yours(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::NotYours { field: field.into(), why: why.into() }
     }
 
     /// The one thing that `name` names. Of none and of several it is an error.

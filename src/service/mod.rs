@@ -22,6 +22,7 @@ mod page;
 pub mod process;
 mod project;
 mod read_cache;
+mod read_turns;
 pub mod search;
 mod services;
 pub mod sources;
@@ -31,8 +32,8 @@ pub mod team;
 pub(crate) mod testing;
 
 pub use access::{Credential, Tokens};
-pub use budget::{BudgetHold, RequestTurn};
+pub use budget::BudgetHold;
 pub use core::Tuning;
 pub use error::{Candidate, Error, ResourceKind};
-pub use page::{Page, shared_items};
+pub use page::{Page, PageLimit, shared_items};
 pub use services::{Rooms, Services};

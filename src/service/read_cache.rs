@@ -3,14 +3,16 @@
 
 use std::{
     collections::HashMap,
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::Serialize;
 
 use super::Error;
-use crate::{domain::limits, store::Store};
+use crate::{
+    domain::{json_bytes, limits},
+    store::Store,
+};
 
 /// Results of one kind of read, by what was asked for. All of them are of one state of the database.
 #[derive(Debug)]
@@ -86,23 +88,7 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
 /// About how much memory a result takes, with its place in the table.
 fn weight<V: Serialize>(result: &V) -> usize {
     const BESIDE: usize = 512;
-    let mut count = Count(BESIDE);
-    // It writes nothing, so it cannot fail; and if it did, the result is just as good.
-    serde_json::to_writer(&mut count, result).ok();
-    count.0
-}
-
-struct Count(usize);
-
-impl io::Write for Count {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    BESIDE + json_bytes(result)
 }
 
 #[cfg(test)]

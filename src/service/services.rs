@@ -1,12 +1,12 @@
 //! All rooms together.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, path::Path, sync::Arc};
 
 use super::{
     Error, Tokens, Tuning,
     access::Access,
     agents::{AgentSettings, Agents},
-    budget::{BudgetHold, RequestTurn},
+    budget::BudgetHold,
     conversations::Conversations,
     core::Core,
     hooks::Hooks,
@@ -22,6 +22,7 @@ use crate::{
     domain::{
         BudgetKind, Caller, Clock, Ids, Timestamp, conversation::SessionsPolicy, hook::HookPolicy,
     },
+    session_secret::SessionSecrets,
     store::Store,
 };
 
@@ -111,6 +112,13 @@ impl Services {
         self
     }
 
+    /// The same with the data folder, in which the secrets of sessions stand.
+    #[must_use]
+    pub fn with_home(self, home: &Path) -> Self {
+        self.core.set_session_secrets(SessionSecrets::in_home(home));
+        self
+    }
+
     /// The same with how agents are run.
     #[must_use]
     pub fn with_agents(mut self, settings: AgentSettings) -> Self {
@@ -136,8 +144,7 @@ impl Services {
         kind: BudgetKind,
         amount: u64,
     ) -> Result<Option<BudgetHold>, Error> {
-        let held = self.core.budget.hold(caller, kind, amount);
-        held.inspect_err(|_| self.count_refusal(caller))
+        self.core.budget.hold(caller, kind, amount)
     }
 
     /// The same beyond the bound, for what began before this process did.
@@ -145,41 +152,28 @@ impl Services {
         self.core.budget.hold_anyway(caller, kind, 1)
     }
 
-    /// Whether the caller may send anything now, by what it has sent within the hour.
+    /// Takes bytes that are about to be stored for the caller, all or none of them.
     ///
     /// # Errors
-    /// [`Error::LimitReached`].
-    pub fn check_allowance(&self, caller: &Caller) -> Result<(), Error> {
-        let now = self.now();
-        let checked = self.core.budget.check_allowance(caller, now);
-        checked.inspect_err(|_| self.core.budget.count_refusal(caller, now))
+    /// [`Error::LimitReached`], before anything is stored.
+    pub fn take_stored(&self, caller: &Caller, bytes: u64) -> Result<(), Error> {
+        self.core.budget.take_stored(caller, bytes, self.now())
     }
 
-    /// Counts what the caller has sent.
-    pub fn spend(&self, caller: &Caller, bytes: u64) {
-        self.core.budget.spend(caller, bytes, self.now());
-    }
-
-    /// Counts that something of the caller's was refused, for its size or because its budget is full.
-    pub fn count_refusal(&self, caller: &Caller) {
-        self.core.budget.count_refusal(caller, self.now());
-    }
-
-    /// Counts the bytes of a request of the caller's that was read and refused.
-    pub fn count_read_for_nothing(&self, caller: &Caller, bytes: u64) {
-        self.core.budget.count_read_for_nothing(caller, bytes, self.now());
-    }
-
-    /// How long a request of the caller's, with a body of so many bytes, waits before it is looked at; `None` for a caller
-    /// that was not refused lately. The turn is kept until the answer is known.
-    pub fn take_turn(&self, caller: &Caller, bytes: u64) -> Option<(Duration, RequestTurn)> {
-        self.core.budget.take_turn(caller, bytes, self.now())
+    /// Runs a heavy read of a caller's (a page of a list, a search, with what is rendered of it) when it is its turn, on a thread
+    /// beside the runtime's. All heavy reads go this way, and none begins another.
+    pub async fn read_in_turn<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        self.core.read_turns.run(&caller.principal(), read).await
     }
 
     /// What all principals hold together, by kind.
     pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
         let mut held = self.core.budget.levels();
-        held.extend(self.core.store.budget_totals().await?);
+        held.push((BudgetKind::Rows, self.core.store.rows_kept_by_all().await?));
         Ok(held)
     }
 

@@ -10,11 +10,11 @@ use super::{
     child_task::{CallStop, ChildTask},
     connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
     instance::Instance,
-    message::{RawMembers, Reply, ServerError},
+    message::{RawMembers, Reply, ServerError, unimitated},
     suspended::SuspendedCalls,
 };
 use crate::{
-    domain::source::SourceState,
+    domain::{quote, source::SourceState},
     service::sources::SourceStatus,
     tools::{Call, ErrorType, Failure, Output, ToolError},
 };
@@ -219,7 +219,7 @@ fn outcome_of(
             (CallOutcome::Unavailable, Err(error.allowed(json!({ "outcome": "unknown" })).into()))
         }
         Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
-            let output = Output::Verbatim(result);
+            let output = Output::Verbatim(unimitated(result));
             if output.is_error() {
                 return (CallOutcome::Error, Ok(without_secrets(connection, output)));
             }
@@ -250,7 +250,7 @@ fn without_secrets(connection: &SourceConnection, output: Output) -> Output {
     }
 }
 
-/// An error of the server, without secrets.
+/// An error of the server, without secrets and without imitations of the daemon's stamps.
 pub(super) fn refused(redactor: &crate::domain::source::Redactor, error: ServerError) -> Failure {
     let ServerError { code, message, data } = error;
     let message = redactor.hide(&message).into_owned();
@@ -258,6 +258,10 @@ pub(super) fn refused(redactor: &crate::domain::source::Redactor, error: ServerE
         Cow::Borrowed(_) => data,
         Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(Value::Null),
     });
+    let mut said = json!({ "message": message, "data": data });
+    quote::unimitated_value(&mut said);
+    let message = said["message"].as_str().unwrap_or_default().to_owned();
+    let data = data.map(|_| said["data"].take());
     Failure::Protocol { code, message: message.into(), data }
 }
 

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::message::{
     Reply, ServerMessage, answer_text, members, modern_params, notification_text, request_text,
 };
+use super::pace::MessagePace;
 use crate::{
-    domain::{Principal, source::Redactor},
+    domain::{Principal, quote, source::Redactor},
     tools::{
         Call, CancelReason, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError,
     },
@@ -52,6 +53,8 @@ pub(super) struct SourceConnection {
     /// Counts changes of resources. Those of one URI that nobody has taken yet are one.
     pub(super) resource_updates: watch::Sender<u64>,
     updated: Mutex<BTreeSet<String>>,
+    /// Slows down a server that sends what nobody has asked for.
+    pace: MessagePace,
     /// Hides secrets in what the server says.
     redactor: RwLock<Arc<Redactor>>,
     /// The project whose instance this is.
@@ -197,6 +200,7 @@ impl SourceConnection {
             redactor: RwLock::new(Arc::new(redactor)),
             resource_updates: watch::Sender::new(0),
             updated: Mutex::default(),
+            pace: MessagePace::default(),
             root,
             is_modern: AtomicBool::new(false),
             end: OnceLock::new(),
@@ -356,13 +360,19 @@ impl SourceConnection {
     }
 
     /// Takes a message that came on the stream of a request, if it did.
+    ///
+    /// A stream of a request carries the answer to that request and to no other: another request may be another caller's.
     pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
-            Some(ServerMessage::Answer { id, reply }) => {
+            Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
                 if let Some(waiting) = self.take_waiting(id) {
-                    // Whoever waited may have gone.
+                    // The caller may have gone.
                     waiting.news.send(CallNews::Done(reply)).await.ok();
+                    return;
                 }
+            }
+            Some(ServerMessage::Answer { id, .. }) => {
+                tracing::debug!(id, "a server answered a request on the stream of another");
             }
             Some(ServerMessage::Request { id, method, params }) => {
                 self.answer(id, &method, members(params.as_deref()), request);
@@ -372,6 +382,7 @@ impl SourceConnection {
             }
             None => tracing::debug!(bytes = text.len(), "a server said what is no message"),
         }
+        self.pace.spend(text.len()).await;
     }
 
     /// The URIs of resources that have changed since this was last asked.
@@ -379,7 +390,7 @@ impl SourceConnection {
         std::mem::take(&mut *self.updated.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn hear(&self, method: &str, params: Map<String, Value>, request: Option<u64>) {
+    fn hear(&self, method: &str, mut params: Map<String, Value>, request: Option<u64>) {
         match method {
             "notifications/tools/list_changed"
             | "notifications/resources/list_changed"
@@ -400,6 +411,7 @@ impl SourceConnection {
                 let id = self.task_progress().get(&id).copied().unwrap_or(id);
                 let news = self.waiting().get(&id).map(|waiting| waiting.news.clone());
                 if let Some(news) = news {
+                    params.values_mut().for_each(quote::unimitated_value);
                     // One that is not taken in time is no loss: the next one says more.
                     news.try_send(CallNews::Note(RelayedNote::Progress(params))).ok();
                 }
@@ -408,6 +420,7 @@ impl SourceConnection {
                 let level = params.get("level").cloned().unwrap_or_default();
                 let Ok(level) = serde_json::from_value::<LogLevel>(level) else { return };
                 if let Some((news, _)) = self.call_of(request) {
+                    params.values_mut().for_each(quote::unimitated_value);
                     news.try_send(CallNews::Note(RelayedNote::Log(level, params))).ok();
                 }
             }
@@ -463,8 +476,9 @@ impl SourceConnection {
         let connection = Arc::clone(self);
         // A person may take long, and the server's other messages do not wait.
         tokio::spawn(async move {
-            let question =
-                ClientQuestion { key: "answer".to_owned(), method, params: Value::Object(params) };
+            let mut params = Value::Object(params);
+            quote::unimitated_value(&mut params);
+            let question = ClientQuestion { key: "answer".to_owned(), method, params };
             let answer = tokio::select! {
                 () = connection.closed.cancelled() => return,
                 answer = call.far_end.ask(vec![question]) => answer,
@@ -512,7 +526,8 @@ impl SourceConnection {
                     return Err(ToolError::new(ErrorType::Unavailable, text).into());
                 }
             };
-            let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
+            let mut params = request.get("params").cloned().unwrap_or_else(|| json!({}));
+            quote::unimitated_value(&mut params);
             questions.push(ClientQuestion { key: key.clone(), method, params });
         }
         if !questions.is_empty() {
@@ -655,5 +670,21 @@ mod tests {
         assert!(callers.is_alone(&b, at(5_100)) && !callers.is_alone(&a, at(5_199)));
         callers.end(b.clone(), at(9_000));
         assert_eq!(callers.0.len(), 1, "what is over is forgotten");
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_a_request_answers_no_other() {
+        let (connection, _messages) = SourceConnection::new(Redactor::default(), None);
+        let (own, other) = (connection.open(None), connection.open(None));
+        let answer = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":{id}}}}}"#);
+        connection.take_from(&answer(other.id), Some(own.id)).await;
+        assert!(connection.waits_for(other.id), "it is the other's to answer");
+        connection.take_from(&answer(own.id), Some(own.id)).await;
+        connection.take(&answer(other.id)).await;
+        for request in [own, other] {
+            let expected = format!(r#"{{"of":{}}}"#, request.id);
+            let reply = request.answer().await.expect("an answer").expect("a result");
+            assert_eq!(reply.get(), expected);
+        }
     }
 }

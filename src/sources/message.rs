@@ -8,7 +8,11 @@ use serde::{
 };
 use serde_json::{Map, Value, json, value::RawValue};
 
-use crate::domain::mcp::{Revision, TASKS_EXTENSION, meta};
+use super::beside::beside_others;
+use crate::domain::{
+    mcp::{Revision, TASKS_EXTENSION, meta},
+    quote,
+};
 
 /// A message of a server.
 #[derive(Debug)]
@@ -20,6 +24,24 @@ pub(super) enum ServerMessage {
     /// A notification.
     Notification { method: String, params: Option<Box<RawValue>> },
 }
+
+/// What a server gives, without imitations of the daemon's stamps and of the system's words. All else is as it was written.
+pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
+    let broken = |given: &RawValue| match quote::unimitated_json(given.get()) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
+    };
+    let broken =
+        if given.get().len() > LONG { beside_others(|| broken(&given)) } else { broken(&given) };
+    match broken {
+        None => given,
+        // It cannot fail: only strings were replaced, by strings.
+        Some(text) => RawValue::from_string(text).unwrap_or_default(),
+    }
+}
+
+/// A text that takes long to look at, in bytes.
+const LONG: usize = 64 * 1024;
 
 /// A result, or an error.
 pub(super) type Reply = Result<Box<RawValue>, ServerError>;

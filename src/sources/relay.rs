@@ -13,13 +13,15 @@ use super::{
     instance::Instance,
     lists::{OfferedLists, OpenServer},
     manager::SourceManager,
+    message::unimitated,
     results::KeptResult,
     spec::SourceSpec,
     suspended::SuspendedCalls,
+    view::name_of,
 };
 use crate::{
     domain::{
-        Caller, Ownership, StreamName, StreamVisibility,
+        Caller, Ownership, StreamName, StreamVisibility, quote,
         source::{Sharing, child_tool_name, matches_glob},
     },
     service::sources::SourceKey,
@@ -73,6 +75,7 @@ fn with_uris(
             if shown != uri {
                 entry[member] = json!(shown);
             }
+            quote::definition(&mut entry);
             all.push(entry);
         }
     }
@@ -148,9 +151,9 @@ fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str,
     let mut all = Vec::new();
     for (spec, lists) in servers {
         for prompt in &lists.prompts {
-            let Some(own) = prompt.get("name").and_then(Value::as_str) else { continue };
+            let Some(own) = name_of(prompt) else { continue };
             let name = child_tool_name(&spec.key.name, own, &|name| taken.contains(name));
-            if taken.insert(name.clone()) {
+            if quote::plain(&name) == name && taken.insert(name.clone()) {
                 all.push((name, spec, own, prompt));
             }
         }
@@ -248,7 +251,7 @@ async fn relay_once(
             bound.as_millis()
         ))),
         Ok(Err(_)) => Err(failed(format!("{name} ended in the middle of {method}"))),
-        Ok(Ok(Ok(result))) if result.get().starts_with('{') => Ok(result),
+        Ok(Ok(Ok(result))) if result.get().starts_with('{') => Ok(unimitated(result)),
         Ok(Ok(Ok(_))) => Err(failed(format!("{name}: the result of {method} is no object"))),
         Ok(Ok(Err(error))) => Err(refused(&connection.redactor(), error)),
     }
@@ -270,6 +273,7 @@ impl SourceManager {
         let servers = self.open_servers(caller);
         let prompts = named_prompts(&servers).into_iter().map(|(name, _, _, prompt)| {
             let mut prompt = prompt.clone();
+            quote::definition(&mut prompt);
             prompt["name"] = json!(name);
             prompt
         });
@@ -452,6 +456,7 @@ mod tests {
                 root: None,
                 entry,
                 fingerprint: String::new(),
+                approval: None,
                 secrets: String::new(),
                 bearer: SecretBearer {
                     server: name.to_owned(),

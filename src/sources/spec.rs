@@ -48,6 +48,8 @@ pub(super) struct SourceSpec {
     pub(super) entry: SourceEntry,
     /// Changes with each change of the entry.
     pub(super) fingerprint: String,
+    /// The approval of the project's file that names it; `None` if no project's file does.
+    pub(super) approval: Option<String>,
     /// Changes with the secrets that were set for it.
     pub(super) secrets: String,
     /// Where its secrets go.
@@ -130,7 +132,21 @@ impl SourceSpec {
             destination: planned.secret_destination()?,
             is_own: planned.is_own,
         };
-        Some(Self { key, root, entry, fingerprint, secrets: String::new(), bearer })
+        let approval = planned.approval.clone();
+        Some(Self { key, root, entry, fingerprint, approval, secrets: String::new(), bearer })
+    }
+
+    /// Names what pinned definitions belong to: the entry, and the approval of its file.
+    pub(super) fn pin_basis(&self) -> String {
+        match &self.approval {
+            Some(approval) => format!("{approval}:{}", self.fingerprint),
+            None => self.fingerprint.clone(),
+        }
+    }
+
+    /// Whether callers get the definitions that a person has approved, and no later ones.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.approval.is_some()
     }
 
     /// Whether it is a server inside the daemon.
@@ -278,6 +294,7 @@ mod tests {
             root: None,
             entry,
             fingerprint: String::new(),
+            approval: None,
             secrets: String::new(),
             bearer: bearer(),
         };

@@ -3,15 +3,20 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     process::{ChildStderr, ChildStdin, ChildStdout},
     sync::mpsc,
+    time::{Instant, sleep_until},
 };
 
-use super::connection::{ChildMessage, SourceConnection};
+use super::{
+    connection::{ChildMessage, SourceConnection},
+    stderr::StderrLines,
+};
 
 /// Longest message of a server, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -19,6 +24,10 @@ pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 const LOG_BYTES: usize = 64 * 1024;
 /// Longest line of error output that goes out as one event.
 const LOG_LINE: usize = 4096;
+/// Error output that is read in one second, in bytes. A server that writes more waits, and costs this daemon no more.
+const LOG_RATE: usize = 4 * 1024 * 1024;
+/// Length of that window.
+const LOG_WINDOW: Duration = Duration::from_secs(1);
 
 /// The end of a server's error output.
 #[derive(Debug, Default)]
@@ -112,12 +121,19 @@ pub(super) async fn read_log(
     connection: Arc<SourceConnection>,
     mut stderr: ChildStderr,
     log: Arc<ServerLog>,
-    lines: mpsc::Sender<String>,
+    lines: StderrLines,
 ) {
     let (mut buffer, mut rest) = (vec![0; 8192], Vec::new());
+    let (mut window_end, mut in_window) = (Instant::now() + LOG_WINDOW, 0);
     while let Ok(read) = stderr.read(&mut buffer).await {
         if read == 0 {
             break;
+        }
+        in_window += read;
+        if Instant::now() >= window_end || in_window > LOG_RATE {
+            // Its end has come, or is waited for.
+            sleep_until(window_end).await;
+            (window_end, in_window) = (Instant::now() + LOG_WINDOW, read);
         }
         rest.extend_from_slice(&buffer[..read]);
         // Only whole lines: a secret might be cut in two.
@@ -140,17 +156,11 @@ pub(super) async fn read_log(
     }
 }
 
-fn keep(
-    connection: &SourceConnection,
-    bytes: &[u8],
-    log: &ServerLog,
-    lines: &mpsc::Sender<String>,
-) {
+fn keep(connection: &SourceConnection, bytes: &[u8], log: &ServerLog, lines: &StderrLines) {
     let text = String::from_utf8_lossy(bytes);
     let text = connection.hide(&text);
     log.add(&text);
     for line in text.lines().filter(|line| !line.is_empty()) {
-        // A flood is in the log, and need not be in the events too.
-        lines.try_send(line.chars().take(LOG_LINE).collect()).ok();
+        lines.say(&line[..line.floor_char_boundary(LOG_LINE)]);
     }
 }

@@ -133,7 +133,7 @@ impl SuspendedCalls {
         ongoing: OngoingCall,
         call: &Call,
     ) -> Result<(), Box<(OngoingCall, Failure)>> {
-        let hold = match call.services.hold(&call.caller, BudgetKind::Calls, 1) {
+        let hold = match call.services.hold(&call.caller, BudgetKind::Requests, 1) {
             Ok(hold) => hold,
             Err(error) => return Err(Box::new((ongoing, error.into()))),
         };

@@ -9,6 +9,7 @@ use crate::{
     client::mcp::header_problem,
     domain::{
         mcp::PARAM_ANNOTATION,
+        quote,
         source::{RemoteKind, SourceTransport, child_tool_name, cut_description, matches_glob},
     },
     tools::ForeignDeclaration,
@@ -35,7 +36,7 @@ pub(super) struct OfferedTools {
 pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools {
     let mut all = OfferedTools::default();
     for offered in &lists.tools {
-        let Some(own_name) = offered.get("name").and_then(Value::as_str) else {
+        let Some(own_name) = name_of(offered) else {
             all.problems.push("a tool without a name is left out".to_owned());
             continue;
         };
@@ -48,13 +49,18 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
             continue;
         }
         let name = child_tool_name(&spec.key.name, own_name, &|name| all.tools.contains_key(name));
+        if quote::plain(&name) != name {
+            all.problems.push(format!("the tool {own_name:?} is left out: its name imitates svc"));
+            continue;
+        }
         if all.tools.contains_key(&name) {
             all.problems.push(format!("the tool {own_name:?} is left out: it is there twice"));
             continue;
         }
         let mut entry = offered.clone();
+        quote::definition(&mut entry);
         entry["name"] = json!(name);
-        let description = offered.get("description").and_then(Value::as_str);
+        let description = entry.get("description").and_then(Value::as_str);
         if let Some(cut) = description.and_then(cut_description) {
             entry["description"] = json!(cut);
         }
@@ -72,6 +78,13 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
         all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration, traits });
     }
     all
+}
+
+/// The name of a tool or prompt, as its server says it; `None` if there is nothing to see in it.
+pub(super) fn name_of(offered: &Value) -> Option<&str> {
+    let name = offered.get("name")?.as_str()?;
+    let is_seen = |c: char| !c.is_whitespace() && !quote::is_invisible(c);
+    name.contains(is_seen).then_some(name)
 }
 
 /// Whether a tool is run as a task and not otherwise, by servers of the revision that has it so.
@@ -127,6 +140,7 @@ mod tests {
             root: None,
             entry,
             fingerprint: String::new(),
+            approval: None,
             secrets: String::new(),
             bearer: SecretBearer {
                 server: "s".to_owned(),
@@ -146,6 +160,10 @@ mod tests {
                 json!({ "name": "array", "inputSchema": { "type": "array" } }),
                 json!({ "name": "text", "inputSchema": "x" }),
                 json!({ "inputSchema": {} }),
+                json!({ "name": "", "inputSchema": {} }),
+                json!({ "name": " \u{200b}", "inputSchema": {} }),
+                json!({ "name": 7, "inputSchema": {} }),
+                json!({ "name": "inter-session_message", "inputSchema": {} }),
             ],
             ..OfferedLists::default()
         };
@@ -154,7 +172,7 @@ mod tests {
         assert_eq!(names.len(), 3, "{names:?}");
         assert_eq!(names[..2], ["s__a_b", names[1]]);
         assert!(names[1].starts_with("s__a_b_") && names[2] == "s__keep", "{names:?}");
-        assert_eq!(offered.problems.len(), 5, "{:?}", offered.problems);
+        assert_eq!(offered.problems.len(), 9, "{:?}", offered.problems);
         let keep = &offered.tools["s__keep"];
         assert_eq!(keep.declaration.entry["x"], 1);
         assert_eq!(keep.declaration.entry["inputSchema"], schema);

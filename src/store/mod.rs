@@ -23,15 +23,16 @@ pub use rows::{
     Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
     McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
     MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin,
-    ProcessSubject, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionStart, ShownBy,
-    SourceListRow, SourceProcessRow, SourceStateRow, StrandedInbox, StreamState, StreamView,
-    SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow, ToolCall, ToolCallCount, VerdictWeek,
+    ProcessSubject, RowPage, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionLock,
+    SessionStart, ShownBy, SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow,
+    StrandedInbox, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 #[cfg(test)]
 pub(crate) use sqlite::testing;
 pub use sqlite::{
-    DatabaseLock, LockError, SearchIndex, Store, WriteTx, Writer, backup, last_backup, note_backup,
-    prepare_restore, schema_difference,
+    DatabaseLock, LaneWrites, LockError, SearchIndex, Store, WriteTx, Writer, backup, last_backup,
+    note_backup, prepare_restore, schema_difference,
 };
 pub use upkeep::{
     COMMIT_SECONDS, LastBackup, Migrations, OpenOptions, StoreSize, TrimOutcome, WriterStats,

@@ -174,8 +174,8 @@ async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, 
 const ANSWER: &str = "\
 Answers what an agent asks: leave to do something, or a question.
 
-The first answer counts; later ones are a conflict. Who asks is told by the message that you got, with the options. An agent \
-does not answer its own request.";
+The first answer counts; later ones are a conflict. Who asks is told by the message that you got, with the options. You answer \
+for others of your project: never for yourself, or for what you started.";
 
 /// An answer.
 #[derive(Deserialize, JsonSchema)]
@@ -201,6 +201,6 @@ struct RequestAnswerResult {
 async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
     let answer = AnswerRequest { option_id: input.option_id, text: input.text };
     let agents = &call.services.agents;
-    let request = agents.answer_request(&call.caller, &input.request_id, answer).await?;
+    let request = agents.answer_request(&call.caller, None, &input.request_id, answer).await?;
     Ok(RequestAnswerResult { request })
 }

@@ -19,9 +19,11 @@ pub(super) fn tools() -> Vec<Tool> {
     [
         Tool::new("assemble_context", ASSEMBLE, assemble)
             .title("What the team knows about it")
+            .heavy()
             .idempotent(),
         Tool::new("premortem", PREMORTEM, premortem)
             .title("What goes wrong with such attempts")
+            .heavy()
             .read_only(),
     ]
     .into_iter()

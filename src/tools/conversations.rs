@@ -23,7 +23,8 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("sessions_list", LIST, list).title("List sessions to talk to").read_only(),
         Tool::new("sessions_history", HISTORY, history)
             .title("Read what was said in a session")
-            .read_only(),
+            .read_only()
+            .heavy(),
         Tool::new("sessions_spawn", SPAWN, spawn)
             .title("Start a session for a task")
             .scope(AGENTS_SCOPE)

@@ -50,13 +50,28 @@ pub struct ToolError {
     /// How much it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub need: Option<u64>,
+    /// Why it is unavailable, in a word: `limit_reached`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// Whether the same call may do better later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
 }
 
 impl ToolError {
     /// An error of this kind.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, field: None, allowed: None, have: None, need: None }
+        Self {
+            kind,
+            message,
+            field: None,
+            allowed: None,
+            have: None,
+            need: None,
+            reason: None,
+            retryable: None,
+        }
     }
 
     /// An error about the argument `field`.
@@ -81,6 +96,10 @@ impl From<service::Error> for ToolError {
         use service::Error;
         let kind = match &error {
             Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::NotYours { field, .. } => {
+                let field = Some(field.clone());
+                return Self { field, ..Self::new(ErrorType::Forbidden, error.to_string()) };
+            }
             Error::Ambiguous { candidates, .. } => {
                 let ids: Vec<&str> = candidates.iter().map(|one| one.id.as_str()).collect();
                 return Self::new(ErrorType::ValidationError, error.to_string()).allowed(ids);
@@ -93,10 +112,13 @@ impl From<service::Error> for ToolError {
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
-            Error::LimitReached(_)
-            | Error::NotNow(_)
-            | Error::Unavailable(_)
-            | Error::StorageFull(_) => ErrorType::Unavailable,
+            Error::LimitReached(_) => {
+                let refusal = Self::new(ErrorType::Unavailable, error.to_string());
+                return Self { reason: Some("limit_reached"), retryable: Some(true), ..refusal };
+            }
+            Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
+                ErrorType::Unavailable
+            }
             Error::Internal(_) => {
                 tracing::error!(error = telemetry::chain(&error), "a tool failed");
                 ErrorType::InternalError

@@ -9,7 +9,7 @@ use crate::{
     domain::{
         Timestamp,
         hook::{self, HookClient, HookFormat, HookTiming, MissingField},
-        limits,
+        limits, token_hash,
     },
     service::hooks::HookCall,
 };
@@ -56,6 +56,10 @@ struct HookEventArguments {
         inner(length(max = limits::SHORT_TEXT_BYTES), regex(pattern = NOT_BLANK))
     )]
     lost: Option<Vec<String>>,
+    /// The secret of the session, from its file in the data folder, at an event with which a session may begin again: it goes on
+    /// in another process of its client.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    secret: Option<String>,
     /// The client's process on the daemon's machine.
     #[schemars(range(min = 1, max = u32::MAX))]
     pid: Option<u32>,
@@ -128,6 +132,7 @@ async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Fail
         tmux_pane: input.tmux_pane,
         timing: input.at.map_or(HookTiming::Live, |happened_at| HookTiming::Late { happened_at }),
         lost: input.lost.unwrap_or_default(),
+        secret: input.secret.as_deref().map(token_hash),
     };
     let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
     Ok(HookOutput(reply.render(&event, input.format.unwrap_or_default())))

@@ -17,8 +17,11 @@ use crate::{
 pub(super) fn tools() -> Vec<Tool> {
     [
         Tool::new("store_memory", STORE, store).title("Remember something").idempotent(),
-        Tool::new("retrieve_memories", RETRIEVE, retrieve).title("Search memories").read_only(),
-        Tool::new("list_memories", LIST, list).title("List memories").read_only(),
+        Tool::new("retrieve_memories", RETRIEVE, retrieve)
+            .title("Search memories")
+            .read_only()
+            .heavy(),
+        Tool::new("list_memories", LIST, list).title("List memories").read_only().heavy(),
         Tool::new("delete_memory", DELETE, delete).title("Forget something").destructive(),
     ]
     .into_iter()
@@ -145,7 +148,7 @@ async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure>
         .find_memories(&call.caller, &input.query, project.as_deref(), &filter, limit)
         .await?;
     let given = hits.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
-    call.services.search.note_found(&acting.session_id, given).await;
+    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let results: Vec<MemoryHit> =
         hits.into_iter().map(|(memory, fit)| MemoryHit { memory, score: fit.score }).collect();
     Ok(MemoryHits { count: results.len(), results })

@@ -12,7 +12,7 @@ use crate::{
         SentMessage, Timestamp, limits,
     },
     service::{
-        self, ResourceKind,
+        self, PageLimit, ResourceKind,
         team::{BroadcastReach, Stamped},
     },
     store::PeerFilter,
@@ -100,7 +100,7 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
     let page = call
         .services
         .team
-        .peers(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .peers(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
         .await?;
     let own = match own_peer(&call).await? {
         None if call.caller.is_operator() => Some(PeerId::OPERATOR.to_owned()),
@@ -160,12 +160,13 @@ async fn register(call: Call, input: PeerRegisterArguments) -> Result<Peer, Fail
         path: input.path,
         circle: input.circle,
         role: input.role,
-        session_id: input.session_id.or_else(|| call.session.as_deref().map(str::to_owned)),
+        session_id: input.session_id,
         tmux_pane: input.tmux_pane,
         pid: input.pid,
         metadata: input.metadata,
     };
-    Ok(call.services.team.register_peer(&call.caller, input).await?)
+    let session = call.session.as_deref();
+    Ok(call.services.team.register_peer_in(&call.caller, session, input).await?)
 }
 
 const HEARTBEAT: &str = "\
@@ -284,11 +285,12 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
         return Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: None });
     }
     let id = named_or_own_peer(&call, input.peer_id).await?;
+    let limit = PageLimit::for_stamped(input.limit);
     let page = if peek {
         let cursor = input.cursor.as_deref();
-        call.services.team.peek_messages(&call.caller, &id, cursor, input.limit).await?
+        call.services.team.peek_messages(&call.caller, &id, cursor, limit).await?
     } else {
-        call.services.team.take_messages(&call.caller, &id, input.limit).await?
+        call.services.team.take_messages(&call.caller, &id, limit).await?
     };
     let messages = call.services.team.stamped(page.items).await?;
     Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: page.next_cursor })
@@ -389,7 +391,7 @@ fn of_field(error: service::Error, field: &str) -> Failure {
 /// The id of the caller's own peer: the one that is registered with its session.
 pub(super) async fn own_peer(call: &Call) -> Result<Option<String>, Failure> {
     let Some(session) = &call.session else { return Ok(None) };
-    let peer = call.services.team.peer_of_session(session).await?;
+    let peer = call.services.team.own_peer_of_session(&call.caller, session).await?;
     Ok(peer.map(|peer| peer.peer_id.as_str().to_owned()))
 }
 

@@ -11,7 +11,10 @@ use crate::{
         limits,
         quote::ModelText,
     },
-    service::team::{ActingSession, NewSession},
+    service::{
+        PageLimit,
+        team::{ActingSession, NewSession},
+    },
     store::SessionFilter,
 };
 
@@ -48,7 +51,8 @@ const START: &str = "\
 Begins a session, or begins it again: after it the daemon knows which project you work in, and what you left open is yours \
 again.
 
-Clients' hooks do this by themselves; call it only where there are none. Calls that name no session and have none of their \
+Clients' hooks do this by themselves; call it only where there are none. A session of another client is refused, also while \
+that client is away. Calls that name no session and have none of their \
 own mean the one that was started last.";
 
 /// A session that begins.
@@ -308,7 +312,7 @@ async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsRe
     let page = call
         .services
         .team
-        .sessions(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .sessions(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
         .await?;
     Ok(ListSessionsResult {
         count: page.items.len(),

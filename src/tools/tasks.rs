@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Call, Failure, Tool, ToolError, ToolProgress, peers::own_peer, schema::NOT_BLANK};
 use crate::{
     domain::{FrameKind, ReplyKind, Seq, Task, TaskId, TaskStatus, Timestamp, limits},
+    service::PageLimit,
     store::TaskFilter,
 };
 
@@ -144,7 +145,7 @@ async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Fa
     let page = call
         .services
         .tasks
-        .tasks(&call.caller, &filter, input.cursor.as_deref(), input.limit)
+        .tasks(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
         .await?;
     Ok(TaskListResult { count: page.items.len(), tasks: page.items, next_cursor: page.next_cursor })
 }

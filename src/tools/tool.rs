@@ -29,6 +29,8 @@ pub struct Tool {
     pace: Pace,
     needs_task: bool,
     quotes: bool,
+    /// Whether it runs in turns with the heavy reads of other principals.
+    is_heavy: bool,
     for_programs: bool,
     foreign: Option<Box<ForeignDeclaration>>,
     run: Arc<ToolFunction>,
@@ -257,6 +259,7 @@ impl Tool {
             pace: Pace::Fast,
             needs_task: false,
             quotes: false,
+            is_heavy: false,
             for_programs: false,
             foreign: None,
             run,
@@ -301,6 +304,12 @@ impl Tool {
     pub fn destructive(mut self) -> Self {
         self.annotations.destructive_hint = true;
         self
+    }
+
+    /// It reads and renders much, and waits for nobody.
+    #[must_use]
+    pub fn heavy(self) -> Self {
+        Self { is_heavy: true, ..self }
     }
 
     /// It may wait.
@@ -462,8 +471,10 @@ impl Tool {
                 return (self.run)(call, arguments).await;
             }
             self.input.check(&mut arguments)?;
-            let output = (self.run)(call, arguments).await?;
-            Ok(if self.quotes { output } else { output.plain() })
+            let (services, caller) = (call.services.clone(), call.caller.clone());
+            let (run, quotes) = ((self.run)(call, arguments), self.quotes);
+            let run = async move { run.await.map(|it| if quotes { it } else { it.plain() }) };
+            if self.is_heavy { services.read_in_turn(&caller, run).await } else { run.await }
         };
         let run = std::panic::AssertUnwindSafe(run);
         run.catch_unwind().await.unwrap_or_else(|_| {

@@ -16,9 +16,18 @@ use crate::{
 
 pub(super) fn tools() -> Vec<Tool> {
     [
-        Tool::new("get_clusters", CLUSTERS, clusters).title("What records are alike").read_only(),
-        Tool::new("get_cluster_members", MEMBERS, members).title("Look into a cluster").read_only(),
-        Tool::new("validate_value", VALIDATE, validate).title("Does a value fit").read_only(),
+        Tool::new("get_clusters", CLUSTERS, clusters)
+            .title("What records are alike")
+            .read_only()
+            .heavy(),
+        Tool::new("get_cluster_members", MEMBERS, members)
+            .title("Look into a cluster")
+            .read_only()
+            .heavy(),
+        Tool::new("validate_value", VALIDATE, validate)
+            .title("Does a value fit")
+            .read_only()
+            .heavy(),
         Tool::new("store_value", STORE, store).title("Keep a value").idempotent(),
         Tool::new("list_values", LIST, list).title("List values").read_only(),
     ]

@@ -11,8 +11,9 @@ use tokio::sync::Semaphore;
 use super::{Code, Problem};
 use crate::domain::{json_weight, limits};
 
-/// How much of a body that is too large is still read: a client that is busy sending would not see the answer.
-const DRAIN_BYTES: usize = 16 * 1024 * 1024;
+/// How much of a body that is too large is still read, as a multiple of what it may have: a client that is busy sending would
+/// not see the answer.
+const DRAINED: usize = 4;
 
 /// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
@@ -76,7 +77,8 @@ where
             format!("the body has more than {limit} bytes; nothing of it was stored"),
         )
     };
-    if announced > DRAIN_BYTES as u64 {
+    let drained = limit.saturating_mul(DRAINED);
+    if announced > drained as u64 {
         return Err(too_large());
     }
     let mut first: Option<Bytes> = None;
@@ -106,7 +108,7 @@ where
         };
         len += data.len();
         if len > limit || announced > limit as u64 {
-            if len > DRAIN_BYTES {
+            if len > drained {
                 break;
             }
             continue;

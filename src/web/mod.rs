@@ -11,7 +11,7 @@ pub use beat::{Beat, Pulse};
 pub(crate) use body::{TOO_HEAVY, is_json, is_too_heavy, parse_body, read, text_of};
 pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
-pub use route::{AdapterRoutes, DirectPost, MCP, RouteName};
+pub use route::RouteName;
 
 /// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its caller's token does.
 #[derive(Debug, Clone, Copy)]

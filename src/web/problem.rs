@@ -226,6 +226,10 @@ impl From<service::Error> for Problem {
         let code = match &error {
             Error::NotFound { .. } => Code::NotFound,
             Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
+            Error::NotYours { field, why } => {
+                let field = Some(field.clone());
+                return Self { field, ..Self::new(Code::Forbidden, why.clone()) };
+            }
             Error::Ambiguous { .. } => Code::InvalidRequest,
             Error::Conflict(_)
             | Error::SessionWithoutPeer

@@ -17,7 +17,7 @@ use crate::wire::Caller;
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A stand-in for Claude Code that asks for leave at each prompt and says which answer it got.
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 [agents.asker]
 backend = "claude"
 command = ["sh", "-c", '''
@@ -67,12 +67,12 @@ fn world() -> Daemon {
 }
 
 #[track_caller]
-fn start(d: &Daemon, instance: &str, name: &str) -> String {
+pub(crate) fn start(d: &Daemon, instance: &str, name: &str) -> String {
     let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
     text(&d.post("/v1/hosts", &body).ok(201), "session_key")
 }
 
-fn send(d: &Caller, key: &str, input: &str) {
+pub(crate) fn send(d: &Caller, key: &str, input: &str) {
     d.post(&format!("/v1/hosts/{key}/send"), &json!({ "input": input })).ok(200);
 }
 
@@ -82,11 +82,11 @@ fn open(d: &Caller) -> Vec<Value> {
 
 /// The one request that is open.
 #[track_caller]
-fn asked(d: &Caller) -> Value {
+pub(crate) fn asked(d: &Caller) -> Value {
     until(BOUND, || open(d).pop())
 }
 
-fn minted(d: &Daemon, session: &str, project: &str, scopes: &[&str]) -> Caller {
+pub(crate) fn minted(d: &Daemon, session: &str, project: &str, scopes: &[&str]) -> Caller {
     let wish = json!({ "session": session, "project": project, "scopes": scopes });
     d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
 }
@@ -99,7 +99,7 @@ fn says(d: &Caller, key: &str, words: &str) {
 }
 
 #[track_caller]
-fn tool(d: &Caller, name: &str, arguments: &Value) -> Value {
+pub(crate) fn tool(d: &Caller, name: &str, arguments: &Value) -> Value {
     let params = json!({ "name": name, "arguments": arguments });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     d.post("/mcp", &body).ok(200)["result"].clone()

@@ -187,6 +187,7 @@ pub(crate) struct Plan {
     flags: Vec<String>,
     env: Vec<(String, String)>,
     home: Option<Home>,
+    descriptors: Option<u32>,
 }
 
 impl Plan {
@@ -198,6 +199,12 @@ impl Plan {
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.retain(|(known, _)| known != name);
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Most files and sockets that the daemon may have open.
+    pub(crate) fn descriptors(mut self, most: u32) -> Self {
+        self.descriptors = Some(most);
         self
     }
 
@@ -359,6 +366,14 @@ fn launch(home: &Home, plan: &Plan, port: u16) -> (Running, String) {
     let mut args = vec!["serve", "--listen", &listen];
     args.extend(plan.flags.iter().map(String::as_str));
     let mut command = home.command(&args);
+    if let Some(most) = plan.descriptors {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
+        shell.arg(command.get_program()).args(command.get_args()).env_clear();
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.current_dir(home.user());
+        command = shell;
+    }
     command.envs(plan.env.iter().map(|(name, value)| (name, value)));
     let child = Running::spawn(command);
     let end = Instant::now() + READY_WITHIN;

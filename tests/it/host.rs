@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Home, eventually, svc_with_input, until};
 
+/// What the daemon would show to answer.
+const KEY: &str = "5f2c9a7d0e1b4c6f8a3d2e5b7c9f0a1d";
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// A host that runs. Dropping it kills it.
@@ -34,7 +36,7 @@ fn spec(home: &Home, id: &str, command: &[&str]) -> Value {
     fs::create_dir_all(home.dir()).expect("a folder");
     json!({
         "agent_id": id, "folder": home.path("agents"), "instance": "worker", "session_key": "agent:worker:main",
-        "backend": "exec", "command": command, "cwd": home.user(), "linger_ms": 30_000,
+        "backend": "exec", "command": command, "cwd": home.user(), "linger_ms": 30_000, "answer_key": KEY,
     })
 }
 
@@ -224,7 +226,10 @@ fn every_row_of_the_table_answers() {
         ("host.interrupt", json!({}), "not running a turn"),
         ("host.interrupt", json!({ "message_id": "msg_x" }), "not running a turn"),
         ("host.interrupt", json!({ "message_id": 7 }), "invalid interrupt payload: "),
-        ("host.answer", json!({ "request_id": "req_x", "option_id": "a" }), "no such request"),
+        ("host.answer", json!({ "request_id": "req_x", "option_id": "a" }), "forbidden: "),
+        ("host.answer", json!({ "request_id": "req_x", "key": &KEY[..31] }), "forbidden: "),
+        ("host.answer", json!({ "request_id": "req_x", "key": 7 }), "invalid answer payload: "),
+        ("host.answer", json!({ "request_id": "req_x", "key": KEY }), "no such request"),
         ("host.nope", json!({}), "unknown message type: host.nope"),
     ] {
         let refused = client.refused(kind, &payload);
@@ -667,11 +672,18 @@ fn a_request_waits_and_is_answered_once() {
     let id = &request["request_id"];
     assert!(id.as_str().is_some_and(|id| id.starts_with("req_")), "{request}");
     let mut client = host.client();
-    let wrong = client.refused("host.answer", &json!({ "request_id": id, "option_id": "maybe" }));
+    let mut answer = json!({ "request_id": id, "option_id": "allow", "by": "operator" });
+    for key in [json!(null), json!(""), json!("x"), json!(&KEY[1..])] {
+        answer["key"] = key;
+        let refused = client.refused("host.answer", &answer);
+        assert!(refused.starts_with("forbidden: "), "{refused}");
+    }
+    let wrong = json!({ "request_id": id, "option_id": "maybe", "key": KEY });
+    let wrong = client.refused("host.answer", &wrong);
     assert!(wrong.contains("allow"), "{wrong}");
-    client.ok("host.answer", &json!({ "request_id": id, "option_id": "allow", "by": "operator" }));
-    let again = client.refused("host.answer", &json!({ "request_id": id, "option_id": "deny" }));
-    assert_eq!(again, "already answered");
+    answer["key"] = json!(KEY);
+    client.ok("host.answer", &answer);
+    assert_eq!(client.refused("host.answer", &answer), "already answered");
     let events = host.client().events_until(0, |event| event.get("turn").is_some());
     let answer = of_type(&events, "answer")[0];
     assert_eq!((&answer["by"], &answer["option_id"]), (&json!("operator"), &json!("allow")));

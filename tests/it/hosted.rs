@@ -16,16 +16,16 @@ use crate::wire::Caller;
 const BOUND: Duration = Duration::from_secs(20);
 
 /// An agent that does what it is told: each line of input is a command of a shell, which is called like a client.
-struct Obedient {
-    key: String,
-    id: String,
-    host: u64,
-    folder: PathBuf,
+pub(crate) struct Obedient {
+    pub(crate) key: String,
+    pub(crate) id: String,
+    pub(crate) host: u64,
+    pub(crate) folder: PathBuf,
     count: u32,
 }
 
 /// A daemon with the instance `coder`.
-fn world() -> Daemon {
+pub(crate) fn world() -> Daemon {
     world_with("")
 }
 
@@ -54,7 +54,7 @@ env = {{ SVC = "{svc}", SVC_HOME = "{}", SVC_HOOK_DEADLINE_MS = "20000" }}
 }
 
 impl Obedient {
-    fn start(d: &Daemon, name: &str) -> Self {
+    pub(crate) fn start(d: &Daemon, name: &str) -> Self {
         let folder = d.home.user().join(format!("{name}.files"));
         fs::create_dir_all(&folder).expect("a folder");
         let body = json!({ "instance": "coder", "name": name, "cwd": d.home.user() });
@@ -70,7 +70,7 @@ impl Obedient {
 
     /// What a command prints that it runs with this input.
     #[track_caller]
-    fn run(&mut self, d: &Caller, command: &str, input: &str) -> String {
+    pub(crate) fn run(&mut self, d: &Caller, command: &str, input: &str) -> String {
         self.count += 1;
         let path = |end: &str| self.folder.join(format!("{}.{end}", self.count));
         fs::write(path("in"), input).expect("a file");
@@ -103,7 +103,7 @@ impl Obedient {
 
     /// What a tool answers that it calls by way of its `svc stdio`.
     #[track_caller]
-    fn call(&mut self, d: &Caller, tool: &str, arguments: &Value) -> Value {
+    pub(crate) fn call(&mut self, d: &Caller, tool: &str, arguments: &Value) -> Value {
         let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {},
             "clientInfo": { "name": "coder", "version": "1" } });
         let lines = [

@@ -17,7 +17,7 @@ use crate::expect::{page, problem};
 const SOON: Duration = Duration::from_secs(20);
 
 /// A coding agent that is none: a process of its own, which runs `svc stdio` and hooks as a client does.
-struct FakeClient {
+pub(crate) struct FakeClient {
     running: Running,
     stdin: Option<ChildStdin>,
     /// Each line is a command that it runs.
@@ -28,7 +28,7 @@ struct FakeClient {
 
 impl FakeClient {
     /// Starts it in this folder below the user's home, with `svc stdio` and these arguments.
-    fn start(home: &Home, name: &str, project: &str, arguments: &str) -> Self {
+    pub(crate) fn start(home: &Home, name: &str, project: &str, arguments: &str) -> Self {
         let cwd = home.user().join(project);
         // A project of its own, whatever repository the test's folder lies in.
         fs::create_dir_all(cwd.join(".git")).expect("a folder");
@@ -62,13 +62,13 @@ impl FakeClient {
         Self { running, stdin, control: control.expect("a pipe"), folder, count: 0 }
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.running.pid()
     }
 
     /// What a hook of this client prints.
     #[track_caller]
-    fn hook(&mut self, payload: &Value) -> String {
+    pub(crate) fn hook(&mut self, payload: &Value) -> String {
         self.count += 1;
         let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
         fs::write(path("in"), payload.to_string()).expect("a file");
@@ -84,7 +84,7 @@ impl FakeClient {
     }
 
     /// Sends a request.
-    fn send(&mut self, method: &str, params: &Value) -> u32 {
+    pub(crate) fn send(&mut self, method: &str, params: &Value) -> u32 {
         self.count += 1;
         let request =
             json!({ "jsonrpc": "2.0", "id": self.count, "method": method, "params": params });
@@ -94,7 +94,7 @@ impl FakeClient {
     }
 
     /// Sends a call of a tool.
-    fn begin(&mut self, name: &str, arguments: &Value, meta: &Value) -> u32 {
+    pub(crate) fn begin(&mut self, name: &str, arguments: &Value, meta: &Value) -> u32 {
         let mut all = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
@@ -104,7 +104,7 @@ impl FakeClient {
     }
 
     #[track_caller]
-    fn answer(&mut self, id: u32) -> Value {
+    pub(crate) fn answer(&mut self, id: u32) -> Value {
         loop {
             let line = self.running.line().expect("an answer before the end");
             let message: Value = serde_json::from_str(&line).expect("JSON");
@@ -116,33 +116,33 @@ impl FakeClient {
 
     /// The answer to a call of a tool.
     #[track_caller]
-    fn call(&mut self, name: &str, arguments: &Value) -> Value {
+    pub(crate) fn call(&mut self, name: &str, arguments: &Value) -> Value {
         let id = self.begin(name, arguments, &json!({}));
         self.answer(id)
     }
 
     #[track_caller]
-    fn ok(&mut self, name: &str, arguments: &Value) -> Value {
+    pub(crate) fn ok(&mut self, name: &str, arguments: &Value) -> Value {
         let answer = self.call(name, arguments);
         assert!(answer["result"]["isError"].is_null(), "{name}: {answer}");
         answer["result"]["structuredContent"].clone()
     }
 
     #[track_caller]
-    fn forbidden(&mut self, name: &str, arguments: &Value) {
+    pub(crate) fn forbidden(&mut self, name: &str, arguments: &Value) {
         let answer = self.call(name, arguments);
         let error = &answer["result"]["structuredContent"]["error"];
         assert_eq!(error["type"], "forbidden", "{name} {arguments}: {answer}");
     }
 
     /// Ends the process as a crash would, and not what it started.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.running.signal(Signal::KILL);
         eventually(SOON, || self.running.has_ended());
     }
 }
 
-fn event(session: &str, event: &str, more: &Value) -> Value {
+pub(crate) fn event(session: &str, event: &str, more: &Value) -> Value {
     let mut payload =
         json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
     let members = payload.as_object_mut().expect("one");
@@ -150,20 +150,20 @@ fn event(session: &str, event: &str, more: &Value) -> Value {
     payload
 }
 
-fn start(session: &str) -> Value {
+pub(crate) fn start(session: &str) -> Value {
     event(session, "SessionStart", &json!({ "source": "startup" }))
 }
 
-fn prompt(session: &str) -> Value {
+pub(crate) fn prompt(session: &str) -> Value {
     event(session, "UserPromptSubmit", &json!({ "prompt": "go on" }))
 }
 
-fn peer_of(d: &Daemon, session: &str) -> Value {
+pub(crate) fn peer_of(d: &Daemon, session: &str) -> Value {
     let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
     peers.into_iter().find(|peer| peer["session_id"] == session).expect("it is registered")
 }
 
-fn id_of(peer: &Value) -> &str {
+pub(crate) fn id_of(peer: &Value) -> &str {
     peer["peer_id"].as_str().expect("an id")
 }
 
@@ -358,12 +358,14 @@ fn an_identity_outlasts_the_daemon_and_its_tokens() {
     assert_eq!(a.ok("peer_heartbeat", &json!({}))["display_name"], "a");
     assert_eq!(tokens_of(&d, a.pid()).len(), 1, "the token is still good");
 
-    // With its session the token ends; the process gets another one, and is who it was.
-    a.ok("start_session", &json!({ "session_id": subjects[0] }));
-    a.ok("end_session", &json!({ "session_id": subjects[0] }));
-    assert!(tokens_of(&d, a.pid())[0]["revoked_at"].is_string());
+    // No session of a process ends the token by which the others speak.
+    for session in [&*subjects[0], "s-1", "s-2"] {
+        a.ok("start_session", &json!({ "session_id": session }));
+        a.ok("end_session", &json!({ "session_id": session }));
+    }
+    assert!(tokens_of(&d, a.pid()).iter().all(|token| token["revoked_at"].is_null()));
     assert_eq!(a.ok("peer_heartbeat", &json!({}))["display_name"], "a");
-    assert_eq!(tokens_of(&d, a.pid()).len(), 2);
+    assert_eq!(tokens_of(&d, a.pid()).len(), 1);
     assert_eq!(subjects_of(&d, a.pid()), subjects);
 
     // It ends with the process.
@@ -420,7 +422,7 @@ fn only_the_operators_bare_calls_mean_what_the_operator_started() {
 }
 
 /// The structured answer to a bare call of a tool with this token.
-fn bare(caller: &crate::wire::Caller, name: &str, arguments: &Value) -> Value {
+pub(crate) fn bare(caller: &crate::wire::Caller, name: &str, arguments: &Value) -> Value {
     let params = json!({ "name": name, "arguments": arguments });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     caller.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
@@ -437,7 +439,7 @@ fn nobody_waits_in_the_operators_session() {
         let peer = json!({ "display_name": "a", "backend": "claude-code", "session_id": session });
         a.forbidden("peer_register", &peer);
         let wish = json!({ "session": session });
-        problem(&d.post("/v1/tokens", &wish), 422, "invalid_request");
+        problem(&d.post("/v1/tokens", &wish), 403, "forbidden");
     }
     // A name that the call carries is not taken for the agent's session either.
     let meta = json!({ "threadId": "default" });

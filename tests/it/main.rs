@@ -66,9 +66,14 @@ mod tools;
 mod top;
 mod tour;
 mod trust;
+#[cfg(target_os = "linux")]
+mod trust_agents;
 mod trust_files;
 #[cfg(target_os = "linux")]
 mod trust_floods;
+mod trust_http;
+mod trust_names;
+mod trust_sources;
 #[cfg(target_os = "linux")]
 mod trust_user;
 mod upgrade;

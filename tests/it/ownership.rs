@@ -35,20 +35,23 @@ fn mint(d: &Daemon, session: &str, project: Option<&str>, scopes: &[&str]) -> Ca
 impl World {
     fn new() -> Self {
         let home = Home::new();
-        home.write("config.toml", "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\n");
+        home.write(
+            "config.toml",
+            "[agents.cat]\nbackend = 'exec'\ncommand = ['cat']\nallow_cwd = ['/']\n",
+        );
         let d = Daemon::with(|plan| plan.home(&home));
         let callers = [
             d.with_token(d.token.as_deref().expect("a token")),
-            mint(&d, "owner", Some("/p"), &[]),
+            mint(&d, "maker", Some("/p"), &[]),
             mint(&d, "mate", Some("/p"), &[]),
             mint(&d, "other", Some("/q"), &[]),
             mint(&d, "read_all", None, &["read_all"]),
         ];
         let owner = &callers[1];
-        let begin = json!({ "session_id": "owner", "cwd": "/elsewhere", "client": SECRET });
+        let begin = json!({ "session_id": "maker", "cwd": "/elsewhere", "client": SECRET });
         ok(owner, "start_session", &begin);
         let body = json!({
-            "display_name": "ann", "backend": "test", "path": format!("/p/{SECRET}"), "session_id": "owner",
+            "display_name": "ann", "backend": "test", "path": format!("/p/{SECRET}"), "session_id": "maker",
             "metadata": { "about": SECRET },
         });
         let peer_id = text(&register(owner, &body), "peer_id");
@@ -59,7 +62,7 @@ impl World {
         let message = text(&d.post(&format!("/v1/peers/{peer_id}/messages"), &note).ok(200), "id");
         let task = text(&owner.post("/v1/tasks", &json!({ "title": SECRET })).ok(201), "task_id");
         owner.post(&format!("/v1/tasks/{task}/events"), &done()).ok(200);
-        let ghap = try_it(owner, "owner");
+        let ghap = try_it(owner, "maker");
         ok(owner, "start_ghap", &attempt("an open attempt"));
         let memory = json!({ "content": format!("{SECRET} is an island"), "category": "fact" });
         ok(owner, "store_memory", &memory);
@@ -83,7 +86,7 @@ impl World {
 
     /// An agent of the owner's.
     fn fresh_agent(&self, name: &str) -> String {
-        let owner = mint(&self.d, "owner", Some("/p"), &["agents"]);
+        let owner = mint(&self.d, "maker", Some("/p"), &["agents"]);
         let wish = json!({ "instance": "cat", "name": name, "cwd": "/", "description": SECRET });
         text(&owner.post("/v1/hosts", &wish).ok(201), "id")
     }
@@ -210,7 +213,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         format!("/v1/tokens/{}", text(&minted, "token_id"))
     };
     let spare_peer = || {
-        let mine = json!({ "display_name": "spare", "backend": "spare", "session_id": "owner" });
+        let mine = json!({ "display_name": "spare", "backend": "spare", "session_id": "maker" });
         format!("/v1/peers/{}", text(&register(world.owner(), &mine), "peer_id"))
     };
     let all = [200; 5];
@@ -278,6 +281,12 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/sources", "/v1/sources".into(), all),
         reads("GET /v1/sources/{name}", "/v1/sources/none".into(), [404; 5]),
         reads("GET /v1/sources/{name}/log", "/v1/sources/none/log".into(), of_none),
+        reads("GET /v1/sources/{name}/changes", "/v1/sources/none/changes".into(), of_none),
+        posts(
+            "POST /v1/sources/{name}/approve",
+            || ("/v1/sources/none/approve".into(), json!({ "digest": "x" })),
+            of_none,
+        ),
         posts("POST /v1/sources/reload", || ("/v1/sources/reload".into(), json!({})), operators),
         posts(
             "POST /v1/sources/{name}/reconnect",
@@ -316,7 +325,7 @@ fn each_route_answers_each_caller_by_the_rule() {
             || {
                 (
                     "/v1/peers/register".into(),
-                    json!({ "display_name": "x", "backend": "b", "session_id": "owner" }),
+                    json!({ "display_name": "x", "backend": "b", "session_id": "maker" }),
                 )
             },
             own,
@@ -375,12 +384,12 @@ fn each_route_answers_each_caller_by_the_rule() {
         ),
         reads("GET /v1/biam/subscribe", at("/v1/biam/subscribe?task_id={task}"), of_project),
         reads("GET /v1/events", at("/v1/events?stream=task/{task}"), of_project),
-        reads("GET /v1/events", "/v1/events?stream=session/owner".into(), of_project),
+        reads("GET /v1/events", "/v1/events?stream=session/maker".into(), of_project),
         reads("GET /v1/events", at("/v1/events?stream=peer/{peer}"), [200, 200, 404, 404, 404]),
         reads("GET /v1/events", "/v1/events?stream=daemon".into(), [200, 404, 404, 404, 200]),
         reads("GET /v1/events", "/v1/events?stream=team".into(), all),
         reads("GET /v1/sessions", "/v1/sessions".into(), all),
-        reads("GET /v1/sessions/{id}", "/v1/sessions/owner".into(), of_project),
+        reads("GET /v1/sessions/{id}", "/v1/sessions/maker".into(), of_project),
         reads(
             "GET /v1/sessions/{id}/history",
             "/v1/sessions/agent:cat:main/history".into(),
@@ -388,7 +397,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         ),
         posts(
             "POST /v1/sessions/{id}/wait",
-            || ("/v1/sessions/owner/wait".into(), json!({ "waiter": "w", "seconds": 1 })),
+            || ("/v1/sessions/maker/wait".into(), json!({ "waiter": "w", "seconds": 1 })),
             own,
         ),
         reads("GET /v1/ghap", "/v1/ghap".into(), all),
@@ -520,10 +529,10 @@ fn each_tool_answers_each_caller_by_the_rule() {
     let own = ["blind", "blind", "forbidden", "forbidden", "forbidden"];
     let own_sees = ["sees", "sees", "forbidden", "forbidden", "forbidden"];
     let all = ["blind"; 5];
-    let in_session = json!({ "session_id": "owner" });
+    let in_session = json!({ "session_id": "maker" });
     let fixed = |value: Value| -> Make<'static> { Box::new(move || value.clone()) };
     let with = |more: Value| -> Make<'static> {
-        let mut arguments = json!({ "session_id": "owner" });
+        let mut arguments = json!({ "session_id": "maker" });
         arguments.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
         Box::new(move || arguments.clone())
     };
@@ -555,17 +564,17 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ("sessions_list", fixed(json!({})), ["sees", "sees", "sees", "blind", "blind"]),
         (
             "sessions_history",
-            fixed(json!({ "sessionKey": "agent:test:owner" })),
+            fixed(json!({ "sessionKey": "agent:test:maker" })),
             ["sees", "sees", "blind", "forbidden", "forbidden"],
         ),
         (
             "session_status",
-            fixed(json!({ "sessionKey": "agent:test:owner" })),
+            fixed(json!({ "sessionKey": "agent:test:maker" })),
             ["blind", "blind", "blind", "forbidden", "forbidden"],
         ),
         (
             "sessions_send",
-            fixed(json!({ "sessionKey": "agent:test:owner", "message": "x", "timeoutSeconds": 0 })),
+            fixed(json!({ "sessionKey": "agent:test:maker", "message": "x", "timeoutSeconds": 0 })),
             all,
         ),
         ("sessions_yield", fixed(json!({})), all),
@@ -593,7 +602,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
             "start_ghap",
             Box::new(|| {
                 let mut again = attempt("again");
-                again["session_id"] = json!("owner");
+                again["session_id"] = json!("maker");
                 again
             }),
             ["active_ghap_exists", "active_ghap_exists", "forbidden", "forbidden", "forbidden"],

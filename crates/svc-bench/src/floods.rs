@@ -336,6 +336,7 @@ fn loops(address: SocketAddr, requests: &[Vec<u8>], count: usize) -> Vec<Work> {
                 }
             } else {
                 connection = None;
+                std::thread::sleep(LOOK);
             }
         })
     };

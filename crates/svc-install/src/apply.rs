@@ -1,7 +1,6 @@
 //! Installs into one file and uninstalls from it: reads, edits, replaces and records.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use diffy::DiffOptions;
 
@@ -11,14 +10,9 @@ use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
 use super::edit::{self, Edit, EditError, EditState, UndoInfo};
-use super::file::{FileError, ForeignFile};
+use super::file::{self, FileError, ForeignFile, LinkRule};
 use super::locations::ClientLocations;
 use super::record::{FileBackup, InstallRecord, InstalledFile, digest};
-
-/// How often a file that another program is writing is read again.
-const TRIES: u32 = 20;
-/// How long to let the other program write.
-const PAUSE: Duration = Duration::from_millis(25);
 
 /// What became of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +58,10 @@ impl Installer<'_> {
         scope: InstallScope,
         change: &FileChange,
     ) -> Result<FileOutcome, ApplyError> {
-        while_busy(|| self.try_install(client, scope, change))
+        let links = LinkRule::Within(self.locations.folders(scope));
+        file::edit(&change.path, &links, is_busy, |file| {
+            self.try_install(client, scope, change, &file)
+        })
     }
 
     fn try_install(
@@ -72,9 +69,9 @@ impl Installer<'_> {
         client: KnownClient,
         scope: InstallScope,
         change: &FileChange,
+        file: &ForeignFile,
     ) -> Result<FileOutcome, ApplyError> {
         let folders = self.locations.folders(scope);
-        let file = ForeignFile::read_within(&change.path, &folders)?;
         let recorded = self.record.of(&change.path).cloned();
         let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
         let mut text = file.text().to_owned();
@@ -131,15 +128,6 @@ impl Installer<'_> {
         path: &Path,
         edits: &[Edit],
     ) -> Result<FileOutcome, ApplyError> {
-        while_busy(|| self.try_uninstall(scope, path, edits))
-    }
-
-    fn try_uninstall(
-        &mut self,
-        scope: InstallScope,
-        path: &Path,
-        edits: &[Edit],
-    ) -> Result<FileOutcome, ApplyError> {
         let recorded = self.record.of(path).cloned();
         let mut folders = self.locations.folders(scope);
         // It may have been installed for another project, or while a variable named its folder.
@@ -147,7 +135,18 @@ impl Installer<'_> {
             Some(folder) => Some(folder.clone()),
             None => entry.path.parent().map(Path::to_path_buf),
         }));
-        let file = ForeignFile::read_within(path, &folders)?;
+        let links = LinkRule::Within(folders);
+        file::edit(path, &links, is_busy, |file| self.try_uninstall(scope, path, edits, &file))
+    }
+
+    fn try_uninstall(
+        &mut self,
+        scope: InstallScope,
+        path: &Path,
+        edits: &[Edit],
+        file: &ForeignFile,
+    ) -> Result<FileOutcome, ApplyError> {
+        let recorded = self.record.of(path).cloned();
         let Some(text) = file.text.as_deref() else {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);
@@ -265,16 +264,8 @@ pub fn format_of(path: &Path) -> FileFormat {
     }
 }
 
-fn while_busy(
-    mut work: impl FnMut() -> Result<FileOutcome, ApplyError>,
-) -> Result<FileOutcome, ApplyError> {
-    for _ in 1..TRIES {
-        match work() {
-            Err(ApplyError::File(FileError::Busy)) => std::thread::sleep(PAUSE),
-            other => return other,
-        }
-    }
-    work()
+fn is_busy(error: &ApplyError) -> bool {
+    matches!(error, ApplyError::File(FileError::Busy))
 }
 
 /// The text before the first installation, if there is an unchanged copy of it.

@@ -1,4 +1,6 @@
-//! Files of other programs: read whole, and replaced whole if no other program has changed them meanwhile.
+//! Files of other programs: read whole, and replaced whole if no other program has changed them meanwhile. [`edit`] is the one way
+//! to change one, for `svc install` and for `svc mcp`: one of our own edits after the other, and again if another program was
+//! quicker.
 //!
 //! Links are followed and stay links, where they do not lead out of the scope that is edited: a project's settings may come
 //! from somebody else, and a link among them would make us change a file of the person. Mode and owner stay. A reader sees the
@@ -9,6 +11,7 @@ use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
@@ -52,9 +55,86 @@ pub enum FileError {
         /// The folders that it would have to be in.
         within: String,
     },
+    /// It is a link, and nothing is written through one.
+    #[error(
+        "is a link to {}; svc writes through no link here: edit that file by hand, or put a file in place of the link", .real.display()
+    )]
+    Link {
+        /// The path with links followed.
+        real: PathBuf,
+    },
     /// Another program has written it since it was read.
     #[error("is being changed by another program; try again when that has ended")]
     Busy,
+}
+
+/// Where links may lead from a file that is changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkRule {
+    /// Anywhere: nobody but the person writes there.
+    Anywhere,
+    /// Within these folders.
+    Within(Vec<PathBuf>),
+    /// Nowhere: the file is no link, and stands in this folder.
+    Nowhere(PathBuf),
+}
+
+/// How often a file that another program is writing is read again.
+const TRIES: u32 = 20;
+/// How long to let the other program write.
+const PAUSE: Duration = Duration::from_millis(25);
+/// How often a lock that another process holds is tried, with that pause.
+const LOCK_TRIES: u32 = 400;
+
+/// Reads a file and lets `work` replace it. Our own processes do so one after the other; where another program was quicker
+/// (`is_busy`), it is read again.
+pub fn edit<T, E: From<FileError>>(
+    path: &Path,
+    links: &LinkRule,
+    is_busy: impl Fn(&E) -> bool,
+    mut work: impl FnMut(ForeignFile) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut once = || -> Result<T, E> {
+        let file = ForeignFile::read_by(path, links)?;
+        let folder = file.real.parent().unwrap_or(Path::new("/"));
+        let _lock = FolderLock::take(folder).map_err(|error| FileError::Io("locked", error))?;
+        // It may have changed until the lock was ours.
+        work(ForeignFile::read_by(path, links)?)
+    };
+    for _ in 1..TRIES {
+        match once() {
+            Err(error) if is_busy(&error) => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    once()
+}
+
+/// A folder in which no other process of ours changes files. Dropping it lets the next one go on.
+#[derive(Debug)]
+pub struct FolderLock(
+    #[expect(dead_code, reason = "the lock lasts as long as the open file")] File,
+);
+
+impl FolderLock {
+    /// Waits some seconds for the lock of a folder, or of the nearest one above it that there is.
+    pub fn take(folder: &Path) -> io::Result<Self> {
+        use rustix::fs::{FlockOperation, flock};
+        let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+        let file = File::open(there)?;
+        for _ in 0..LOCK_TRIES {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let text =
+            format!("another process holds {}; try again when that has ended", there.display());
+        Err(io::Error::other(text))
+    }
 }
 
 /// A file as it was read.
@@ -68,6 +148,20 @@ pub struct ForeignFile {
 }
 
 impl ForeignFile {
+    /// Reads a file, as far as links may lead.
+    fn read_by(path: &Path, links: &LinkRule) -> Result<Self, FileError> {
+        match links {
+            LinkRule::Anywhere => Self::read(path),
+            LinkRule::Within(folders) => Self::read_within(path, folders),
+            LinkRule::Nowhere(folder) => {
+                if std::fs::read_link(path).is_ok() {
+                    return Err(FileError::Link { real: resolved(&follow(path)?) });
+                }
+                Self::read_within(path, std::slice::from_ref(folder))
+            }
+        }
+    }
+
     /// Reads a file that links do not lead out of all of `folders`.
     pub fn read_within(path: &Path, folders: &[PathBuf]) -> Result<Self, FileError> {
         let real = resolved(&follow(path)?);

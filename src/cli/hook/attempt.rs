@@ -20,10 +20,12 @@ use crate::domain::hook::{self, HookClient, HookFormat, UnexpectedOutput, sessio
 use crate::domain::{Clock as _, HookId, Ids, SystemClock};
 use crate::hook_spool::SPOOLED_PROCESS;
 use crate::process_list;
+use crate::session_secret::SessionSecrets;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
-/// Events at which a person waits for the session, so that a daemon is started for it.
+/// Events at which a person waits for the session, so that a daemon is started for it, and which may be the first that a process
+/// tells of a session that it goes on with.
 const STARTING_EVENTS: [&str; 4] =
     ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
 
@@ -152,7 +154,7 @@ fn work(
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
-    let (arguments, event) = arguments(job, &payload);
+    let (arguments, event) = arguments(job, event_name.as_deref(), &payload);
     {
         let mut state = lock(state);
         state.event = Some(event);
@@ -184,12 +186,16 @@ fn work(
 }
 
 /// The arguments of the tool call, and the event for the case that the daemon does not get it now.
-fn arguments(job: &HookJob, payload: &Value) -> (Value, PendingEvent) {
+fn arguments(job: &HookJob, event_name: Option<&str>, payload: &Value) -> (Value, PendingEvent) {
     let now = SystemClock.now();
     let id = job.again.clone().unwrap_or_else(|| HookId::new(&Ids::random(), now).to_string());
     let session = session_of(job.client, payload).unwrap_or_default();
     let mut arguments = json!({ "client": job.client, "id": id, "payload": payload });
+    let may_begin = event_name.is_some_and(|name| STARTING_EVENTS.contains(&name));
+    let secrets = SessionSecrets::in_home(&job.context.paths.home);
+    let secret = if may_begin { secrets.read(&session) } else { None };
     for (name, value) in [
+        ("secret", secret.map(Value::from)),
         ("event", job.event_name.clone().map(Value::from)),
         ("format", (job.format == PrintFormat::Spec).then(|| json!("spec"))),
         ("tmux_pane", text_of(&job.context.env, "TMUX_PANE").map(Value::from)),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_install::InstallScope;
 use svc_install::document::{ConfigDocument, PathStep};
-use svc_install::file::ForeignFile;
+use svc_install::file::{self, FileError, ForeignFile, LinkRule};
 
 use super::super::naming::AdvisedError;
 use super::super::output;
@@ -48,14 +48,18 @@ impl ServerFile {
 
     fn read(&self) -> anyhow::Result<(ForeignFile, ConfigDocument)> {
         let shown = self.path.display().to_string();
-        let file = ForeignFile::read(&self.path).with_context(|| shown.clone())?;
+        let file = ForeignFile::read(&self.path).with_context(|| shown)?;
+        let document = self.parse(&file)?;
+        Ok((file, document))
+    }
+
+    fn parse(&self, file: &ForeignFile) -> anyhow::Result<ConfigDocument> {
         let format = svc_install::apply::format_of(&self.path);
         let text = match (file.text(), self.is_toml) {
             ("", false) => "{}\n",
             (text, _) => text,
         };
-        let document = ConfigDocument::parse(format, text).with_context(|| shown)?;
-        Ok((file, document))
+        ConfigDocument::parse(format, text).with_context(|| self.path.display().to_string())
     }
 
     fn has(&self, document: &ConfigDocument, name: &str) -> bool {
@@ -76,14 +80,37 @@ impl ServerFile {
 
     /// Adds an entry, and gives the text of the file before and after.
     fn insert(&self, name: &str, entry: &Value) -> anyhow::Result<(String, String)> {
-        let (file, mut document) = self.read()?;
-        if self.has(&document, name) {
-            let path = self.path.display();
-            bail!("{path} has a server {name} already; `svc mcp remove {name}` takes it away");
-        }
-        document.set(&[self.section(), name], entry)?;
-        let after = self.write(&file, &document)?;
-        Ok((file.text().to_owned(), after))
+        self.edit(|file, document| {
+            if self.has(document, name) {
+                let path = self.path.display();
+                bail!("{path} has a server {name} already; `svc mcp remove {name}` takes it away");
+            }
+            document.set(&[self.section(), name], entry)?;
+            Ok((file.text().to_owned(), self.write(file, document)?))
+        })
+    }
+
+    /// Lets `work` change the file as `svc install` does: a project's through no link, and one change after the other.
+    fn edit<T>(
+        &self,
+        work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let shown = || self.path.display().to_string();
+        let links = match self.path.parent() {
+            Some(folder) if !self.is_toml => LinkRule::Nowhere(folder.to_owned()),
+            _ => LinkRule::Anywhere,
+        };
+        let is_busy = |error: &EditFailure| {
+            matches!(error.0.downcast_ref::<FileError>(), Some(FileError::Busy))
+        };
+        let edited = file::edit(&self.path, &links, is_busy, |file| {
+            let mut document = self.parse(&file)?;
+            work(&file, &mut document).map_err(EditFailure)
+        });
+        edited.map_err(|EditFailure(error)| match error.downcast::<FileError>() {
+            Ok(error) => anyhow::Error::new(error).context(shown()),
+            Err(error) => error,
+        })
     }
 
     /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others.
@@ -91,29 +118,33 @@ impl ServerFile {
         &self,
         entries: &[(String, Value)],
     ) -> anyhow::Result<(String, String, Vec<String>)> {
-        let (file, mut document) = self.read()?;
-        let before = file.text().to_owned();
-        let (mut there, mut is_changed) = (Vec::new(), false);
-        for (name, entry) in entries {
-            if self.has(&document, name) {
-                there.push(name.clone());
-            } else {
-                document.set(&[self.section(), name], entry)?;
-                is_changed = true;
+        self.edit(|file, document| {
+            let before = file.text().to_owned();
+            let (mut there, mut is_changed) = (Vec::new(), false);
+            for (name, entry) in entries {
+                if self.has(document, name) {
+                    there.push(name.clone());
+                } else {
+                    document.set(&[self.section(), name], entry)?;
+                    is_changed = true;
+                }
             }
-        }
-        let after = if is_changed { self.write(&file, &document)? } else { before.clone() };
-        Ok((before, after, there))
+            let after = if is_changed { self.write(file, document)? } else { before.clone() };
+            Ok((before, after, there))
+        })
     }
 
     /// Removes an entry, and gives the text of the file before and after; `None` if it has none of that name.
     fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
-        let (file, mut document) = self.read()?;
-        let Some(written) = self.written_name(&document, name) else { return Ok(None) };
-        let before = file.text().to_owned();
-        document.remove(&[PathStep::Key(self.section()), PathStep::Key(&written)]);
-        let after = self.write(&file, &document)?;
-        Ok(Some((before, after)))
+        // A file without the name is left alone, and may be a link.
+        if !self.has(&self.read()?.1, name) {
+            return Ok(None);
+        }
+        self.edit(|file, document| {
+            let Some(written) = self.written_name(document, name) else { return Ok(None) };
+            document.remove(&[PathStep::Key(self.section()), PathStep::Key(&written)]);
+            Ok(Some((file.text().to_owned(), self.write(file, document)?)))
+        })
     }
 
     /// Writes a changed document, if it still can be read.
@@ -132,8 +163,23 @@ impl ServerFile {
             }
             InstallScope::Project
         };
-        file.replace(&text, scope).with_context(|| self.path.display().to_string())?;
+        file.replace(&text, scope)?;
         Ok(text)
+    }
+}
+
+/// Why a file was not changed.
+struct EditFailure(anyhow::Error);
+
+impl From<FileError> for EditFailure {
+    fn from(error: FileError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<anyhow::Error> for EditFailure {
+    fn from(error: anyhow::Error) -> Self {
+        Self(error)
     }
 }
 
@@ -269,8 +315,10 @@ fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> any
     let mut is_approved = false;
     decide(context, |choices| {
         is_approved = had_none || choices.is_approved(path, before);
-        if is_approved {
+        if had_none {
             choices.approve(path.to_owned(), after);
+        } else if is_approved {
+            choices.go_on(path.to_owned(), after);
         }
     })?;
     if !is_approved {
@@ -295,7 +343,7 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
             choices.forget(name);
             // What a person takes away needs no new approval of the rest.
             if choices.is_approved(&target.path, &before) {
-                choices.approve(target.path.clone(), &text);
+                choices.go_on(target.path.clone(), &text);
             }
         })?;
         tell_daemon(context).await;
@@ -328,8 +376,12 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::R
     )
 }
 
-pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
-    let path = match file {
+pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let path = match what {
+        // A name means the server, whose definitions have changed.
+        Some(name) if is_name(&name) => {
+            return approve_changes(context, &name.to_string_lossy()).await;
+        }
         Some(file) => std::path::absolute(file)?,
         None => waiting_file(context)?,
     };
@@ -355,6 +407,48 @@ pub(super) async fn approve(context: &Context, file: Option<PathBuf>) -> anyhow:
         for entry in &entries {
             output::line(&entry.to_string())?;
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a word names a server, and no file.
+fn is_name(word: &Path) -> bool {
+    let text = word.to_string_lossy();
+    source_name(&text).is_ok_and(|name| name == text) && !word.exists()
+}
+
+/// Approves the definitions of a server as they are now, and shows which have changed.
+async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            return Err(AdvisedError::new(error, "`svc mcp list` shows which there are").into());
+        }
+        waiting => waiting?,
+    };
+    let changes = output::items(&waiting, "changes");
+    if !changes.is_empty() {
+        let seen = json!({ "digest": waiting["digest"] });
+        client.post::<Value>(&path_of(name, "/approve")?, &seen).await?;
+    }
+    if context.json {
+        output::json(&json!({ "name": name, "changes": changes }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if changes.is_empty() {
+        output::line(&format!("nothing of {name} has changed since it was approved"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&format!("{name} is approved as it is now, with {} changes:", changes.len()))?;
+    for change in changes {
+        let text =
+            |value: &Value| value.as_str().map(output::visible).unwrap_or_default().to_string();
+        let word = if change.get("before").is_some() { "changed" } else { "new" };
+        let (kind, own) = (text(&change["kind"]), text(&change["name"]));
+        output::line(&format!(
+            "  {kind} {own} ({word}): {}",
+            text(&change["after"]["description"])
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -416,9 +510,7 @@ fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
 fn decide(context: &Context, change: impl FnOnce(&mut SourceChoices)) -> anyhow::Result<()> {
     let home = &context.paths.home;
     let shown = || SourceChoices::file(home).display().to_string();
-    let mut choices = SourceChoices::load(home).with_context(shown)?;
-    change(&mut choices);
-    choices.save(home).with_context(shown)
+    SourceChoices::change(home, change).with_context(shown)
 }
 
 /// A daemon that runs reads the files again. Without one there is nothing to do.

@@ -73,7 +73,9 @@ pub(super) async fn log_out(context: &Context, name: &str) -> anyhow::Result<Exi
         (false, _) => format!("there was no login to {name}"),
         (true, true) => format!("logged out of {name}, and its tokens are revoked"),
         (true, false) => {
-            format!("logged out of {name}; its issuer was not told, or revokes no tokens")
+            format!(
+                "logged out of {name}: its tokens are forgotten here; its issuer was not told, or revokes none at its own address"
+            )
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -78,13 +78,13 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
-    /// Approve a project's .mcp.json as it is now
-    #[command(
-        after_help = "Example:\n  svc mcp approve\n\nIt starts programs: look at it first. After a change it has to be approved again."
-    )]
+    /// Approve a project's .mcp.json as it is now, or the changed definitions of a server
+    #[command(after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\n\
+        It starts programs: look at it first. After a change it has to be approved again.\n\
+        What a server of it says otherwise later waits until you approve it by its name.")]
     Approve {
-        /// The file [default: .mcp.json of this project]
-        file: Option<PathBuf>,
+        /// The file, or the name of a server [default: .mcp.json of this project]
+        what: Option<PathBuf>,
     },
     /// The end of what a server wrote to its error output
     #[command(after_help = "Example:\n  svc mcp logs files")]
@@ -206,6 +206,6 @@ pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Resul
         McpCommand::Remove { name } => edit::remove(context, &name).await,
         McpCommand::Enable { name } => edit::switch(context, &name, true).await,
         McpCommand::Disable { name } => edit::switch(context, &name, false).await,
-        McpCommand::Approve { file } => edit::approve(context, file).await,
+        McpCommand::Approve { what } => edit::approve(context, what).await,
     }
 }

@@ -27,6 +27,7 @@ const LIST: Listing = Listing {
         Column::text("TRANSPORT", "transport").rank(5),
         Column::text("SHARING", "sharing").rank(4),
         Column::number("TOOLS", "tools").rank(1),
+        Column::number("CHANGED", "changed").rank(2),
         Column::path("FROM", "from").rank(3),
         Column::path("HIDDEN BY", "hidden_by").rank(6),
         Column::text("REASON", "reason").rank(2),

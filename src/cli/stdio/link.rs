@@ -1,6 +1,6 @@
 //! The connection to the daemon: the token is read for every request, and a daemon that is away is waited for or started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,12 +69,24 @@ struct LinkState {
 }
 
 impl DaemonLink {
-    /// Speaks as the client's process, or for a person as the operator.
+    /// Speaks with the token of a file, else as the client's process, or for a person as the operator.
     ///
-    /// Fails if a URL is given, and no token for it.
-    pub(super) fn new(context: &Context, as_operator: bool) -> anyhow::Result<Self> {
-        let discovery = context.discovery()?;
-        let trades = !as_operator && !discovery.has_token();
+    /// Fails if a URL is given and no token for it, or if the file holds none.
+    pub(super) fn new(
+        context: &Context,
+        as_operator: bool,
+        token_file: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let mut discovery = context.discovery()?;
+        let trades = !as_operator && !discovery.has_token() && token_file.is_none();
+        if let Some(file) = token_file {
+            anyhow::ensure!(
+                Token::read(&file)?.is_some(),
+                "there is no token file {}",
+                file.display()
+            );
+            discovery = discovery.with_token_file(file);
+        }
         if trades && discovery.fixed().is_some() {
             discovery.open_target()?;
         }

@@ -16,6 +16,7 @@ mod listen;
 mod session;
 mod tools;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -40,14 +41,18 @@ asked again or resumed, and if that could do something twice, the answer says so
 has the protocol alone, one JSON-RPC message per line. Ends with its standard input.
 
 It speaks as the process that started it, with a token that the daemon gives that process on the \
-socket in the data folder; or with SVC_TOKEN, which --url needs. A person says --operator.";
+socket in the data folder; with the token of --token-file, as `svc mcp-config` writes one; or with \
+SVC_TOKEN. --url needs one of these two. A person says --operator.";
 
 /// Arguments of `svc stdio`.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct StdioArgs {
     /// Speak with the operator token: for a person, not for an agent
     #[arg(long)]
     operator: bool,
+    /// Speak with the token in this file, which nobody else may read
+    #[arg(long, value_name = "FILE", conflicts_with = "operator")]
+    token_file: Option<PathBuf>,
     /// Which tools the client lists: `search` (a few, the others found by `ToolSearch`) or `all`
     #[arg(long, value_name = "WHICH")]
     expose: Option<ToolExposure>,
@@ -58,8 +63,8 @@ pub(super) async fn run(context: &Context, args: StdioArgs) -> anyhow::Result<Ex
     let stop = CancellationToken::new();
     stop_on_signal(&stop)?;
     let (output, mut writing) = LineWriter::stdout();
-    let bridge =
-        Arc::new(Bridge::new(DaemonLink::new(context, args.operator)?, output, args.expose));
+    let link = DaemonLink::new(context, args.operator, args.token_file)?;
+    let bridge = Arc::new(Bridge::new(link, output, args.expose));
     let mut dispatcher = CallDispatcher::new(Arc::clone(&bridge), &stop);
     let read = tokio::select! {
         read = dispatcher.read(tokio::io::stdin()) => read,

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use svc_install::file::FolderLock;
 
+use crate::domain::new_secret;
 use crate::private_file;
 
 /// Decisions of a person, kept in `sources.json` in the data folder.
@@ -15,6 +17,8 @@ use crate::private_file;
 pub struct SourceChoices {
     /// By path, the hash of the content that was approved.
     approved: BTreeMap<PathBuf, String>,
+    /// By path, what names the last approval: the definitions of a file's servers are pinned by it.
+    approvals: BTreeMap<PathBuf, String>,
     /// By name, whether a server is to run, whatever its entry says.
     enabled: BTreeMap<String, bool>,
 }
@@ -37,6 +41,15 @@ impl SourceChoices {
         serde_json::from_str(&text).map_err(io::Error::other)
     }
 
+    /// Changes them, one change after the other.
+    pub fn change(home: &Path, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        private_file::prepare_home(home)?;
+        let _lock = FolderLock::take(home)?;
+        let mut choices = Self::load(home)?;
+        change(&mut choices);
+        choices.save(home)
+    }
+
     /// Writes them.
     pub fn save(&self, home: &Path) -> io::Result<()> {
         private_file::prepare_home(home)?;
@@ -49,9 +62,20 @@ impl SourceChoices {
         self.approved.get(path).is_some_and(|hash| *hash == content_hash(content))
     }
 
-    /// Approves this content of a file.
+    /// Approves this content of a file, with what its servers say at their next connection.
     pub fn approve(&mut self, path: PathBuf, content: &str) {
+        self.approvals.insert(path.clone(), new_secret().split_at(16).0.to_owned());
         self.approved.insert(path, content_hash(content));
+    }
+
+    /// Goes on with an approval after an edit of our own: nobody has looked at the file's servers again.
+    pub fn go_on(&mut self, path: PathBuf, content: &str) {
+        self.approved.insert(path, content_hash(content));
+    }
+
+    /// What names the last approval of a file. Approvals of earlier versions have no name.
+    pub fn approval(&self, path: &Path) -> &str {
+        self.approvals.get(path).map_or("", String::as_str)
     }
 
     /// What was decided of a server.

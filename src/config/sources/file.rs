@@ -1,5 +1,6 @@
 //! One document that names servers.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use crate::bounded_file;
+use crate::domain::limits::{SOURCE_FILE_BYTES, SOURCE_FILE_SERVERS};
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, SourceProblem, source_name};
 
 /// A server that a document names.
@@ -63,6 +65,12 @@ impl SourceDocument {
         let servers: Servers = serde_json::from_str(text)
             .map_err(|error| format!("is not {{\"mcpServers\": {{…}}}}: {error}"))?;
         let Members(members) = servers.servers.ok_or_else(|| "has no mcpServers".to_owned())?;
+        if members.len() > SOURCE_FILE_SERVERS {
+            let count = members.len();
+            return Err(format!(
+                "names {count} servers, and none counts: at most {SOURCE_FILE_SERVERS} may be named"
+            ));
+        }
         Ok(Self::of(members, false))
     }
 
@@ -91,7 +99,7 @@ impl SourceDocument {
 
     /// `trusted` says that the person wrote it into the program's own configuration.
     fn of(members: Vec<(String, Value)>, trusted: bool) -> Self {
-        let mut all: Vec<FoundSource> = Vec::new();
+        let (mut all, mut names): (Vec<FoundSource>, _) = (Vec::new(), HashSet::new());
         for (written_name, written) in members {
             let (mut warnings, mut entry) = match SourceEntry::parse(&written, trusted) {
                 Ok((entry, warnings)) => (warnings, Ok(entry)),
@@ -110,8 +118,8 @@ impl SourceDocument {
             if name != written_name {
                 warnings.push(format!("its name is written {written_name:?}"));
             }
-            if let Some(first) = all.iter().find(|found| found.name == name) {
-                let problem = format!("is the same name as another's in this file: {}", first.name);
+            if !names.insert(name.clone()) {
+                let problem = format!("is the same name as another's in this file: {name}");
                 entry = Err(SourceProblem::new("", problem));
             }
             all.push(FoundSource { name, entry, warnings, written });
@@ -121,15 +129,12 @@ impl SourceDocument {
 
     /// Reads a file; `None` if there is none.
     pub fn load(path: &Path) -> Option<Result<(Self, String), String>> {
-        match bounded_file::read_text(path, MAX_SOURCE_FILE) {
+        match bounded_file::read_text(path, SOURCE_FILE_BYTES) {
             Ok(text) => text.map(|text| Self::parse_json(&text).map(|document| (document, text))),
             Err(error) => Some(Err(format!("cannot be read: {error}"))),
         }
     }
 }
-
-/// Largest file that names servers, in bytes. Others may have written it.
-pub(super) const MAX_SOURCE_FILE: u64 = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +160,11 @@ mod tests {
                 ("ok", true)
             ]
         );
+        let many: Vec<String> =
+            (0..=SOURCE_FILE_SERVERS).map(|n| format!(r#""s{n}":{{}}"#)).collect();
+        let many = format!(r#"{{"mcpServers":{{{}}}}}"#, many.join(","));
+        let problem = SourceDocument::parse_json(&many).expect_err("has too many");
+        assert!(problem.contains("257 servers"), "{problem}");
         for bad in ["", "[]", "{}", r#"{"mcpServers":[]}"#, r#"{"mcpServers":null}"#] {
             SourceDocument::parse_json(bad).expect_err(bad);
         }

@@ -1,5 +1,6 @@
 //! All servers that files name, and which entry of each name counts.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,9 +9,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
-use super::file::MAX_SOURCE_FILE;
 use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
 use crate::bounded_file;
+use crate::domain::limits::SOURCE_FILE_BYTES;
 use crate::domain::source::{SecretDestination, SourceEntry, SourceProblem};
 use crate::project_folder::project_root;
 
@@ -64,6 +65,8 @@ pub struct PlannedSource {
     pub written: Value,
     /// Whether the person's own files name it: no project's, and no plugin's.
     pub is_own: bool,
+    /// What names the approval of the project's file; `None` if no project's file names it.
+    pub approval: Option<String>,
 }
 
 /// Whether an entry counts.
@@ -97,6 +100,7 @@ struct Layer {
     folder: Option<String>,
     is_approved: bool,
     is_own: bool,
+    approval: Option<String>,
     found: Vec<FoundSource>,
 }
 
@@ -106,7 +110,7 @@ impl FlagSources {
     pub fn read(value: &str) -> Result<Self, String> {
         let mut line = String::new();
         if value == "-" {
-            let mut stdin = io::stdin().lock().take(MAX_SOURCE_FILE);
+            let mut stdin = io::stdin().lock().take(SOURCE_FILE_BYTES);
             let read = stdin.read_line(&mut line);
             read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
         }
@@ -133,9 +137,9 @@ fn read_named(path: &Path) -> io::Result<Option<String>> {
     let is_handed_over =
         ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
     if !is_handed_over {
-        return bounded_file::read_text(path, MAX_SOURCE_FILE);
+        return bounded_file::read_text(path, SOURCE_FILE_BYTES);
     }
-    let bytes = bounded_file::read_open(File::open(path)?, MAX_SOURCE_FILE)?;
+    let bytes = bounded_file::read_open(File::open(path)?, SOURCE_FILE_BYTES)?;
     bounded_file::text_of(bytes).map(Some)
 }
 
@@ -213,7 +217,7 @@ impl SourceFiles {
             entries.map(|entry| entry.path().join("plugin.json")).collect();
         files.sort();
         let layers = files.iter().filter_map(|file| {
-            let text = match bounded_file::read_text(file, MAX_SOURCE_FILE) {
+            let text = match bounded_file::read_text(file, SOURCE_FILE_BYTES) {
                 Ok(text) => text?,
                 Err(error) => {
                     problems.push(format!("{} cannot be read: {error}", file.display()));
@@ -251,7 +255,15 @@ impl SourceFiles {
 impl Layer {
     /// What one of the person's own files names.
     fn own(from: String, found: Vec<FoundSource>) -> Self {
-        Self { from, project: None, folder: None, is_approved: true, is_own: true, found }
+        Self {
+            from,
+            project: None,
+            folder: None,
+            is_approved: true,
+            is_own: true,
+            approval: None,
+            found,
+        }
     }
 
     /// What such a file named before, because it cannot be read now.
@@ -288,6 +300,7 @@ fn layer_of_file(
             folder: project.and(path.parent()).map(|up| up.display().to_string()),
             is_approved: is_approved(&text),
             is_own: false,
+            approval: None,
             found: document.0,
         }),
         Err(problem) => {
@@ -335,7 +348,8 @@ fn project_layers(
     let layers = project_files(folder).into_iter().filter_map(|path| {
         // What is approved is what was read.
         let is_approved = |text: &str| choices.is_approved(&path, text);
-        layer_of_file(&path, Some(&project), is_approved, problems)
+        let layer = layer_of_file(&path, Some(&project), is_approved, problems)?;
+        Some(Layer { approval: Some(choices.approval(&path).to_owned()), ..layer })
     });
     layers.collect()
 }
@@ -343,15 +357,13 @@ fn project_layers(
 /// The servers of all layers, of which the strongest comes first.
 fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
-    for Layer { from, project, folder, is_approved, is_own, found } in layers {
+    // The file of the entry that counts, by name.
+    let mut winners: HashMap<String, String> = HashMap::new();
+    for Layer { from, project, folder, is_approved, is_own, approval, found } in layers {
         for FoundSource { name, entry, warnings, written } in found {
-            let winner = all.iter().find(|other| {
-                other.name == name
-                    && matches!(other.standing, SourceStanding::InForce | SourceStanding::Disabled)
-            });
-            let standing = match (&entry, winner) {
+            let standing = match (&entry, winners.get(&name)) {
                 (Err(_), _) => SourceStanding::Bad,
-                (Ok(_), Some(winner)) => SourceStanding::Hidden(winner.from.clone()),
+                (Ok(_), Some(winner)) => SourceStanding::Hidden(winner.clone()),
                 (Ok(_), None) if !is_approved => SourceStanding::PendingApproval,
                 (Ok(entry), None) => {
                     if choices.switch(&name).unwrap_or(entry.enabled) {
@@ -361,6 +373,9 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                     }
                 }
             };
+            if matches!(standing, SourceStanding::InForce | SourceStanding::Disabled) {
+                winners.insert(name.clone(), from.clone());
+            }
             let fingerprint = hex::encode(&Sha256::digest(format!("{from}\n{written}"))[..8]);
             let (from, project, folder) = (from.clone(), project.clone(), folder.clone());
             all.push(PlannedSource {
@@ -374,6 +389,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 fingerprint,
                 written,
                 is_own,
+                approval: approval.clone(),
             });
         }
     }

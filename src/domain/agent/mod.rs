@@ -17,7 +17,7 @@ pub use info::{AgentInfo, AgentState};
 pub use protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostFrame,
     HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, NO_TURN,
-    PingAnswer, PingHost, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
+    NOT_THE_DAEMON, PingAnswer, PingHost, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
     agrees_with_protocol,
 };
-pub use start::{AGENT_MARK, AgentInput, AgentMcpServer, HostSpec, HostStarted};
+pub use start::{AGENT_MARK, AgentInput, AgentMcpServer, AnswerKey, HostSpec, HostStarted};

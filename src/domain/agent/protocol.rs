@@ -3,13 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{AgentEvent, AgentInfo, AgentState, HistoryEntry};
+use super::{AgentEvent, AgentInfo, AgentState, AnswerKey, HistoryEntry};
 use crate::domain::{AgentId, AgentRequestId, Timestamp};
 
 /// The version that a host speaks.
 pub const HOST_PROTOCOL: &str = "1.1";
 /// Why a host does not steer or interrupt: no turn is under way. It is a word of the protocol.
 pub const NO_TURN: &str = "not running a turn";
+/// Why a host does not take an answer: it is not the daemon's. It is a word of the protocol.
+pub const NOT_THE_DAEMON: &str = "forbidden: only the daemon answers requests";
 
 /// Whether a client of this version and a host of ours agree: their majors are the same.
 pub fn agrees_with_protocol(version: &str) -> bool {
@@ -280,9 +282,12 @@ pub struct AnswerAgent {
     /// What is said to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Who answers; `socket` unless the daemon says.
+    /// Who answers, as the daemon says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Shows that the daemon asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<AnswerKey>,
 }
 
 /// Payload of `host.interrupt`.

@@ -1,14 +1,55 @@
 //! What a host is started with.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
 
 use super::{AgentBackend, PermissionMode};
-use crate::domain::AgentId;
+use crate::domain::{AgentId, new_secret};
 
 /// The variable by which an agent and all that it has started are found. Its value is the agent's id.
 pub const AGENT_MARK: &str = "SVC_AGENT_ID";
+
+/// By this the host knows that an answer to a request of its agent comes from the daemon. The host gets it over standard input,
+/// the daemon keeps it in its database, and nobody else is told it. An empty one is nobody's: then nobody answers.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AnswerKey(String);
+
+impl AnswerKey {
+    /// One of 32 random bytes.
+    pub fn random() -> Self {
+        Self(new_secret())
+    }
+
+    /// The key in this text.
+    pub const fn from_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The key itself, for the host's input and for the daemon's row.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is the key that a request shows.
+    pub fn is_shown_by(&self, shown: Option<&Self>) -> bool {
+        !self.0.is_empty()
+            && shown.is_some_and(|shown| bool::from(self.0.as_bytes().ct_eq(shown.0.as_bytes())))
+    }
+}
+
+/// Shows nothing of it.
+impl fmt::Debug for AnswerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnswerKey(…)")
+    }
+}
 
 /// All that a host needs to know. It comes over standard input: it holds secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +104,9 @@ pub struct HostSpec {
     /// The MCP server `svc` of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<AgentMcpServer>,
+    /// What the daemon shows when it answers a request of the agent.
+    #[serde(default)]
+    pub answer_key: AnswerKey,
     /// Milliseconds until an agent without a sign of life has failed.
     #[serde(default = "HostSpec::default_start_timeout")]
     pub start_timeout_ms: u64,
@@ -107,13 +151,31 @@ pub struct AgentInput {
     pub idempotency_key: Option<String>,
 }
 
-/// The MCP server that an agent gets for one run.
+/// The MCP server that an agent gets for one run: a program, which proves on the daemon's socket that the agent's process
+/// started it. There is no secret in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentMcpServer {
-    /// Where it is.
-    pub url: String,
-    /// The session token of this agent.
-    pub token: String,
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its variables. Some agents give their servers few of their own.
+    pub env: BTreeMap<String, String>,
+}
+
+impl AgentMcpServer {
+    /// `svc stdio` for an agent of the daemon with this data folder.
+    pub fn of_agent(program: &Path, home: &Path, agent: &AgentId) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        Self {
+            command: text(program),
+            args: vec!["stdio".to_owned()],
+            env: BTreeMap::from([
+                ("SVC_HOME".to_owned(), text(home)),
+                (AGENT_MARK.to_owned(), agent.as_str().to_owned()),
+            ]),
+        }
+    }
 }
 
 /// What a host's start came to: the one line that `svc agent host` prints.
@@ -136,4 +198,23 @@ pub enum HostStarted {
         /// Why.
         error: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_shown_whole_or_not_at_all() {
+        let key = AnswerKey::random();
+        assert_eq!(key.expose().len(), 64, "32 bytes");
+        assert!(key.is_shown_by(Some(&key.clone())));
+        let beginning = AnswerKey::from_text(key.expose()[..63].to_owned());
+        let none = AnswerKey::default();
+        for wrong in [None, Some(&none), Some(&beginning), Some(&AnswerKey::random())] {
+            assert!(!key.is_shown_by(wrong), "{wrong:?}");
+        }
+        assert!(!none.is_shown_by(Some(&none)), "a host without a key takes no answer");
+        assert!(!format!("{key:?}").contains(&key.expose()[..8]));
+    }
 }

@@ -141,6 +141,23 @@ pub(super) fn plain_data(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// A text that holds an imitation, made plain; any other is as it was, also what nobody sees in it.
+pub(super) fn unimitated(text: &str) -> Cow<'_, str> {
+    if text.len() <= SHORT {
+        return Cow::Borrowed(text);
+    }
+    if !text.chars().any(is_invisible) {
+        return marked(text).map_or(Cow::Borrowed(text), Cow::Owned);
+    }
+    // A character that nobody sees may stand within an imitation, which a model reads all the same.
+    let seen = without_invisible(text, |c| ends_line(c).then_some('\n'));
+    if marked(&seen).is_some() || marked(text).is_some() {
+        Cow::Owned(plain_data(text).into_owned())
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
 /// A plain text, in which some invisible characters become others.
 fn rendered(text: &str, becomes: impl Fn(char) -> Option<char>) -> Cow<'_, str> {
     if text.len() <= SHORT && text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
@@ -361,6 +378,14 @@ fn looks_like(c: char, these: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reference_names_every_tag() {
+        let page = include_str!("../../../docs/reference/limits.md");
+        for tag in TAGS.into_iter().chain([TAG_PREFIX]) {
+            assert!(page.contains(&format!("`{tag}`")), "{tag}");
+        }
+    }
 
     #[test]
     fn what_looks_like_an_opening_opens_a_tag() {

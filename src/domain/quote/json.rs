@@ -1,14 +1,32 @@
-//! JSON documents, with every string as [`plain`] gives it.
+//! JSON documents, with every string as [`plain`] gives it, or only with imitations broken.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{imitation::plain_data, plain};
+use super::{
+    imitation::{plain_data, unimitated},
+    plain,
+};
 
 /// A JSON text with plain strings, names of members too. Ends of lines stay, escaped. All else passes byte for byte. What is
 /// no JSON is given as it is.
 pub fn json(text: &str) -> Cow<'_, str> {
+    with_strings(text, plain_literal)
+}
+
+/// A JSON text in which a string that holds an imitation is plain, names of members too. All else passes byte for byte. What
+/// is no JSON is given as it is.
+pub fn unimitated_json(text: &str) -> Cow<'_, str> {
+    with_strings(text, |literal| {
+        let string = string_of(literal)?;
+        let Cow::Owned(broken) = unimitated(&string) else { return None };
+        Some(Value::String(broken).to_string())
+    })
+}
+
+/// A JSON text, in which some literals of strings become others.
+fn with_strings(text: &str, change: impl Fn(&str) -> Option<String>) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
     let mut at = 0;
@@ -16,9 +34,9 @@ pub fn json(text: &str) -> Cow<'_, str> {
         let start = at + length;
         let Some(end) = end_of_string(text, start) else { break };
         let literal = &text[start..end];
-        if let Some(plain) = plain_literal(literal) {
+        if let Some(changed) = change(literal) {
             out.push_str(&text[copied..start]);
-            out.push_str(&plain);
+            out.push_str(&changed);
             copied = end;
         }
         at = end;
@@ -43,16 +61,21 @@ fn end_of_string(text: &str, start: usize) -> Option<usize> {
     }
 }
 
+/// The string of a literal.
+fn string_of(literal: &str) -> Option<Cow<'_, str>> {
+    let inner = literal.get(1..literal.len().checked_sub(1)?)?;
+    if inner.contains('\\') {
+        serde_json::from_str(literal).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(inner))
+    }
+}
+
 /// A literal with the string made plain; `None` if it is.
 fn plain_literal(literal: &str) -> Option<String> {
-    let inner = literal.get(1..literal.len().checked_sub(1)?)?;
-    let string: Cow<'_, str> = if inner.contains('\\') {
-        Cow::Owned(serde_json::from_str(literal).ok()?)
-    } else {
-        Cow::Borrowed(inner)
-    };
+    let string = string_of(literal)?;
     let plain = plain_data(&string);
-    let has_separators = inner.contains(['\u{2028}', '\u{2029}']);
+    let has_separators = literal.contains(['\u{2028}', '\u{2029}']);
     (has_separators || *plain != *string).then(|| {
         let literal = Value::String(plain.into_owned()).to_string();
         literal.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
@@ -61,22 +84,37 @@ fn plain_literal(literal: &str) -> Option<String> {
 
 /// The same for a value.
 pub fn value(value: &mut Value) {
+    change_strings(value, plain);
+}
+
+/// The same for the definition of another's tool, resource or prompt: usual ends of lines are as they were.
+pub fn definition(value: &mut Value) {
+    change_strings(value, plain_data);
+}
+
+/// A value in which a string that holds an imitation is plain, names of members too.
+pub fn unimitated_value(value: &mut Value) {
+    change_strings(value, unimitated);
+}
+
+/// Changes all strings, names of members too.
+fn change_strings(value: &mut Value, change: fn(&str) -> Cow<'_, str>) {
     match value {
         Value::String(text) => {
-            if let Cow::Owned(plain) = plain(text) {
-                *text = plain;
+            if let Cow::Owned(changed) = change(text) {
+                *text = changed;
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(self::value),
+        Value::Array(items) => items.iter_mut().for_each(|item| change_strings(item, change)),
         Value::Object(members) => {
-            let is_plain = |name: &String| matches!(plain(name), Cow::Borrowed(_));
-            if !members.keys().all(is_plain) {
+            let stays = |name: &String| matches!(change(name), Cow::Borrowed(_));
+            if !members.keys().all(stays) {
                 let renamed = std::mem::take(members).into_iter();
                 *members = renamed
-                    .map(|(name, value)| (plain(&name).into_owned(), value))
+                    .map(|(name, value)| (change(&name).into_owned(), value))
                     .collect::<Map<_, _>>();
             }
-            members.values_mut().for_each(self::value);
+            members.values_mut().for_each(|value| change_strings(value, change));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }

@@ -88,6 +88,10 @@ pub struct SourceView {
     pub resources: usize,
     /// How many prompts it has.
     pub prompts: usize,
+    /// How many of its definitions (tools, resources, prompts) are not those that a person has approved. Of a project's server
+    /// they wait; a person's own server shows them.
+    #[serde(skip_serializing_if = "is_none_changed")]
+    pub changed: usize,
     /// Its process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
@@ -104,6 +108,11 @@ pub struct SourceView {
     pub warnings: Vec<String>,
     /// Since when it is in this state.
     pub since: Timestamp,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_none_changed(changed: &usize) -> bool {
+    *changed == 0
 }
 
 /// An instance of a server, of a project or a session.

@@ -3,6 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::SourceProblem;
+use crate::domain::quote::is_invisible;
 
 /// Longest name of a server.
 const SOURCE_NAME: usize = 32;
@@ -34,7 +35,7 @@ pub fn source_name(text: &str) -> Result<String, SourceProblem> {
 /// The name of a tool as clients see it. `is_taken` says that another has the plain one.
 pub fn child_tool_name(source: &str, tool: &str, is_taken: &dyn Fn(&str) -> bool) -> String {
     let whole = format!("{source}__{tool}");
-    let plain = normal(&whole);
+    let plain = normal(&whole.replace(is_invisible, ""));
     if plain.len() <= TOOL_NAME && !is_taken(&plain) {
         return plain;
     }

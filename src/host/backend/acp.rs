@@ -117,12 +117,10 @@ impl AcpProtocol {
     /// Opens the session, new or known.
     fn open(&mut self, abilities: &Value, effects: &mut Effects) {
         let mut servers = Vec::new();
-        if let Some(server) = &self.mcp {
-            let value = format!("Bearer {}", server.token);
-            let headers = json!([{ "name": "Authorization", "value": value }]);
-            let kind =
-                json!({ "type": "http", "name": "svc", "url": server.url, "headers": headers });
-            servers.push(kind);
+        if let Some(AgentMcpServer { command, args, env }) = &self.mcp {
+            let env: Vec<Value> =
+                env.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+            servers.push(json!({ "name": "svc", "command": command, "args": args, "env": env }));
         }
         let mut params = json!({ "cwd": self.cwd, "mcpServers": servers });
         let Some(session) = self.resume.clone() else {

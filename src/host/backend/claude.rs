@@ -11,12 +11,10 @@ use super::effect::{Effect, Effects, TurnResult, VendorRequest};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
 use super::wording::{call_title, option, summary, text_of};
 use crate::domain::agent::{
-    AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
+    AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
     RequestOptionKind, TurnOutcome,
 };
 
-/// The variable by which the run's MCP server gets its token.
-const TOKEN: &str = "SVC_AGENT_TOKEN";
 /// The id of the request that shows that the agent lives.
 const INITIALIZE: &str = "svc-initialize";
 const ALLOW: &str = "allow";
@@ -31,7 +29,6 @@ const QUESTION: &str = "AskUserQuestion";
 #[derive(Debug)]
 pub(super) struct ClaudeProtocol {
     arguments: Vec<String>,
-    environment: Vec<(String, String)>,
     /// Requests that wait, by the vendor's id.
     requests: HashMap<String, Value>,
     /// Names of the tools that were called and have not answered, by the call.
@@ -70,20 +67,16 @@ impl ClaudeProtocol {
         if let Some(text) = &spec.system_prompt {
             add("--append-system-prompt", text.clone());
         }
-        let mut environment = Vec::new();
-        if let Some(server) = &spec.mcp {
-            let headers = json!({ "Authorization": format!("Bearer ${{{TOKEN}}}") });
-            let svc = json!({ "type": "http", "url": server.url, "headers": headers });
+        if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
+            let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
             add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
             add("--settings", json!({ "permissions": { "allow": ["mcp__svc"] } }).to_string());
-            environment.push((TOKEN.to_owned(), server.token.clone()));
         }
         if spec.permission == PermissionMode::Bypass {
             add("--permission-mode", "bypassPermissions".to_owned());
         }
         Self {
             arguments,
-            environment,
             requests: HashMap::new(),
             calls: HashMap::new(),
             interrupts: 0,
@@ -269,10 +262,6 @@ impl ClaudeProtocol {
 impl AgentProtocol for ClaudeProtocol {
     fn arguments(&self) -> Vec<String> {
         self.arguments.clone()
-    }
-
-    fn environment(&self) -> Vec<(String, String)> {
-        self.environment.clone()
     }
 
     fn start(&mut self, effects: &mut Effects) {

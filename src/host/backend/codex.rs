@@ -36,11 +36,6 @@ const BOOKKEEPING: [&str; 9] = [
     "processId",
 ];
 
-/// Behind the daemon's URL, where it speaks MCP.
-const MCP_PATH: &str = "/mcp";
-/// Our server in what Codex says of its configuration.
-const OWN_SERVER: &str = "mcp_servers.svc";
-
 /// What a call of ours was for.
 #[derive(Debug)]
 enum CodexPurpose {
@@ -51,26 +46,12 @@ enum CodexPurpose {
     Other,
 }
 
-/// Our server as a program: `svc stdio`, with the agent's token. `None` if the URL is none of ours.
-fn started_server(server: &AgentMcpServer) -> Option<Value> {
-    let daemon = server.url.strip_suffix(MCP_PATH)?;
-    let program = std::env::current_exe().ok()?;
-    Some(json!({
-        "command": program.display().to_string(), "args": ["stdio"], "enabled": true,
-        "env": { "SVC_URL": daemon, "SVC_TOKEN": server.token },
-        "default_tools_approval_mode": "approve",
-    }))
-}
-
 /// A conversation with Codex.
 #[derive(Debug)]
 pub(super) struct CodexProtocol {
     rpc: RpcPeer<CodexPurpose>,
     /// Parameters of `thread/start`, and of `thread/resume` but for the thread.
     settings: Value,
-    /// Our server as a program that Codex starts, until that was tried: beside an entry `svc` of the user's that is one,
-    /// Codex takes no URL, as it merges the two.
-    by_program: Option<Value>,
     resume: Option<String>,
     thread: Option<String>,
     /// Whether it has said that it is logged in, or cannot say it.
@@ -112,16 +93,15 @@ impl CodexProtocol {
         if let Some(text) = &spec.system_prompt {
             settings["developerInstructions"] = json!(text);
         }
-        if let Some(server) = &spec.mcp {
-            let headers = json!({ "Authorization": format!("Bearer {}", server.token) });
-            let svc = json!({ "url": server.url, "http_headers": headers, "enabled": true,
+        if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
+            // An entry `svc` of the user's that is a program, too, is merged with this one.
+            let svc = json!({ "command": command, "args": args, "env": env, "enabled": true,
                 "default_tools_approval_mode": "approve" });
             settings["config"] = json!({ "mcp_servers": { "svc": svc } });
         }
         Self {
             rpc: RpcPeer::new(None),
             settings,
-            by_program: spec.mcp.as_ref().and_then(started_server),
             resume: spec.resume.clone(),
             thread: None,
             is_account_known: false,
@@ -174,12 +154,6 @@ impl CodexProtocol {
                 effects.extend(id.clone().map(Effect::Session));
                 self.thread = id;
                 self.become_ready(effects);
-            }
-            (CodexPurpose::Thread, Err(failure))
-                if failure.message.contains(OWN_SERVER) && self.by_program.is_some() =>
-            {
-                self.settings["config"]["mcp_servers"]["svc"] = self.by_program.take().into();
-                self.begin_thread(effects);
             }
             (CodexPurpose::Initialize | CodexPurpose::Thread, Err(failure)) => {
                 effects.push(Effect::Fatal(format!("Codex refused to begin: {}", failure.message)));
@@ -489,60 +463,4 @@ fn call_of(item: &Value) -> (String, Value) {
         members.retain(|name, value| !BOOKKEEPING.contains(&name.as_str()) && !value.is_null());
     }
     (kind.to_owned(), input)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What was written, as JSON.
-    fn calls(effects: &Effects) -> Vec<Value> {
-        let written = effects.iter().filter_map(|effect| match effect {
-            Effect::Write(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            _ => None,
-        });
-        let lines: String = written.collect();
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn thread_call(effects: &Effects) -> Option<Value> {
-        calls(effects).into_iter().find(|call| call["method"] == "thread/start")
-    }
-
-    #[test]
-    fn beside_an_entry_of_the_users_our_server_is_a_program() {
-        let mcp = Some(AgentMcpServer {
-            url: format!("http://127.0.0.1:1{MCP_PATH}"),
-            token: "secret".to_owned(),
-        });
-        let spec = HostSpec { mcp, ..super::super::super::testing::spec(&["codex"]) };
-        let mut protocol = CodexProtocol::new(&spec);
-        let mut effects = Effects::new();
-        protocol.start(&mut effects);
-        let begin = calls(&effects).remove(0);
-        let say = |protocol: &mut CodexProtocol, line: Value| {
-            let mut effects = Effects::new();
-            protocol.line(line.to_string().as_bytes(), Instant::now(), &mut effects);
-            effects
-        };
-        let effects = say(&mut protocol, json!({ "id": begin["id"], "result": {} }));
-        let first = thread_call(&effects).unwrap();
-        let own = |call: &Value| call["params"]["config"]["mcp_servers"]["svc"].clone();
-        assert_eq!(own(&first)["url"], "http://127.0.0.1:1/mcp");
-        let refusal =
-            "failed to load configuration: url is not supported for stdio\nin `mcp_servers.svc`";
-        let refuse = |call: &Value| json!({ "id": call["id"], "error": { "code": -32600, "message": refusal } });
-        let effects = say(&mut protocol, refuse(&first));
-        let second = thread_call(&effects).unwrap();
-        let server = own(&second);
-        assert_eq!((&server["url"], &server["args"]), (&Value::Null, &json!(["stdio"])));
-        let env = json!({ "SVC_URL": "http://127.0.0.1:1", "SVC_TOKEN": "secret" });
-        assert_eq!(server["env"], env);
-        assert!(server["command"].is_string());
-        // Once.
-        let effects = say(&mut protocol, refuse(&second));
-        assert!(
-            matches!(&effects[..], [Effect::Fatal(text)] if text.contains("Codex refused to begin"))
-        );
-    }
 }

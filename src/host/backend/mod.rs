@@ -27,3 +27,72 @@ pub(super) fn protocol_of(spec: &HostSpec) -> Box<dyn AgentProtocol> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::AgentId;
+    use crate::domain::agent::AgentMcpServer;
+
+    /// What a protocol says up to where its agent knows of our server: arguments, and the lines that it writes.
+    fn said_to_begin(backend: AgentBackend) -> String {
+        let agent = AgentId::from("ag_7".to_owned());
+        let server = AgentMcpServer::of_agent(Path::new("/bin/svc"), Path::new("/data"), &agent);
+        let spec = HostSpec { backend, mcp: Some(server), ..super::super::testing::spec(&["x"]) };
+        let mut protocol = protocol_of(&spec);
+        let mut effects = Effects::new();
+        protocol.start(&mut effects);
+        let hello = json!({ "id": 1, "jsonrpc": "2.0", "result": { "protocolVersion": 1 } });
+        protocol.line(hello.to_string().as_bytes(), Instant::now(), &mut effects);
+        let written = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Write(bytes) => String::from_utf8(bytes).ok(),
+            _ => None,
+        });
+        let arguments: Vec<String> = protocol.arguments();
+        arguments.into_iter().chain(written).collect::<Vec<_>>().join("\n")
+    }
+
+    fn first_of(value: &Value, name: &str) -> Option<Value> {
+        match value {
+            Value::Object(members) => members
+                .get(name)
+                .cloned()
+                .or_else(|| members.values().find_map(|member| first_of(member, name))),
+            Value::Array(items) => items.iter().find_map(|item| first_of(item, name)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn its_own_server_is_a_program_without_a_secret() {
+        for backend in AgentBackend::ALL {
+            let said = said_to_begin(backend);
+            if backend == AgentBackend::Exec {
+                assert!(!said.contains("stdio"), "{said}");
+                continue;
+            }
+            let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let server = lines
+                .filter_map(|line| first_of(&line, "svc").or_else(|| first_of(&line, "mcpServers")))
+                .find_map(
+                    |server| if server.is_array() { Some(server[0].clone()) } else { Some(server) },
+                );
+            let server = server.unwrap_or_else(|| panic!("{backend}: {said}"));
+            assert_eq!(server["command"], "/bin/svc", "{backend}: {said}");
+            assert_eq!(server["args"], json!(["stdio"]), "{backend}: {said}");
+            let env = match &server["env"] {
+                Value::Array(list) => list.iter().map(|it| it["name"].clone()).collect::<Vec<_>>(),
+                env => env.as_object().expect("one").keys().map(|name| json!(name)).collect(),
+            };
+            assert_eq!(env, [json!("SVC_AGENT_ID"), json!("SVC_HOME")], "{backend}: {said}");
+            for word in ["Bearer", "Authorization", "svc_", "http:"] {
+                assert!(!said.contains(word), "{backend}: {word}: {said}");
+            }
+        }
+    }
+}

@@ -184,7 +184,9 @@ impl ClientChannel {
             // If the reader is gone, the call is about to end.
             MessageSink::Response(sender) => drop(sender.send(message)),
             MessageSink::Log(stream) => {
-                if let Err(error) = self.server.services.mcp.say(&stream, message).await {
+                if let Err(error) =
+                    self.server.services.mcp.say(&self.caller, &stream, message).await
+                {
                     let error = telemetry::chain(&error);
                     tracing::warn!(error, "a message to a client is lost");
                 }

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     domain::{CallId, StreamName},
     service,
-    store::WriteLane,
     tools::{Failure, FarEnd as _, Output, Tool},
 };
 
@@ -38,7 +37,7 @@ pub(crate) fn run_detachable(
     let (sender, outcome) = oneshot::channel();
     let gone = CancellationToken::new();
     let runner = run_to_end(Arc::clone(&channel), tool, arguments, gone.clone(), sender);
-    channel.server.background.spawn(WriteLane::current().scope(runner));
+    channel.server.background.spawn(runner);
     let guard = gone.drop_guard();
     let answer = async move {
         let answer = match outcome_or_task(&channel, outcome).await {

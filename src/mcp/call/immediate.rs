@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     service::BudgetHold,
-    store::WriteLane,
     tools::{Call, ErrorType, Failure, Output, Tool, ToolError},
 };
 
@@ -62,7 +61,7 @@ pub(crate) fn run_immediate(
     let answer = match id {
         None => run.boxed(),
         Some(id) => {
-            let run = tokio::spawn(WriteLane::current().scope(run));
+            let run = tokio::spawn(run);
             async move { run.await.unwrap_or_else(|_| CallAnswer::lost(&id)) }.boxed()
         }
     };

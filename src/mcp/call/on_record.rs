@@ -19,7 +19,7 @@ use super::{
 use crate::{
     domain::{CallId, Caller, StreamName, mcp::Revision},
     service::mcp::CallEnd,
-    store::{CallState, McpTransport, WriteLane},
+    store::{CallState, McpTransport},
     tools::{LogLevel, Tool, ToolProgress},
 };
 
@@ -98,7 +98,7 @@ pub(crate) fn run_recorded(
         meter.count(&server.metrics, outcome);
         end_call(server, &id, &stream, end).await;
     };
-    server.background.spawn(WriteLane::current().scope(run));
+    server.background.spawn(run);
 }
 
 /// The stream of the log that a call of this session is answered in.

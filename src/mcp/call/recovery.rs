@@ -125,7 +125,7 @@ async fn resumable(
             return Ok(Err(Unresumable::Unknown("the client's answers cannot be read")));
         }
     };
-    record.hold = server.services.hold_anyway(&caller, BudgetKind::Calls).map(Arc::new);
+    record.hold = server.services.hold_anyway(&caller, BudgetKind::Requests).map(Arc::new);
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
     let Some(tool) = tool else {
         return Ok(Err(Unresumable::Unknown("its tool cannot be repeated")));

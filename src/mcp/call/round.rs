@@ -92,6 +92,12 @@ impl ClientChannel {
 
     fn binding<'a>(&'a self, principal: &'a str, method: &'a str) -> RequestStateBinding<'a> {
         let record = &self.conversation.record;
-        RequestStateBinding { principal, method, name: &record.tool, arguments: record.arguments() }
+        RequestStateBinding {
+            principal,
+            session: record.acting_session.as_deref().unwrap_or_default(),
+            method,
+            name: &record.tool,
+            arguments: record.arguments(),
+        }
     }
 }

@@ -54,7 +54,7 @@ impl McpServer {
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
-        let hold = self.services.hold(&caller, BudgetKind::Calls, 1)?.map(Arc::new);
+        let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
         let acting_session =
             self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
         if let RequestOrigin::Modern(_) = &origin {

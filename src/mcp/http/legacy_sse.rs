@@ -124,7 +124,7 @@ pub(super) async fn post_message(
         };
         let Some(answer) = answer else { continue };
         let stream = StreamName::of("mcp", &session.id);
-        if let Err(error) = server.services.mcp.say(&stream, answer).await {
+        if let Err(error) = server.services.mcp.say(&caller, &stream, answer).await {
             return Problem::from(error).into_response();
         }
     }
@@ -176,7 +176,7 @@ impl McpServer {
         let exposure = self.exposure(caller, headers)?;
         let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
         if let Some(pending) = self.conversation_with_server(&context, &request)? {
-            return Ok(Some(self.answer_with_messages(session, pending).await));
+            return Ok(Some(self.answer_with_messages(caller, session, pending).await));
         }
         if request.method != "tools/call" {
             return Ok(Some(self.answer(&context, &request).await?));
@@ -184,13 +184,18 @@ impl McpServer {
         match self.call_tool(context, headers, request).await? {
             CallReply::Recorded(_) => Ok(None),
             CallReply::Pending(pending) => {
-                Ok(Some(self.answer_with_messages(session, pending).await))
+                Ok(Some(self.answer_with_messages(caller, session, pending).await))
             }
         }
     }
 
     /// Waits for an answer, and puts what is said before it into the session's stream.
-    async fn answer_with_messages(&self, session: &McpSession, pending: PendingAnswer) -> String {
+    async fn answer_with_messages(
+        &self,
+        caller: &Caller,
+        session: &McpSession,
+        pending: PendingAnswer,
+    ) -> String {
         let PendingAnswer { mut answer, messages } = pending;
         let stream = StreamName::of("mcp", &session.id);
         let Some(mut messages) = messages else { return answer.await.message };
@@ -200,7 +205,7 @@ impl McpServer {
                 Some(message) = messages.recv() => message,
                 answer = &mut answer => return answer.message,
             };
-            if let Err(error) = self.services.mcp.say(&stream, message).await {
+            if let Err(error) = self.services.mcp.say(caller, &stream, message).await {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "a message to a client is lost");
             }

@@ -81,6 +81,7 @@ impl Access {
         let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);

@@ -12,6 +12,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     domain::{
@@ -35,6 +36,8 @@ pub(super) struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<SeenTokens>,
+    /// Streams that are to end with the credential that they were opened with.
+    watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
     /// Counts revocations, so that a look-up that began before one does not bring the token back.
     pub(super) revocations: AtomicU64,
 }
@@ -66,6 +69,49 @@ pub enum Credential {
         /// When it ends by itself.
         expires_at: Timestamp,
     },
+}
+
+/// What a stream was opened with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum WatchKey {
+    Operator,
+    Token(TokenId),
+}
+
+/// A credential that streams were opened with.
+#[derive(Default)]
+struct WatchedCredential {
+    over: CancellationToken,
+    streams: usize,
+}
+
+/// Tells a stream that its credential was taken back.
+pub(super) struct CredentialWatch {
+    tokens: Tokens,
+    key: WatchKey,
+    over: CancellationToken,
+}
+
+impl CredentialWatch {
+    /// Waits until the credential is rotated or revoked.
+    pub(super) async fn over(&self) {
+        self.over.cancelled().await;
+    }
+}
+
+impl Drop for CredentialWatch {
+    fn drop(&mut self) {
+        let mut watched = self.tokens.watched();
+        // Once it was taken back, a watch of the same key is of the next credential.
+        if let Some(known) = watched.get_mut(&self.key)
+            && !self.over.is_cancelled()
+        {
+            known.streams -= 1;
+            if known.streams == 0 {
+                watched.remove(&self.key);
+            }
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -170,6 +216,7 @@ impl Tokens {
             file: file.to_owned(),
             operator: RwLock::new(token_hash(&token)),
             seen: Mutex::default(),
+            watched: Mutex::default(),
             revocations: AtomicU64::new(0),
         })))
     }
@@ -192,6 +239,8 @@ impl Tokens {
             source,
         })?;
         *operator = token_hash(&token);
+        drop(operator);
+        self.end_watched(&WatchKey::Operator);
         Ok(token)
     }
 
@@ -203,6 +252,28 @@ impl Tokens {
 
     pub(super) fn seen(&self) -> MutexGuard<'_, SeenTokens> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<WatchKey, WatchedCredential>> {
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a credential. Who asks looks at it again afterwards: it may have been taken back before.
+    pub(super) fn watch(&self, credential: &Credential) -> CredentialWatch {
+        let key = match credential {
+            Credential::Operator(_) => WatchKey::Operator,
+            Credential::Session { id, .. } => WatchKey::Token(id.clone()),
+        };
+        let mut watched = self.watched();
+        let known = watched.entry(key.clone()).or_default();
+        known.streams += 1;
+        CredentialWatch { tokens: self.clone(), key, over: known.over.clone() }
+    }
+
+    fn end_watched(&self, key: &WatchKey) {
+        if let Some(known) = self.watched().remove(key) {
+            known.over.cancel();
+        }
     }
 
     /// These are taken back: nothing that they opened goes on.
@@ -219,6 +290,10 @@ impl Tokens {
         seen.by_process.retain(|_, seen| !ids.contains(&seen.id));
         seen.by_cookie.retain(|_, browser| !ids.contains(&browser.seen.id));
         seen.good.retain(|id, _| !ids.contains(id));
+        drop(seen);
+        for id in ids {
+            self.end_watched(&WatchKey::Token(id.clone()));
+        }
     }
 }
 

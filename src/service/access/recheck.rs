@@ -42,6 +42,29 @@ impl Access {
             }
     }
 
+    /// What ends when this credential is rotated, revoked or expires; `None` if it is over already.
+    ///
+    /// A stream that has nothing to send learns of it at once, and nobody else wakes.
+    pub async fn until_over(
+        &self,
+        credential: &Credential,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let watch = self.tokens.watch(credential);
+        if !Box::pin(self.is_good(credential)).await {
+            return None;
+        }
+        let left = match credential {
+            Credential::Operator(_) => None,
+            Credential::Session { expires_at, .. } => Some(expires_at.since(self.core.now())),
+        };
+        Some(async move {
+            match left {
+                Some(left) => drop(tokio::time::timeout(left, watch.over()).await),
+                None => watch.over().await,
+            }
+        })
+    }
+
     /// Names the credential of a caller, so that it can be looked at again later, also by another process.
     pub fn credential_name(&self, caller: &Caller) -> String {
         match caller.token() {

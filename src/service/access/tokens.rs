@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, IdReference, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId,
-        is_reserved_session, limits, new_secret, token_hash,
+        Caller, IdReference, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, is_agent_key,
+        is_daemons_session_id, is_reserved_name, limits, new_secret, token_hash,
     },
-    service::{Candidate, Error, Page, ResourceKind, check, project::project_root},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
 
@@ -140,9 +140,10 @@ impl Access {
         let Some(row) = self.core.store.token_by_hash(hash).await? else {
             return Ok(None);
         };
-        // One for a reserved session is from before that session was reserved. A browser's secret is good as a cookie only.
+        // One for a reserved name is from before that name was reserved. A browser's secret is good as a cookie only.
         let is_browser = row.operator_credential.is_some();
-        if row.revoked_at.is_some() || is_browser || is_reserved_session(&row.session) {
+        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
+        if row.revoked_at.is_some() || is_browser || is_reserved {
             return Ok(None);
         }
         let seen = Seen::of(row, read_at);
@@ -186,9 +187,11 @@ impl Access {
         only_operator(caller)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
-        if is_reserved_session(&input.session) {
-            let why = "this session is the operator's own, whose calls need no session token";
-            return Err(Error::invalid("session", why));
+        if !is_agent_key(&input.session) {
+            check::name("session", &input.session)?;
+            if is_daemons_session_id(&input.session) {
+                return Err(Error::not_yours("session", "the daemon gives ids of this form"));
+            }
         }
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
@@ -203,6 +206,7 @@ impl Access {
         let (hash, ids) = (token_hash(&token), self.core.ids.clone());
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = TokenRow {
@@ -237,13 +241,14 @@ impl Access {
         &self,
         caller: &Caller,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<TokenInfo>, Error> {
         only_operator(caller)?;
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens(before.as_deref(), limit).await
         };
-        let page = Page::read(cursor, limit, read, |row: &TokenRow| row.token_id.clone()).await?;
+        let page =
+            Page::read(cursor, limit.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
         Ok(page.map(TokenInfo::from))
     }
 
@@ -263,6 +268,7 @@ impl Access {
         let row = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
             .await?;
         self.forget(&[id]);

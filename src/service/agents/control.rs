@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{
     Agents,
     records::{stream_of, unknown},
-    room::may_run,
+    room::may_steer,
 };
 use crate::{
     domain::{
@@ -21,7 +21,7 @@ use crate::{
         limits,
     },
     hosts::{HostError, socket_path},
-    service::{Error, Page, check},
+    service::{Error, Page, PageLimit, check},
     store::{AgentFilter, AgentRow, PageSize},
 };
 
@@ -92,7 +92,7 @@ impl Agents {
         caller: &Caller,
         filter: &AgentFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<AgentView>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -100,7 +100,7 @@ impl Agents {
             self.core.store.agents(&reader, filter, before.as_ref(), limit).await
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| self.view(row)))
+        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| self.view(row)))
     }
 
     /// Gives an agent input.
@@ -305,10 +305,10 @@ impl Agents {
         }
     }
 
-    /// The live agent that is named, for a caller with the scope. Who may see it and has the scope may steer it.
+    /// The live agent that is named, for a caller who may steer it.
     async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         let row = self.find(caller, named).await?;
-        may_run(caller)?;
+        may_steer(caller, &row)?;
         check_live(&row)?;
         Ok(row)
     }

@@ -3,7 +3,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Agents, room::may_run};
+use super::{
+    Agents,
+    allowance::RequestedStart,
+    room::{may_run, may_steer},
+};
 use crate::{
     config::ResolvedInstance,
     domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend, limits},
@@ -44,6 +48,8 @@ pub struct NewDispatch {
     pub cwd: Option<String>,
     /// Where a new agent works if neither `cwd` nor its instance says so.
     pub default_cwd: Option<String>,
+    /// Where the hosted agent that asks works: there a new one works if nothing else says where.
+    pub own_cwd: Option<String>,
     /// Who asks, which only the operator may choose.
     pub from_peer_id: Option<String>,
     /// A repeat with the same key is answered with the task first made.
@@ -103,6 +109,12 @@ impl Agents {
         ] {
             check::key(field, text.as_deref())?;
         }
+        for (field, text) in [("session", &input.session), ("model", &input.model)] {
+            // Programs take it for a switch of theirs.
+            if text.as_deref().is_some_and(|text| text.starts_with('-') || text.contains('\0')) {
+                return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
+            }
+        }
         let target = self.target(caller, &input).await?;
         let mode = match input.mode {
             Some(WantedMode::AutoTmux) => {
@@ -125,6 +137,7 @@ impl Agents {
         let mut wish = DispatchWish {
             model: input.model.clone(),
             cwd: None,
+            has_chosen_cwd: false,
             resume: None,
             agent_id: target.agent_id.clone(),
             peer_id: target.peer_id.clone(),
@@ -133,12 +146,14 @@ impl Agents {
         if !target.is_live() && mode != DispatchMode::PeerOnly {
             let instance =
                 self.callable(&target.instance).map_err(|why| Error::invalid("agent", why))?;
-            wish.cwd = Some(self.folder_of(
-                caller,
-                input.cwd.as_deref(),
-                input.default_cwd.as_deref(),
-                &instance,
-            )?);
+            let request = RequestedStart {
+                cwd: input.cwd.as_deref(),
+                default_cwd: input.default_cwd.as_deref(),
+                own_cwd: input.own_cwd.as_deref(),
+                ..RequestedStart::default()
+            };
+            let folder = self.permitted_start(caller, &instance, request)?;
+            (wish.cwd, wish.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
             wish.resume = self.resumed(caller, &input, instance.backend).await?;
         } else if input.session.is_some() {
             return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
@@ -184,6 +199,7 @@ impl Agents {
         let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let prompt = new_task.prompt.clone();
@@ -208,7 +224,7 @@ impl Agents {
                             runner: None,
                             project: caller.project().map(str::to_owned),
                         };
-                        let is_there = tx.free_agent_of(&row.instance).await?.is_some()
+                        let is_there = tx.free_agent_of(&row.instance, &owned).await?.is_some()
                             || agents.attended_for(tx, &row.backend, &owned).await?.is_some();
                         if !is_there {
                             return Err(Error::NotNow(format!(
@@ -326,6 +342,7 @@ impl Agents {
             }
             found => found?,
         };
+        may_steer(caller, &row)?;
         if row.ended_at.is_some() {
             let why = format!("agent {named} has ended: `session` goes on with its conversation");
             return Err(choices("agent", &why, &self.resolved()));
@@ -351,9 +368,15 @@ impl Agents {
             return Err(Error::invalid("session", "backend exec goes on with no conversation"));
         }
         if !session.starts_with(AgentId::PREFIX) && !session.starts_with("agent:") {
-            return Ok(Some(session.to_owned()));
+            if caller.is_operator() {
+                return Ok(Some(session.to_owned()));
+            }
+            // Nobody knows whose conversation it is.
+            let why = "session: name an agent's id or its session key; the vendor's own id is for the operator";
+            return Err(Error::Forbidden(why.to_owned()));
         }
         let row = self.find(caller, session).await?;
+        may_steer(caller, &row)?;
         if row.ended_at.is_none() {
             return Err(Error::invalid("session", "lives: name it as `agent`"));
         }

@@ -373,7 +373,7 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
         let left = team::end(tx, &session, Some("its agent ended")).await?;
         taken.revoked.extend(left.tokens);
     }
-    let own = tx.peer_of_session(key).await?;
+    let own = tx.peer_of_key(key).await?;
     let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
     own.peer.last_seen = tx.now();
     team::set_status(tx, &mut own.peer, PeerStatus::Offline, "its agent ended").await

@@ -79,7 +79,7 @@ impl Agents {
         let store = &self.core.store;
         let Some(agent) = store.agent(id).await? else { return Ok(()) };
         let key = agent.info.session_key.as_str();
-        let own = store.peer_of_session(key).await?;
+        let own = store.peer_of_key(key).await?;
         let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
         let peer = own.peer.peer_id;
         let stream = StreamName::of("peer", &peer);

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Agents,
+    allowance::still_permits,
     settle::{end_task, retry},
     start::{AgentPlan, PlannedAgent, project_of_task},
 };
@@ -208,7 +209,7 @@ impl Agents {
             };
         }
         if dispatch.mode != DispatchMode::SpawnOnly {
-            if let Some(row) = tx.free_agent_of(&dispatch.instance).await? {
+            if let Some(row) = tx.free_agent_of(&dispatch.instance, &task.owned).await? {
                 return self.assign(tx, &mut dispatch, &mut task, &row).await;
             }
             if let Some(row) = self.attended_for(tx, &dispatch.backend, &task.owned).await? {
@@ -275,6 +276,10 @@ impl Agents {
             (None, Some(cwd)) => cwd.to_string_lossy().into_owned(),
             (None, None) => "/".to_owned(),
         };
+        let is_chosen = dispatch.wish.has_chosen_cwd && dispatch.wish.cwd.as_ref() == Some(&cwd);
+        if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &cwd) {
+            return self.fail(tx, dispatch, task, why).await;
+        }
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
         let prompt = task.task.prompt.clone().unwrap_or_default();
         let plan = AgentPlan {

@@ -1,5 +1,7 @@
 //! What agents ask, and the answers. The host decides which answer is the first; the row follows it.
 
+use std::collections::HashSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -8,17 +10,18 @@ use super::{
     Agents,
     control::{check_live, of_host},
     records::tell_team,
-    room::{AGENTS_SCOPE, APPROVE_SCOPE, has_scope},
+    room::{APPROVE_SCOPE, has_scope},
     settle,
 };
 use crate::{
     domain::{
-        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, PeerId, RowReader, Timestamp,
+        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, PeerId, Principal, RowReader,
+        Timestamp,
         agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
         limits,
     },
-    service::{Candidate, Error, Page, ResourceKind, check},
-    store::{RequestAnswerRow, RequestRow},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check},
+    store::{PageSize, RequestAnswerRow, RequestRow},
 };
 
 /// Time after its deadline in which a host denies a request by itself.
@@ -88,7 +91,7 @@ impl Agents {
         caller: &Caller,
         open: bool,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<RequestView>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -96,39 +99,75 @@ impl Agents {
             self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
-        let mut page = Page::read(cursor, limit, read, key).await?.map(RequestView::from);
+        let mut page = Page::read(cursor, limit.into(), read, key).await?.map(RequestView::from);
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
-            let peer = self.core.store.peer_of_session(&request.session_key).await?;
+            let peer = self.core.store.peer_of_key(&request.session_key).await?;
             request.peer_id = peer.map(|row| row.peer.peer_id);
         }
         Ok(page)
     }
 
-    /// Answers a request of an agent that the caller names, with the right to steer agents.
-    pub async fn answer_agent(
-        &self,
-        caller: &Caller,
-        agent: &str,
-        request_id: &str,
-        answer: AnswerRequest,
-    ) -> Result<RequestView, Error> {
-        let row = self.find(caller, agent).await?;
-        has_scope(caller, AGENTS_SCOPE)?;
-        check_live(&row)?;
-        let request = self.asked(caller, request_id, Some(&row.info.id)).await?;
-        self.answer(caller, request, answer).await
-    }
-
-    /// Answers a request, with the right to approve.
+    /// Answers a request, with the scope for it. Only one of `agent`, if that is given.
     pub async fn answer_request(
         &self,
         caller: &Caller,
+        agent: Option<&str>,
         request_id: &str,
         answer: AnswerRequest,
     ) -> Result<RequestView, Error> {
-        let request = self.asked(caller, request_id, None).await?;
+        let agent = match agent {
+            Some(named) => {
+                let row = self.find(caller, named).await?;
+                has_scope(caller, APPROVE_SCOPE)?;
+                check_live(&row)?;
+                Some(row.info.id)
+            }
+            None => None,
+        };
+        let request = self.asked(caller, request_id, agent.as_ref()).await?;
         has_scope(caller, APPROVE_SCOPE)?;
+        self.may_answer(caller, &request).await?;
         self.answer(caller, request, answer).await
+    }
+
+    /// A session answers for others of its project, and never for itself or for what it started.
+    async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<(), Error> {
+        let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
+        let Some(session) = caller.session() else { return Ok(()) };
+        if session == request.session_key {
+            return forbidden("an agent does not answer its own request");
+        }
+        if !caller.is_of_project(&request.owned) {
+            return forbidden("a session answers requests of its own project alone");
+        }
+        if self.has_started(session, &request.agent_id).await? {
+            return forbidden("a session does not answer requests of what it started");
+        }
+        Ok(())
+    }
+
+    /// Whether a session started an agent, itself or by way of agents that it started.
+    async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool, Error> {
+        let store = &self.core.store;
+        let mut next = store.agent(agent).await?;
+        let mut seen = HashSet::new();
+        while let Some(row) = next {
+            let key = match &row.owned.owner {
+                Some(Principal::Operator) => return Ok(false),
+                Some(Principal::Session(key)) if **key == *session => return Ok(true),
+                Some(Principal::Session(key)) => key.clone(),
+                // Nobody knows: then nobody but the operator answers.
+                None => return Ok(true),
+            };
+            if !seen.insert(row.info.id.clone()) {
+                return Ok(true);
+            }
+            next = match store.parent_of(&row.info.id).await? {
+                Some(parent) => store.agent(&parent).await?,
+                None => store.agent_of_key(&key).await?,
+            };
+        }
+        Ok(false)
     }
 
     /// The request that a text names: by its id, or an open one by the beginning of that or as the latest. Only those of
@@ -157,7 +196,12 @@ impl Agents {
             _ => return Err(unknown()),
         };
         let reader = RowReader::of(caller);
-        let open = self.core.store.agent_requests(&reader, true, None, limits::PAGE_MAX).await?;
+        let open = self
+            .core
+            .store
+            .agent_requests(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
+            .await?
+            .rows;
         let mut open: Vec<RequestRow> = open
             .into_iter()
             .filter(|row| is_of_agent(row) && row.request_id.as_str().starts_with(&beginning))
@@ -174,9 +218,6 @@ impl Agents {
         request: RequestRow,
         answer: AnswerRequest,
     ) -> Result<RequestView, Error> {
-        if caller.session() == Some(&request.session_key) {
-            return Err(Error::Forbidden("an agent does not answer its own request".to_owned()));
-        }
         if request.closed_at.is_some() {
             return Err(closed(&request));
         }
@@ -205,6 +246,7 @@ impl Agents {
             option_id: option_id.clone(),
             text,
             by: Some(by.clone()),
+            key: self.core.store.answer_key(&request.agent_id).await?,
         };
         self.host(&request.agent_id).answer(&sent).await.map_err(of_host)?;
         self.close(&request, RequestAnswerRow { option_id, by }).await
@@ -256,6 +298,7 @@ impl Agents {
                 option_id: option_id.clone(),
                 text: None,
                 by: Some("timeout".to_owned()),
+                key: self.core.store.answer_key(&request.agent_id).await?,
             };
             if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
                 tracing::debug!(%error, "a host was not told of a denial");

@@ -10,14 +10,15 @@ use tokio::sync::mpsc;
 
 use crate::{
     config::{AgentsConfig, Env, ResolvedInstance},
-    domain::{AgentId, Caller, InstanceView},
+    domain::{AccessLevel, AgentId, Caller, InstanceView},
     hosts::{HostClient, socket_path},
     service::{Error, access::Access, core::Core},
+    store::AgentRow,
 };
 
-/// Scope of a session's token that starts, steers and stops agents.
+/// Scope of a session's token that starts, steers and stops agents of its project.
 pub const AGENTS_SCOPE: &str = "agents";
-/// Scope of a session's token that answers what agents ask.
+/// Scope of a session's token that answers what agents of its project ask.
 pub const APPROVE_SCOPE: &str = "approve";
 
 /// The room of agents.
@@ -40,8 +41,8 @@ pub struct AgentSettings {
     pub folder: PathBuf,
     /// The program whose `agent host` is a host; empty: none can be started.
     pub program: PathBuf,
-    /// Where agents find the daemon's MCP server.
-    pub mcp_url: Option<String>,
+    /// The data folder, by which what agents start finds the daemon.
+    pub home: PathBuf,
 }
 
 /// What this process knows of agents beside their rows.
@@ -113,6 +114,15 @@ impl LiveAgents {
 /// Starting, steering and stopping take a scope of their own.
 pub(super) fn may_run(caller: &Caller) -> Result<(), Error> {
     has_scope(caller, AGENTS_SCOPE)
+}
+
+/// An agent is sent to, interrupted and stopped with that scope, by its own project. Who reads of others steers none of them.
+pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
+    may_run(caller)?;
+    if caller.is_of_project(&row.owned) || caller.access_to(&row.owned) == AccessLevel::Write {
+        return Ok(());
+    }
+    Err(Error::Forbidden(format!("agent {} is of another project", row.info.id)))
 }
 
 pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<(), Error> {

@@ -254,7 +254,7 @@ async fn tell_asker(
     let named = task.task.from.as_deref().and_then(PeerId::parse);
     let peer = match (&task.owned.owner, named) {
         (_, Some(id)) => tx.peer(&id).await?,
-        (Some(Principal::Session(session)), None) => tx.peer_of_session(session).await?,
+        (Some(Principal::Session(session)), None) => tx.peer_of_key(session).await?,
         (Some(Principal::Operator) | None, None) => None,
     };
     let Some(peer) = peer else { return Ok(()) };
@@ -315,7 +315,7 @@ async fn tell(
         idempotency_key: key,
     };
     // An agent with a peer writes as that.
-    let own = tx.peer_of_session(from).await?;
+    let own = tx.peer_of_key(from).await?;
     let from = own.map_or_else(|| from.to_owned(), |own| own.peer.peer_id.as_str().to_owned());
     let outgoing = team::OutgoingMessage {
         core: core.clone(),
@@ -379,7 +379,7 @@ pub(super) async fn withdraw_from_operator(
 ) -> Result<(), StoreError> {
     let key = message_key(request);
     // As `tell` wrote them.
-    let own = tx.peer_of_session(&row.info.session_key).await?;
+    let own = tx.peer_of_key(&row.info.session_key).await?;
     let own = own.as_ref().map_or(row.info.session_key.as_str(), |own| own.peer.peer_id.as_str());
     for message in tx.messages_by_key(own, &key).await? {
         let to = message.to_peer.clone();

@@ -1,6 +1,6 @@
 //! Starting an agent: first its row and its token, then its host.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Agents,
+    allowance::RequestedStart,
     control::AgentView,
     records::{stream_of, tell_team, unknown},
     room::{AGENTS_SCOPE, may_run},
@@ -17,7 +18,8 @@ use crate::{
     domain::{
         AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility, TaskId, TokenId,
         agent::{
-            AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, HostSpec, HostStarted,
+            AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, AnswerKey, HostSpec,
+            HostStarted,
         },
         is_agent_key, limits, new_secret, stamp, token_hash,
     },
@@ -85,12 +87,12 @@ pub(super) struct AgentPlan {
     pub(super) task_id: Option<TaskId>,
 }
 
-/// An agent whose row stands, with the secret that only its host is told.
+/// An agent whose row stands, with what only its host is told.
 #[derive(Debug)]
 pub(super) struct PlannedAgent {
     pub(super) row: AgentRow,
     plan: AgentPlan,
-    token: String,
+    answer_key: AnswerKey,
 }
 
 /// What tells the wish for an agent from another under the same key. The wish itself may hold secrets, and is stored nowhere.
@@ -123,6 +125,7 @@ impl Agents {
         let made = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     if let Some(key) = &key
@@ -185,8 +188,6 @@ impl Agents {
             .choose(input.instance.as_deref(), input.backend.as_deref())
             .map_err(|why| Error::invalid(field, why))?;
         let name = agent_name(input.name.as_deref())?;
-        let cwd =
-            self.folder_of(caller, input.cwd.as_deref(), input.default_cwd.as_deref(), &instance)?;
         if input.args.iter().any(|arg| arg.contains('\0')) {
             return Err(Error::invalid("args", "has a zero byte"));
         }
@@ -195,6 +196,18 @@ impl Agents {
         }) {
             return Err(Error::invalid("env", "has what is not the name or value of a variable"));
         }
+        let folder = self.permitted_start(
+            caller,
+            &instance,
+            RequestedStart {
+                env: Some(&input.env),
+                args: &input.args,
+                cwd: input.cwd.as_deref(),
+                default_cwd: input.default_cwd.as_deref(),
+                own_cwd: None,
+            },
+        )?;
+        let cwd = folder.path;
         let prompt = match input.prompt {
             Some(prompt) => {
                 check::not_blank("prompt", &prompt)?;
@@ -273,37 +286,6 @@ impl Agents {
         self.callable(&name)
     }
 
-    /// Where an agent works: as it is asked for, as its entry says, or where the caller works.
-    pub(super) fn folder_of(
-        &self,
-        caller: &Caller,
-        named: Option<&str>,
-        otherwise: Option<&str>,
-        instance: &AgentInstance,
-    ) -> Result<String, Error> {
-        let named = named.filter(|cwd| !cwd.trim().is_empty());
-        let of_entry = instance.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
-        let home = || {
-            let home = self.settings.env.os("HOME")?.to_str()?;
-            caller.is_operator().then(|| home.to_owned())
-        };
-        let cwd = named
-            .map(str::to_owned)
-            .or(of_entry)
-            .or_else(|| otherwise.map(str::to_owned))
-            .or_else(|| caller.project().map(str::to_owned))
-            .or_else(home)
-            .ok_or_else(|| Error::invalid("cwd", "must name the folder that it works in"))?;
-        let path = Path::new(&cwd);
-        if !path.is_absolute() {
-            return Err(Error::invalid("cwd", "must be an absolute folder"));
-        }
-        if !path.is_dir() {
-            return Err(Error::invalid("cwd", format!("there is no folder {cwd}")));
-        }
-        Ok(cwd)
-    }
-
     /// Why no further agent of this instance may start now.
     pub(super) async fn full(
         &self,
@@ -346,7 +328,8 @@ impl Agents {
         }))
     }
 
-    /// Makes the row, the stream and the token of an agent.
+    /// Makes the row and the stream of an agent, and the row of its token: what the agent may do, for all its processes. The token
+    /// has no text, as they show themselves on the socket.
     pub(super) async fn make_row(
         &self,
         tx: &mut WriteTx,
@@ -362,7 +345,6 @@ impl Agents {
         }
         let now = tx.now();
         let id = AgentId::new(&self.core.ids, now);
-        let token = format!("svc_{}", new_secret());
         let scopes = if plan.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
         let token_row = TokenRow {
             token_id: TokenId::new(&self.core.ids, now),
@@ -377,7 +359,7 @@ impl Agents {
             operator_credential: None,
             cwd: Some(plan.cwd.clone()),
         };
-        tx.insert_token(&token_row, &token_hash(&token)).await?;
+        tx.insert_token(&token_row, &token_hash(&new_secret())).await?;
         let row = AgentRow {
             info: AgentInfo {
                 id,
@@ -410,7 +392,9 @@ impl Agents {
         };
         let stream = stream_of(&row.info.id);
         let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
-        tx.insert_agent(&row, stream.id, key.map(|(key, wish)| (key, wish.0.as_str()))).await?;
+        let answer_key = AnswerKey::random();
+        let key = key.map(|(key, wish)| (key, wish.0.as_str()));
+        tx.insert_agent(&row, stream.id, key, &answer_key).await?;
         if let Principal::Session(key) = &plan.owner
             && let Some(parent) = tx.live_agent(key).await?
         {
@@ -424,7 +408,7 @@ impl Agents {
         )
         .await?;
         tell_team(tx, "agent.started", &row, json!({})).await?;
-        Ok(PlannedAgent { row, plan, token })
+        Ok(PlannedAgent { row, plan, answer_key })
     }
 
     /// Launches the host of an agent whose row stands, and follows it from then on. If it does not start, the agent ends.
@@ -490,7 +474,7 @@ impl Agents {
     }
 
     fn spec(&self, planned: &PlannedAgent) -> HostSpec {
-        let PlannedAgent { row, plan, token } = planned;
+        let PlannedAgent { row, plan, answer_key } = planned;
         let instance = &plan.instance;
         let mut env = instance.env.clone();
         env.extend(plan.env.clone());
@@ -520,11 +504,12 @@ impl Agents {
                 }
                 _ => None,
             },
-            mcp: self
-                .settings
-                .mcp_url
-                .clone()
-                .map(|url| AgentMcpServer { url, token: token.clone() }),
+            mcp: Some(AgentMcpServer::of_agent(
+                &self.settings.program,
+                &self.settings.home,
+                &row.info.id,
+            )),
+            answer_key: answer_key.clone(),
             start_timeout_ms: millis(instance.start_timeout),
             request_timeout_ms: millis(instance.request_timeout),
             idle_timeout_ms: instance.idle_timeout.map_or(0, millis),
@@ -558,5 +543,6 @@ fn agent_name(named: Option<&str>) -> Result<String, Error> {
         let rule = "must have from 1 to 64 letters, digits, `-`, `_` and `.`";
         return Err(Error::invalid("name", rule));
     }
+    check::name("name", &name)?;
     Ok(name)
 }

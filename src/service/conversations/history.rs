@@ -16,6 +16,7 @@ use crate::{
         limits, quote,
     },
     service::{Error, check},
+    store::{PageSize, RowPage},
 };
 
 /// Which part of a history.
@@ -117,14 +118,13 @@ impl Conversations {
         };
         let sees_all = requester.is_operator || requester.sight(row).is_self;
         let store = &self.core.store;
-        let mut rows = match (&requester.peer, sees_all) {
-            (_, true) => store.messages_of(peer, before, limit + 1).await?,
-            (Some(own), false) => store.messages_between(own, peer, before, limit + 1).await?,
-            (None, false) => Vec::new(),
+        let size = PageSize::rows(limit);
+        let page = match (&requester.peer, sees_all) {
+            (_, true) => store.messages_of(peer, before, size).await?,
+            (Some(own), false) => store.messages_between(own, peer, before, size).await?,
+            (None, false) => RowPage { rows: Vec::new(), more: false },
         };
-        let has_more = rows.len() > limit as usize;
-        rows.truncate(limit as usize);
-        let texts = rows.into_iter().map(|row| {
+        let texts = page.rows.into_iter().map(|row| {
             let message = row.message;
             let said = message.from_peer == peer.as_str();
             let text = HistoryText {
@@ -137,7 +137,7 @@ impl Conversations {
             };
             (row.id, text)
         });
-        Ok((texts.collect(), has_more))
+        Ok((texts.collect(), page.more))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
         Caller, MessageId, MessageType, Principal, Timestamp, conversation::redacted, limits,
     },
     service::Error,
+    store::PageSize,
 };
 
 /// Characters of a last message in a list.
@@ -179,7 +180,7 @@ impl Conversations {
         let label = row.peer().map(|peer| peer.peer.display_name.clone());
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
-                let own = self.core.store.peer_of_session(parent).await?;
+                let own = self.core.store.peer_of_key(parent).await?;
                 own.and_then(|row| row.session_key())
             }
             _ => None,
@@ -237,8 +238,12 @@ impl Conversations {
         row: &SessionRow,
     ) -> Result<Option<LastMessage>, Error> {
         let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
-        let between = self.core.store.messages_between(own, &peer.peer.peer_id, None, 1).await?;
-        Ok(between.into_iter().next().map(|row| {
+        let between = self
+            .core
+            .store
+            .messages_between(own, &peer.peer.peer_id, None, PageSize::rows(1))
+            .await?;
+        Ok(between.rows.into_iter().next().map(|row| {
             let message = row.message;
             LastMessage {
                 is_yours: message.from_peer == own.as_str(),

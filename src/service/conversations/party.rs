@@ -172,7 +172,11 @@ impl Requester {
     pub(super) fn sight(&self, row: &SessionRow) -> SessionSight {
         let own = row.peer().map(|peer| &peer.peer.peer_id);
         SessionSight {
-            is_self: row.key() == self.key || own.is_some() && own == self.peer.as_ref(),
+            is_self: match row {
+                // What a session is called gives nobody the right to it.
+                SessionRow::Hosted(agent, _) if self.agent.as_ref() == Some(&agent.info.id) => true,
+                _ => own.is_some() && own == self.peer.as_ref(),
+            },
             is_child: row.parent() == Some(&self.principal),
             is_of_project: self.project.is_some() && self.project.as_deref() == row.project(),
         }
@@ -197,7 +201,7 @@ impl Conversations {
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agent_of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = store.peer_of_session(key).await?;
+                let own = store.peer_of_key(key).await?;
                 let own = own.filter(|row| row.owner.as_deref() == Some(key));
                 return Ok(Requester {
                     key: key.to_owned(),
@@ -217,6 +221,7 @@ impl Conversations {
             Some(session) => store.peer_of_session(session).await?,
             None => None,
         };
+        let own = own.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
         if let Some(own) = own
             && let Some(key) = own.session_key()
         {
@@ -361,7 +366,7 @@ impl Conversations {
 
     pub(super) async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
         let key = agent.info.session_key.as_str();
-        let peer = self.core.store.peer_of_session(key).await?;
+        let peer = self.core.store.peer_of_key(key).await?;
         let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
     }

@@ -289,7 +289,7 @@ impl Conversations {
             input,
             denied,
         };
-        self.core.store.write_directly(move |tx| Box::pin(job.run(tx))).await
+        self.core.store.on_behalf_of(caller).write_directly(move |tx| Box::pin(job.run(tx))).await
     }
 
     /// Answers a message that the caller was sent.
@@ -317,6 +317,7 @@ impl Conversations {
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let is_known = match input.idempotency_key.as_deref() {

@@ -69,6 +69,7 @@ impl Conversations {
         input: SpawnSession,
     ) -> Result<SpawnedSession, Error> {
         check::short("label", input.label.as_deref())?;
+        input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
         let requester = self.requester(caller, session).await?;
         self.check_family(caller, requester.agent.as_ref()).await?;
         let asker = TaskAsker {
@@ -82,7 +83,7 @@ impl Conversations {
             prompt: input.task,
             model: input.model,
             cwd: input.cwd,
-            default_cwd: requester.cwd.clone(),
+            own_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
             asker,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, ClientProcess, Peer, PeerStatus, Timestamp,
+        Caller, ClientProcess, Peer, PeerStatus, Timestamp, TokenHash,
         hook::{
             self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
             ReplyParts,
@@ -25,6 +25,7 @@ use crate::{
         project::project_to_start,
         team::{self, ActingSession},
     },
+    session_secret::SessionSecret,
     store::PeerRow,
     telemetry,
 };
@@ -42,6 +43,8 @@ pub struct HookCall {
     pub timing: HookTiming,
     /// Ids of this session's events whose replies nobody saw, or will see.
     pub lost: Vec<String>,
+    /// SHA-256 of the session's secret, which the hook read in the data folder.
+    pub secret: Option<TokenHash>,
 }
 
 /// What is known of the session when an event arrives.
@@ -66,7 +69,8 @@ impl Hooks {
     /// Takes in an event, and composes the reply.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the session is another principal's, and that one is not gone. Then nothing is changed or given.
+    /// [`Error::NotYours`] if the session is another principal's, and the hook does not show that it is its client's;
+    /// [`Error::Conflict`] if it does, and another process of that client lives. Then nothing is changed or given.
     pub async fn hook(
         &self,
         caller: &Caller,
@@ -82,7 +86,10 @@ impl Hooks {
         }
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        let writes = self.write(caller, &event, &known, call).await?;
+        let secret = self.secret_to_write(caller, &event, &known);
+        let written = self.write(caller, &event, &known, call, secret.as_ref()).await;
+        self.keep_secret(&event.session_id, secret.as_ref(), written.is_ok());
+        let writes = written?;
         self.access.forget(&writes.ended_tokens);
         // Only now it is certain that the session is the caller's.
         self.announce_call(caller, &event, timing, known.arrived);
@@ -102,6 +109,31 @@ impl Hooks {
         let agent_id = sub_agent.unwrap_or_default().to_owned();
         let acting = ActingSession { session_id, agent_id };
         Ok(KnownSession { acting, is_own, session, peer, arrived })
+    }
+
+    /// The secret that a session gets with its first event, and has again when it begins again. It takes a client's process,
+    /// whose end can be seen: nothing goes over from anybody else.
+    fn secret_to_write(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Option<SessionSecret> {
+        let is_due = caller.process().is_some() && (event.is_start() || known.session.is_none());
+        let secrets = self.core.session_secrets().filter(|_| is_due)?;
+        Some(secrets.obtain(&event.session_id))
+    }
+
+    /// Puts the secret into its file, now that the session is the caller's. Without it the session goes on, and only cannot be
+    /// taken up by another process.
+    fn keep_secret(&self, session_id: &str, secret: Option<&SessionSecret>, is_own: bool) {
+        let (Some(secret), Some(secrets)) = (secret, self.core.session_secrets()) else { return };
+        if !is_own {
+            return secrets.give_up(session_id);
+        }
+        if let Err(error) = secrets.keep(session_id, secret) {
+            tracing::warn!(%error, "cannot keep the secret by which a session is taken up again");
+        }
     }
 
     /// Remembers that a tool is about to be called in the session.
@@ -135,6 +167,7 @@ impl Hooks {
         event: &Arc<HookEvent>,
         known: &KnownSession,
         call: HookCall,
+        secret: Option<&SessionSecret>,
     ) -> Result<HookWrites, Error> {
         let process = match caller {
             Caller::Operator => call.pid.and_then(process::running),
@@ -155,6 +188,8 @@ impl Hooks {
             id: call.id,
             timing: call.timing,
             lost: call.lost,
+            shown: call.secret,
+            secret: secret.map(SessionSecret::hash),
             project,
             peer_name,
             is_renamed: known.peer.is_some(),
@@ -169,7 +204,7 @@ impl Hooks {
             lease: self.core.tuning.lease,
             policy: self.policy,
         };
-        self.core.store.write(move |tx| Box::pin(job.run(tx))).await
+        self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
     }
 
     async fn profile(
@@ -323,6 +358,7 @@ impl Hooks {
             let is_first: Result<bool, Error> = self
                 .core
                 .store
+                .on_behalf_of(caller)
                 .write(move |tx| {
                     Box::pin(async move {
                         Ok(tx.note_orphan_offer(&id, &session, hook_id.as_deref()).await?)

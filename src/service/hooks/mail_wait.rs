@@ -13,7 +13,10 @@ use crate::{
     domain::{
         Caller, Peer, PeerStatus, SessionStanding, StreamName, hook::MailOffer, is_agent_key,
     },
-    service::{Error, ResourceKind, check, process, team},
+    service::{
+        Error, ResourceKind, check, process,
+        team::{self, SessionContact},
+    },
     store::PeerRow,
 };
 
@@ -62,8 +65,10 @@ impl Hooks {
         match self.team.standing(caller, session_id).await? {
             SessionStanding::Own => {}
             // The hook of its start makes it the caller's, and runs beside this one.
-            SessionStanding::Unclaimed | SessionStanding::Adoptable => return Err(unknown()),
-            SessionStanding::Foreign => return Err(team::foreign(caller, session_id)),
+            SessionStanding::Unclaimed | SessionStanding::Adoptable | SessionStanding::Absent => {
+                return Err(unknown());
+            }
+            standing => return Err(team::refusal(caller, session_id, standing)),
         }
         let credential = self.access.credential_name(caller);
         unseen::check_lost(&waiter.lost)?;
@@ -116,10 +121,11 @@ impl Hooks {
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     // It may have gone over to another while this one waited.
-                    team::claim(tx, &caller, &session_id).await?;
+                    team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
                     if tx.is_lost(&waiter).await? {
                         return Ok(None);
                     }

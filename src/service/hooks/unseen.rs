@@ -5,7 +5,7 @@
 
 use super::room::Hooks;
 use crate::{
-    domain::{BudgetKind, Caller, limits},
+    domain::{Caller, limits},
     service::{Error, budget::Budget, check, team::note_unseen},
     store::WriteTx,
 };
@@ -21,6 +21,7 @@ impl Hooks {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move { take_back(tx, (&caller, &budget), &session, &events).await })
             })
@@ -51,7 +52,7 @@ pub(super) async fn take_back(
     }
     // The event itself may still be on its way.
     let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
-    budget.check(tx, caller, BudgetKind::LostReplies, count).await?;
+    budget.check_rows(tx, caller, count).await?;
     tx.remember_lost(events, &caller.principal()).await?;
     tx.take_back_seen(session_id, events).await?;
     tx.take_back_orphan_offers(session_id, events).await?;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{mail, unseen};
 use crate::{
     domain::{
-        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenId,
+        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenHash, TokenId,
         hook::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
@@ -19,7 +19,7 @@ use crate::{
         budget::Budget,
         core::Core,
         journal::{NewOutcome, put_outcome},
-        team::{self, ActingSession},
+        team::{self, ActingSession, SessionContact},
     },
     store::{PeerRow, SessionStart, StoreError, WriteTx},
 };
@@ -36,6 +36,10 @@ pub(super) struct HookWriteJob {
     pub(super) id: Option<String>,
     pub(super) timing: HookTiming,
     pub(super) lost: Vec<String>,
+    /// SHA-256 of the session's secret that the hook showed.
+    pub(super) shown: Option<TokenHash>,
+    /// SHA-256 of the secret that the session has from now on, if that is to be written.
+    pub(super) secret: Option<TokenHash>,
     /// Root of the project, if the session begins or is not known.
     pub(super) project: Option<String>,
     /// A free name for the session's peer, if it has none.
@@ -73,12 +77,16 @@ struct AppliedSession {
 
 impl HookWriteJob {
     pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
-        team::claim(tx, &self.caller, &self.event.session_id).await?;
+        let contact = SessionContact::Hook(self.shown);
+        team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
         let timing = match self.settle(tx).await? {
             HookReception::New(timing) => timing,
             HookReception::Repeated { .. } => return Ok(HookWrites::default()),
         };
         let AppliedSession { effect, ended_tokens } = self.apply_session(tx, timing).await?;
+        if let Some(secret) = &self.secret {
+            tx.put_session_secret(&self.event.session_id, secret).await?;
+        }
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
         let peer = self.apply_presence(tx, timing, &effect).await?;
@@ -236,7 +244,7 @@ impl HookWriteJob {
         if self.event.is_of_sub_agent() || tx.live_agent(key).await?.is_none() {
             return Ok(None);
         }
-        let own = tx.peer_of_session(key).await?;
+        let own = tx.peer_of_key(key).await?;
         let Some(mut row) = own.filter(|row| row.owner.as_deref() == Some(key)) else {
             return Ok(None);
         };

@@ -114,6 +114,7 @@ impl Journal {
         let fresh: HashSet<SeenItem> = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut fresh = HashSet::new();

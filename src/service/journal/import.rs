@@ -13,9 +13,9 @@ use crate::{
             Domain, Ghap, GhapDraft, GhapState, Iteration, Lesson, ResolvedGhap, RootCause,
             RootCauseCategory, SessionSource, Strategy, Tier, Verdict, tier,
         },
-        limits,
+        json_bytes, limits,
     },
-    service::{Error, Page, project::project_root},
+    service::{Error, Page, PageLimit, check, project::project_root},
     store::{SessionStart, WriteTx},
 };
 
@@ -164,6 +164,7 @@ impl Journal {
             let done = self
                 .core
                 .store
+                .on_behalf_of(caller)
                 .write(move |tx| {
                     Box::pin(async move { import_batch(tx, &ids, &subject, &roots, batch).await })
                 })
@@ -242,18 +243,32 @@ impl Journal {
         &self,
         caller: &Caller,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<OldGhap>, Error> {
         let reader = RowReader::of(caller);
         let read = async |after: Option<GhapId>, limit| {
             self.core.store.ghaps_after(&reader, after.as_ref(), limit).await
         };
+        let limit = limit.into();
+        let bound = limit.size()?.bytes;
         let page = Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await?;
         let mut items = Vec::with_capacity(page.items.len());
+        let (mut bytes, mut last) = (0_usize, None);
         for ghap in page.items {
+            let id = ghap.id.clone();
             let history = self.core.store.iterations(&ghap.id).await?;
             let notes = self.core.store.notes(&ghap.id).await?;
-            items.push(OldGhap::of(ghap, history, notes));
+            let record = OldGhap::of(ghap, history, notes);
+            // History and notes may be longer than the record.
+            bytes = bytes.saturating_add(json_bytes(&record));
+            if bytes > bound && !items.is_empty() {
+                return Ok(Page {
+                    items,
+                    next_cursor: last.map(|id: GhapId| check::make_cursor(&id)),
+                });
+            }
+            items.push(record);
+            last = Some(id);
         }
         Ok(Page { items, next_cursor: page.next_cursor })
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, RowReader, fit,
+        Caller, RowReader, fit,
         fit::{Fit, WeighedPrompt},
         learning::{Memory, MemoryCategory, MemoryId},
         limits, text,
@@ -21,7 +21,7 @@ use crate::{
         search::confirmation_factor,
         team::{ActingSession, owns_session, tell},
     },
-    store::{MemoryFilter, StoreError},
+    store::{MemoryFilter, PageSize, StoreError},
 };
 
 /// The weight of a memory of another project.
@@ -73,6 +73,7 @@ impl Journal {
         let budget = self.core.budget.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;
@@ -88,7 +89,7 @@ impl Journal {
                         confirmed_again: 0,
                         created_at: tx.now(),
                     };
-                    budget.check(tx, &caller, BudgetKind::Memories, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     let known =
                         tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
                     if let Some(memory) = known {
@@ -153,7 +154,11 @@ impl Journal {
         offset: u32,
         limit: u32,
     ) -> Result<(Vec<Memory>, i64), Error> {
-        Ok(self.core.store.memories(&RowReader::of(caller), filter, offset, limit).await?)
+        Ok(self
+            .core
+            .store
+            .memories(&RowReader::of(caller), filter, offset, PageSize::rows(limit))
+            .await?)
     }
 
     /// Removes a memory: that of the caller's own session, or any if it is the operator.
@@ -169,6 +174,7 @@ impl Journal {
         let caller = caller.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());

@@ -42,6 +42,7 @@ impl Journal {
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&acting.session_id, &subject).await?;
@@ -73,6 +74,7 @@ impl Journal {
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;

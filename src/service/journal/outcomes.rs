@@ -43,6 +43,7 @@ impl Journal {
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;

@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, GhapId, IdReference, RowReader,
+        Caller, GhapId, IdReference, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
         limits,
     },
     service::{
-        Candidate, Error, Page, ResourceKind,
+        Candidate, Error, Page, PageLimit, ResourceKind,
         project::project_of_write,
         search,
         team::{ActingSession, tell},
@@ -60,11 +60,12 @@ impl Journal {
         let budget = self.core.budget.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &acting.session_id;
                     tx.touch_session(id, &caller.principal().to_string()).await?;
-                    budget.check(tx, &caller, BudgetKind::Records, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     if let Some(active) = tx.active_ghap(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
@@ -84,6 +85,7 @@ impl Journal {
     /// Changes the active record of a session. What it said before is kept if hypothesis, action or prediction change.
     pub async fn update_ghap(
         &self,
+        caller: &Caller,
         acting: ActingSession,
         change: GhapChange,
     ) -> Result<Ghap, Error> {
@@ -101,6 +103,7 @@ impl Journal {
         change.probability.map_or(Ok(()), |share| check_share("probability", share))?;
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = active(tx, &acting).await?;
@@ -176,6 +179,7 @@ impl Journal {
         let reader = RowReader::of(caller);
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut ghap = active(tx, &acting).await?;
@@ -230,13 +234,13 @@ impl Journal {
         caller: &Caller,
         filter: &GhapFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Ghap>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<GhapId>, limit| {
             self.core.store.ghaps(&reader, filter, before.as_ref(), limit).await
         };
-        Page::read(cursor, limit, read, |ghap: &Ghap| ghap.id.clone()).await
+        Page::read(cursor, limit.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
     /// How well predictions came true, by client and domain, in the records that the caller may read.

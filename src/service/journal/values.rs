@@ -193,6 +193,7 @@ impl Journal {
         let (caller, ids) = (caller.clone(), self.core.ids.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Mcp;
 use crate::{
     domain::{
-        BudgetKind, CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader,
-        StreamVisibility, Timestamp, limits, mcp::Revision,
+        CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility,
+        Timestamp, limits, mcp::Revision,
     },
     service::{Error, Page},
     store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx},
@@ -74,9 +74,10 @@ impl Mcp {
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    budget.check(tx, &caller, BudgetKind::McpSessions, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     let row = McpSessionRow {
                         session_id: McpSessionId::new(&ids, tx.now()),
                         principal,
@@ -193,9 +194,10 @@ impl Mcp {
         let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    budget.check(tx, &caller, BudgetKind::Subscriptions, 1).await?;
+                    budget.check_rows(tx, &caller, 1).await?;
                     Ok(tx.insert_mcp_subscription(&id, &uri, &stream).await?)
                 })
             })
@@ -227,6 +229,7 @@ impl Mcp {
         let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
@@ -260,8 +263,14 @@ impl Mcp {
     }
 
     /// Says something to the client on the way.
-    pub async fn say(&self, stream: &StreamName, text: String) -> Result<(), Error> {
-        self.core.store.append(stream.clone(), vec![message(text)]).await?;
+    pub async fn say(
+        &self,
+        caller: &Caller,
+        stream: &StreamName,
+        text: String,
+    ) -> Result<(), Error> {
+        let writes = self.core.store.on_behalf_of(caller);
+        writes.append(stream.clone(), vec![message(text)]).await?;
         Ok(())
     }
 
@@ -358,7 +367,8 @@ impl Mcp {
             let before = before.unwrap_or(i64::MAX);
             self.core.store.latest_streams(&reader, before, limit).await
         };
-        let page = Page::read(cursor, Some(limit), read, |row: &(i64, String)| row.0).await?;
+        let page =
+            Page::read(cursor, Some(limit).into(), read, |row: &(i64, String)| row.0).await?;
         Ok(page.map(|(_, name)| name))
     }
 

@@ -16,7 +16,7 @@ use super::{
     room::Search,
 };
 use crate::{
-    domain::{GhapId, RowReader, fit, journal::Ghap, limits, text::Prompt},
+    domain::{Caller, GhapId, RowReader, fit, journal::Ghap, limits, text::Prompt},
     store::{SeenItem, ShownBy, StoreError, WriteTx},
 };
 
@@ -33,7 +33,7 @@ pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
 
 impl Search {
     /// Notes what a session has found when it searched. A search that is not noted is an answer all the same.
-    pub async fn note_found(&self, session_id: &str, items: Vec<SeenItem>) {
+    pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<SeenItem>) {
         if items.is_empty() {
             return;
         }
@@ -41,6 +41,7 @@ impl Search {
         let noted: Result<(), StoreError> = self
             .core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     for item in items {

@@ -1,5 +1,7 @@
 //! Rows and events of servers.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -7,7 +9,7 @@ use super::Sources;
 use crate::{
     domain::{NewEvent, Ownership, StreamName, StreamVisibility, Timestamp, source::SourceState},
     service::{Error, project::project_root},
-    store::{SourceListRow, SourceProcessRow, SourceStateRow},
+    store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow},
 };
 
 /// Names a server: two projects may have one of the same name.
@@ -113,15 +115,51 @@ impl Sources {
 
     /// Keeps what a server has listed.
     pub async fn keep_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
-        let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
-        let SourceKey { name, project } = key;
-        let row =
-            SourceListRow { name, project, fingerprint, tools, resources, templates, prompts };
+        let row = list_row(key, lists);
         self.core
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     tx.put_source_list(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// The definitions of servers that a person has approved, with the changes that were told of. The fingerprint names what
+    /// they belong to.
+    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
+        let rows = self.core.store.source_pins().await?;
+        let pin = |SourcePinRow { list, told }| {
+            let (key, lists) = split_list(list);
+            (key, lists, serde_json::from_str(&told).unwrap_or_default())
+        };
+        Ok(rows.into_iter().map(pin).collect())
+    }
+
+    /// Keeps the definitions that a person has approved, and tells everybody of changes that are new.
+    pub async fn keep_pin(
+        &self,
+        key: SourceKey,
+        lists: SourceLists,
+        told: Vec<String>,
+        news: Vec<String>,
+    ) -> Result<(), Error> {
+        let event =
+            (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
+        let list = list_row(key, lists);
+        let row = SourcePinRow { list, told: json!(told).to_string() };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_pin(&row).await?;
+                    if let Some(event) = event {
+                        let stream = StreamName::fixed(StreamName::TEAM);
+                        tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                        tx.append(&stream, vec![event]).await?;
+                    }
                     Ok(())
                 })
             })
@@ -275,6 +313,27 @@ fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
         event.extend(value.map(|value| (name.to_owned(), value)));
     }
     Value::Object(event)
+}
+
+/// Most changes that one event names, and the longest name in it, in characters.
+const CHANGES_TOLD: usize = 20;
+const CHANGE_CHARS: usize = 80;
+
+/// Everybody reads it: it names what has changed, and not how.
+fn change_event(key: &SourceKey, changes: &[String]) -> Value {
+    let names = changes.iter().take(CHANGES_TOLD);
+    let names = names.map(|name| name.chars().take(CHANGE_CHARS).collect::<String>());
+    let mut event = json!({ "name": key.name, "tools": names.collect::<Vec<_>>() });
+    if key.project().is_some() {
+        event["project"] = json!(key.project_root());
+    }
+    event
+}
+
+fn list_row(key: SourceKey, lists: SourceLists) -> SourceListRow {
+    let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
+    let SourceKey { name, project } = key;
+    SourceListRow { name, project, fingerprint, tools, resources, templates, prompts }
 }
 
 fn split_list(row: SourceListRow) -> (SourceKey, SourceLists) {

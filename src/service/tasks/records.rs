@@ -7,12 +7,13 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId,
-        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
-        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId, ReplyKind,
+        RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+        TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{
-        Candidate, Error, Page, ResourceKind, check, core::Core, process, team::may_act_for,
+        Candidate, Error, Page, PageLimit, ResourceKind, check, core::Core, process,
+        team::may_act_for,
     },
     store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx},
 };
@@ -55,6 +56,7 @@ impl Tasks {
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| Box::pin(async move { make(tx, &core, &caller, input).await }))
             .await
     }
@@ -93,7 +95,7 @@ impl Tasks {
         caller: &Caller,
         filter: &TaskFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Task>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -102,7 +104,7 @@ impl Tasks {
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.task))
+        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| row.task))
     }
 
     /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
@@ -134,12 +136,14 @@ impl Tasks {
             return self
                 .core
                 .store
+                .on_behalf_of(caller)
                 .append(stream_of(&id), events)
                 .await
                 .map_err(|error| of_task(error, &id));
         }
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
             .await
     }
@@ -150,6 +154,7 @@ impl Tasks {
         let cancelled = self
             .core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -197,6 +202,7 @@ impl Tasks {
         let caller = caller.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
@@ -319,11 +325,9 @@ pub(in crate::service) async fn make(
     {
         return Ok(Created { task: row.task, is_new: false });
     }
-    let bytes = bytes_of(&input);
     let from = asker(tx, caller, input.from).await?;
     let owned = ownership(tx, caller, input.agent.as_deref(), from.as_deref()).await?;
-    core.budget.check(tx, caller, BudgetKind::Tasks, 1).await?;
-    core.budget.check(tx, caller, BudgetKind::TaskBytes, bytes).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
     let now = tx.now();
     let task = Task {
         task_id: TaskId::new(&core.ids, now),
@@ -346,14 +350,6 @@ pub(in crate::service) async fn make(
     tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
     tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
     Ok(Created { task, is_new: true })
-}
-
-/// What a task takes beside its output.
-fn bytes_of(input: &NewTask) -> u64 {
-    let metadata = input.metadata.as_ref().and_then(|map| serde_json::to_string(map).ok());
-    let texts = [input.prompt.as_deref(), metadata.as_deref()];
-    let bytes: usize = texts.into_iter().flatten().map(str::len).sum();
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Frames and changes of state, in their order.
@@ -467,7 +463,8 @@ async fn asker(
     let Some(session) = caller.session() else {
         return Ok(named);
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = tx.peer_of_key(session).await?;
+    let own = own.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.principal().to_string());
     if let Some(id) = named.as_deref().and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::{
     domain::{
-        BudgetKind, Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage,
-        PeerId, Principal, RunId, StreamName, StreamVisibility, Timestamp,
+        Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
+        Principal, RunId, StreamName, StreamVisibility, Timestamp,
         conversation::{Provenance, RunMode, RunState, SourceTool},
         is_agent_key, limits,
     },
@@ -33,11 +33,6 @@ pub(in crate::service) struct OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    /// Bytes of the text.
-    fn bytes(&self) -> u64 {
-        u64::try_from(self.input.text.len()).unwrap_or(u64::MAX)
-    }
-
     fn sent_by(&self) -> String {
         self.caller.principal().to_string()
     }
@@ -111,9 +106,7 @@ pub(in crate::service) async fn deliver(
             "the inbox of {name:?} holds {bound} messages already; none was dropped to make room"
         )));
     }
-    core.budget.check_inbox(tx, caller, &to, outgoing.bytes()).await?;
-    core.budget.check(tx, caller, BudgetKind::Messages, 1).await?;
-    core.budget.check(tx, caller, BudgetKind::MessageBytes, outgoing.bytes()).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
     let now = tx.now();
     let session = source_session(tx, from).await?;
     let id = MessageId::new(&core.ids, now);
@@ -138,9 +131,8 @@ pub(in crate::service) async fn deliver_copies(
     }
     let OutgoingMessage { core, caller, .. } = &*outgoing;
     let copies = u64::try_from(to.len()).unwrap_or(u64::MAX);
-    core.budget.check(tx, caller, BudgetKind::Messages, copies).await?;
-    let inbox_bytes = core.budget.inbox_bound(caller).saturating_sub(outgoing.bytes());
-    let full = tx.full_inboxes(&to, core.tuning.inbox_max, inbox_bytes).await?;
+    core.budget.check_rows(tx, caller, copies).await?;
+    let full = tx.full_inboxes(&to, core.tuning.inbox_max).await?;
     to.retain(|peer| !full.contains(peer));
     accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
     // Without the message's key: a repeat may find room.

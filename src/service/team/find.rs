@@ -44,7 +44,7 @@ impl Team {
                     .filter(|row| key.is_of(&row.clone().shown_to(&reader)))
                     .collect();
                 // That of an agent which the daemon runs is the agent's.
-                let own = store.peer_of_session(&text.to_ascii_lowercase()).await?;
+                let own = store.peer_of_key(&text.to_ascii_lowercase()).await?;
                 let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
                 if let Some(own) = own {
                     rows.retain(|row| row.peer.peer_id != own.peer.peer_id);

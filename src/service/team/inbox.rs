@@ -19,11 +19,11 @@ use crate::{
         Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
         PeerRole, PeerStatus,
         conversation::{RunState, SourceTool},
-        limits,
+        json_bytes, limits,
         quote::{self, ModelText},
         stamp::{self, MessageSender, MessageStamp},
     },
-    service::{Error, Page, ResourceKind, check},
+    service::{Error, Page, PageLimit, ResourceKind, check, core::Core},
     store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx},
 };
 
@@ -96,6 +96,23 @@ fn is_open(entry: &MessageListRow) -> bool {
     *kind == MessageType::Query && !entry.is_answered && !is_lost
 }
 
+/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first with the body of the request.
+async fn check_copies(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    (circle, from): (Option<&str>, &str),
+    input: &NewMessage,
+) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    let copies = tx.count_receivers(circle, from, input.idempotency_key.as_deref()).await?;
+    core.budget.check_rows(tx, caller, copies).await?;
+    let bytes = u64::try_from(input.text.len()).unwrap_or(u64::MAX);
+    core.budget.take_stored(caller, copies.saturating_sub(1).saturating_mul(bytes), tx.now())
+}
+
 impl BroadcastReach {
     fn add(&mut self, took: &[(PeerId, PeerStatus)]) {
         for (_, status) in took {
@@ -122,6 +139,7 @@ impl Team {
         let (core, caller) = (self.core.clone(), caller.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let receiver = tx.peer(&to).await?;
@@ -192,15 +210,21 @@ impl Team {
         let (circle, input) = (Arc::new(circle), Arc::new(input));
         let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
         let mut reach = BroadcastReach::default();
+        let mut is_first = true;
         loop {
             let (core, caller) = (self.core.clone(), caller.clone());
             let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
             let (took, full, text, last) = self
                 .core
                 .store
+                .on_behalf_of(&caller)
                 .write(move |tx| {
                     Box::pin(async move {
                         let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                        if is_first {
+                            let circle = circle.as_deref();
+                            check_copies(tx, &core, &caller, (circle, &from), &input).await?;
+                        }
                         let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|(peer, _)| peer.as_str() != from);
@@ -222,12 +246,20 @@ impl Team {
                 .await?;
             reach.add(&took);
             reach.refused_by.extend(full);
-            text_id = text;
+            (text_id, is_first) = (text, false);
             if last.is_none() {
-                return Ok(reach);
+                break;
             }
             after = last;
         }
+        if reach.delivered_to == 0 && !reach.refused_by.is_empty() {
+            let bound = self.core.tuning.inbox_max;
+            return Err(Error::LimitReached(format!(
+                "every inbox that it was for holds {bound} messages already; their owners free them with peer_ack or `svc \
+                 message ack`"
+            )));
+        }
+        Ok(reach)
     }
 
     /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
@@ -235,13 +267,14 @@ impl Team {
         &self,
         caller: &Caller,
         peer: &str,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
-        let limit = check::limit(limit)?;
+        let size = limit.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -250,7 +283,15 @@ impl Team {
                         return Ok(Page::last(Vec::new()));
                     }
                     let until = tx.now().plus(lease);
-                    let mut messages = tx.free_messages(&peer, until, limit).await?;
+                    let mut messages = tx.free_messages(&peer, until, size).await?;
+                    // The lengths of rows are those of texts; what they are as JSON is more.
+                    let mut bytes = 0_usize;
+                    let fitting = messages.iter().take_while(|message| {
+                        bytes = bytes.saturating_add(json_bytes(message));
+                        bytes <= size.bytes
+                    });
+                    let fitting = fitting.count().max(1);
+                    messages.truncate(fitting);
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
                     tx.lease_messages(&ids, until, None).await?;
                     advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
@@ -266,7 +307,7 @@ impl Team {
         caller: &Caller,
         peer: &str,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&peer).await?;
@@ -277,7 +318,9 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
         };
-        Ok(Page::read(cursor, limit, read, |row: &MessageRow| row.id).await?.map(|row| row.message))
+        Ok(Page::read(cursor, limit.into(), read, |row: &MessageRow| row.id)
+            .await?
+            .map(|row| row.message))
     }
 
     /// A page of the messages between all peers, the latest first. Only the operator sees them.
@@ -286,7 +329,7 @@ impl Team {
         caller: &Caller,
         mut filter: MessageFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<ListedMessage>, Error> {
         if !caller.is_operator() {
             let why = "only the operator reads everybody's messages: see an inbox of your own";
@@ -300,7 +343,8 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages(filter, before, characters, limit).await
         };
-        let page = Page::read(cursor, limit, read, |entry: &MessageListRow| entry.row.id).await?;
+        let page =
+            Page::read(cursor, limit.into(), read, |entry: &MessageListRow| entry.row.id).await?;
         Ok(page.map(|entry| ListedMessage {
             open: is_open(&entry),
             message: entry.row.message,
@@ -372,6 +416,7 @@ impl Team {
         let (caller, peer) = (caller.clone(), peer.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
@@ -501,7 +546,7 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
             .then(|| named.to_owned())
             .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
     };
-    let own = tx.peer_of_session(session).await?.map(|row| row.peer.peer_id);
+    let own = tx.peer_of_key(session).await?.map(|row| row.peer.peer_id);
     if let Some(id) = named.and_then(PeerId::parse)
         && let Some(row) = tx.peer(&id).await?
         && may_act_for(caller, &row).is_ok()

@@ -12,11 +12,21 @@ use super::{
 use crate::{
     domain::{
         Caller, KnownOwner, Ownership, Peer, Principal, SessionStanding, StreamName,
-        StreamVisibility,
+        StreamVisibility, TokenHash, is_own_session, limits, own_session_ids,
     },
     service::{Error, process},
     store::{StoreError, SubjectHolders, WriteTx},
 };
+
+/// How a caller comes to speak of a session.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::service) enum SessionContact {
+    /// By a call. It takes up no session of another's, whatever it says.
+    #[default]
+    Call,
+    /// By an event of a hook, with the SHA-256 of the session's secret if it presents one.
+    Hook(Option<TokenHash>),
+}
 
 impl Team {
     /// What a session is to this caller, as it stands now. Whoever writes asks again in its write job.
@@ -25,30 +35,37 @@ impl Team {
         caller: &Caller,
         session_id: &str,
     ) -> Result<SessionStanding, Error> {
-        let principal = caller.principal();
-        if caller.is_operator() || caller.session() == Some(session_id) {
-            return Ok(SessionStanding::Own);
-        }
         // The common case, without the writer.
-        let owner = self.core.store.session_owner(session_id).await?;
-        if owner.is_some_and(|row| row.owner.as_ref() == Some(&principal)) {
+        if self.owns(caller, session_id).await? {
             return Ok(SessionStanding::Own);
         }
         let (caller, id) = (caller.clone(), session_id.to_owned());
         self.core
             .store
-            .write(move |tx| Box::pin(async move { Ok(standing(tx, &caller, &id).await?) }))
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                let by_call = SessionContact::Call;
+                Box::pin(async move { Ok(standing(tx, &caller, &id, by_call).await?) })
+            })
             .await
     }
 
-    /// Whether a session is this caller's. The operator may act in any.
+    /// Whether a session is this caller's. The operator may act in any that there is.
     pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
-        if caller.is_operator() || caller.session() == Some(session_id) {
-            return Ok(true);
+        let row = self.core.store.session_owner(session_id).await?;
+        let row = row.as_ref().map(|row| row.owner.as_ref());
+        Ok(is_own_session(&caller.principal(), session_id, row))
+    }
+
+    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by [`claim`].
+    ///
+    /// # Errors
+    /// [`Error::NotYours`] if it may not.
+    pub async fn check_named(&self, caller: &Caller, session_id: &str) -> Result<(), Error> {
+        match self.standing(caller, session_id).await? {
+            SessionStanding::Own => Ok(()),
+            standing => Err(refusal(caller, session_id, standing)),
         }
-        let owner = self.core.store.session_owner(session_id).await?;
-        let principal = caller.principal();
-        Ok(owner.is_some_and(|row| row.owner.as_ref() == Some(&principal)))
     }
 
     /// The session that a call with a token acts in when nothing names one: the latest open one of its principal, else the
@@ -58,7 +75,15 @@ impl Team {
         let (store, principal) = (&self.core.store, caller.principal());
         let read = async || Ok(store.latest_session_of(&principal).await?);
         let latest = self.latest_sessions.get(store, principal.to_string(), read).await?;
-        Ok(Some(latest.as_deref().unwrap_or(key).to_owned()))
+        if let Some(latest) = latest.as_deref() {
+            return Ok(Some(latest.to_owned()));
+        }
+        for own in own_session_ids(key) {
+            if self.owns(caller, &own).await? {
+                return Ok(Some(own));
+            }
+        }
+        Ok(Some(key.to_owned()))
     }
 
     /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that the first hook of its client
@@ -76,7 +101,7 @@ impl Team {
         loop {
             let head = store.view(&stream).await?.map_or(0, |view| view.head);
             let Some(session) = self.default_session(caller).await? else { return Ok(None) };
-            let peer = self.peer_of_session(&session).await?;
+            let peer = self.own_peer_of_session(caller, &session).await?;
             if peer.is_some() || Instant::now() >= end {
                 return Ok(peer);
             }
@@ -88,28 +113,49 @@ impl Team {
     }
 }
 
-/// The refusal of a session that is another's.
-pub(in crate::service) fn foreign(caller: &Caller, session_id: &str) -> Error {
-    let own = caller.session().unwrap_or_default();
-    Error::Forbidden(format!(
-        "session_id: this token speaks for session {own:?} and its own sessions, and session {session_id:?} is none of them"
-    ))
+/// Why a session is not the caller's.
+pub(in crate::service) fn refusal(
+    caller: &Caller,
+    session_id: &str,
+    standing: SessionStanding,
+) -> Error {
+    let why = match standing {
+        SessionStanding::Occupied => {
+            return Error::Conflict(format!(
+                "session {session_id:?} is in use by another process of its client: end that one first"
+            ));
+        }
+        SessionStanding::Reserved => format!(
+            "session {session_id:?} has an id that the daemon gives, or that the operator keeps: choose another"
+        ),
+        SessionStanding::Absent => format!(
+            "session {session_id:?} is another client's, which takes it up again by its own hook when it is resumed, and not by a call"
+        ),
+        _ => {
+            let own = caller.session().unwrap_or_default();
+            format!(
+                "this token speaks for session {own:?} and its own sessions, and session {session_id:?} is none of them"
+            )
+        }
+    };
+    Error::not_yours("session_id", why)
 }
 
 /// Makes sure that a session is the caller's before anything is written of it. An unclaimed session becomes the caller's
-/// with its first row. A session whose owner is gone is taken over.
+/// with its first row. A session whose owner is gone is taken over by a hook of its client.
 ///
 /// # Errors
-/// [`Error::Forbidden`] if it is another's.
+/// [`Error::NotYours`] if it is another's, [`Error::Conflict`] if another process of its client has it.
 pub(in crate::service) async fn claim(
     tx: &mut WriteTx,
     caller: &Caller,
     session_id: &str,
+    contact: SessionContact,
 ) -> Result<(), Error> {
-    match standing(tx, caller, session_id).await? {
+    match standing(tx, caller, session_id, contact).await? {
         SessionStanding::Own | SessionStanding::Unclaimed => Ok(()),
         SessionStanding::Adoptable => Ok(adopt(tx, caller, session_id).await?),
-        SessionStanding::Foreign => Err(foreign(caller, session_id)),
+        standing => Err(refusal(caller, session_id, standing)),
     }
 }
 
@@ -117,20 +163,23 @@ async fn standing(
     tx: &mut WriteTx,
     caller: &Caller,
     session_id: &str,
+    contact: SessionContact,
 ) -> Result<SessionStanding, StoreError> {
     let principal = caller.principal();
-    let Some(key) = caller.session().filter(|key| *key != session_id) else {
-        return Ok(SessionStanding::Own);
-    };
     let Some(row) = tx.session_owner(session_id).await? else {
-        let is_subject = tx.is_subject(session_id).await?
-            || is_peer_of_another(tx, caller, key, session_id).await?;
-        return Ok(SessionStanding::of(&principal, session_id, None, is_subject));
+        let is_taken = match caller.session() {
+            Some(key) => {
+                tx.is_subject(session_id).await?
+                    || is_peer_of_another(tx, caller, key, session_id).await?
+            }
+            None => false,
+        };
+        return Ok(SessionStanding::of(&principal, session_id, None, is_taken));
     };
-    if row.owner.as_ref() == Some(&principal) {
+    if is_own_session(&principal, session_id, Some(row.owner.as_ref())) {
         return Ok(SessionStanding::Own);
     }
-    let facts = facts(tx, caller, session_id, row).await?;
+    let facts = facts(tx, caller, session_id, row, contact).await?;
     Ok(SessionStanding::of(&principal, session_id, Some(&facts), false))
 }
 
@@ -154,9 +203,26 @@ async fn facts(
     caller: &Caller,
     session_id: &str,
     row: Ownership,
+    contact: SessionContact,
 ) -> Result<KnownOwner, StoreError> {
-    let mut known =
-        KnownOwner { owner: row.owner, is_gone: false, same_project: false, same_process: false };
+    let is_proven = match (contact, &row.owner) {
+        (SessionContact::Call, _) => false,
+        // Its own process shows whose it is.
+        (SessionContact::Hook(_), Some(Principal::Operator)) => true,
+        (SessionContact::Hook(shown), _) => {
+            let lock = tx.session_lock(session_id).await?;
+            let is_free =
+                lock.ended_at.is_some_and(|at| tx.now().since(at) >= limits::SESSION_KEY_KEPT);
+            is_free || lock.secret.is_some() && lock.secret == shown
+        }
+    };
+    let mut known = KnownOwner {
+        owner: row.owner,
+        is_gone: false,
+        same_project: false,
+        same_process: false,
+        is_proven,
+    };
     match &known.owner {
         Some(Principal::Session(owner)) => {
             let holders = tx.subject_holders(owner).await?;
@@ -221,6 +287,7 @@ mod tests {
             team::NewSession,
             testing::services,
         },
+        session_secret::SessionSecrets,
         store::testing::TestStore,
     };
 
@@ -282,7 +349,13 @@ mod tests {
         let caller = heir.clone();
         let claimed = test
             .store
-            .write(move |tx| Box::pin(async move { claim(tx, &caller, "a").await }))
+            .write(move |tx| {
+                let hook = SessionContact::Hook(Some([7; 32]));
+                Box::pin(async move {
+                    tx.put_session_secret("a", &[7; 32]).await?;
+                    claim(tx, &caller, "a", hook).await
+                })
+            })
             .await;
         claimed.unwrap();
         assert!(open.next().await.unwrap().is_none(), "it ends");
@@ -294,6 +367,55 @@ mod tests {
         assert!(shown.contains(peer.as_str()), "{shown}");
         let shown = next_frames(&mut former_feed).await;
         assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
+    }
+
+    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes and the id is free.
+    #[tokio::test]
+    async fn the_secret_of_a_session_goes_when_its_id_is_free() {
+        let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
+        let services = services(&test).with_home(home.path());
+        let secrets = SessionSecrets::in_home(home.path());
+        let (former, heir) = (session("a"), session("b"));
+        let new = NewSession {
+            session_id: Some("a".to_owned()),
+            cwd: None,
+            source: SessionSource::Startup,
+            client: None,
+        };
+        services.team.start_session(&former, None, new).await.unwrap();
+        let secret = secrets.obtain("a");
+        let hash = secret.hash();
+        secrets.keep("a", &secret).unwrap();
+        let claimed = async |contact: SessionContact| {
+            let caller = heir.clone();
+            let claimed: Result<(), Error> = test
+                .store
+                .write(move |tx| Box::pin(async move { claim(tx, &caller, "a", contact).await }))
+                .await;
+            claimed
+        };
+        let put: Result<(), StoreError> = test
+            .store
+            .write(move |tx| Box::pin(async move { tx.put_session_secret("a", &hash).await }))
+            .await;
+        put.unwrap();
+        let acting = services.team.acting_session(&former, None, None, None).await.unwrap();
+        services.team.end_session(acting, None).await.unwrap();
+
+        test.clock.advance(limits::SESSION_KEY_KEPT.saturating_sub(Duration::from_secs(1)));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert!(secrets.read("a").is_some());
+        for contact in
+            [SessionContact::Call, SessionContact::Hook(None), SessionContact::Hook(Some([0; 32]))]
+        {
+            let refused = claimed(contact).await;
+            assert!(matches!(refused, Err(Error::NotYours { .. })), "{contact:?}: {refused:?}");
+        }
+        test.clock.advance(Duration::from_secs(2));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert_eq!(secrets.read("a"), None);
+        assert!(matches!(claimed(SessionContact::Call).await, Err(Error::NotYours { .. })));
+        claimed(SessionContact::Hook(None)).await.unwrap();
     }
 
     async fn next_frames(feed: &mut Subscription) -> String {

@@ -7,16 +7,15 @@ use serde_json::json;
 use super::{
     Team,
     delivery::{AGENT_ENDED, end_deliveries},
-    ownership::foreign,
     sessions::end_left,
 };
 use crate::{
     domain::{
-        BudgetKind, Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole,
-        PeerStatus, RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp,
-        changes_direction, limits, looks_like_operator,
+        Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
+        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
+        limits,
     },
-    service::{Error, Page, ResourceKind, check, process, project::project_root},
+    service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
     telemetry::chain,
 };
@@ -33,12 +32,21 @@ impl Team {
         caller: &Caller,
         input: RegisterInput,
     ) -> Result<Peer, Error> {
+        self.register_peer_in(caller, None, input).await
+    }
+
+    /// The same, for the session that the call is made in unless the caller names another.
+    pub async fn register_peer_in(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        mut input: RegisterInput,
+    ) -> Result<Peer, Error> {
         check_input(&input)?;
         check_rank(caller, &input)?;
-        if let Some(named) = given(input.session_id.as_deref())
-            && !self.owns(caller, named).await?
-        {
-            return Err(foreign(caller, named));
+        match given(input.session_id.as_deref()) {
+            Some(named) => self.check_named(caller, named).await?,
+            None => input.session_id = session.map(str::to_owned),
         }
         // Looks at the disk, which a write job does not.
         let project = match caller.session() {
@@ -55,6 +63,7 @@ impl Team {
         let (caller, core) = (caller.clone(), self.core.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let known = tx
@@ -69,7 +78,7 @@ impl Team {
                     if let Some(known) = known {
                         update(tx, &caller, known, input, project, process).await
                     } else {
-                        core.budget.check(tx, &caller, BudgetKind::Peers, 1).await?;
+                        core.budget.check_rows(tx, &caller, 1).await?;
                         let id = PeerId::new(&core.ids, tx.now());
                         create(tx, &caller, id, input, project, process).await
                     }
@@ -89,6 +98,7 @@ impl Team {
         let caller = caller.clone();
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
@@ -112,6 +122,7 @@ impl Team {
         let removed: Result<Peer, Error> = self
             .core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
                     let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
@@ -160,15 +171,27 @@ impl Team {
         Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
     }
 
+    /// The same, if the caller may speak as it.
+    pub async fn own_peer_of_session(
+        &self,
+        caller: &Caller,
+        session: &str,
+    ) -> Result<Option<Peer>, Error> {
+        let Some(peer) = self.peer_of_session(session).await? else { return Ok(None) };
+        let Some(key) = caller.session() else { return Ok(Some(peer)) };
+        let row = self.core.store.peer(&peer.peer_id).await?;
+        Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
+    }
+
     /// A page of peers, as far as the caller may see them: online, busy, idle, offline, and by name among those.
     pub async fn peers(
         &self,
         caller: &Caller,
         filter: &PeerFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let reader = RowReader::of(caller);
+        let (reader, limit) = (RowReader::of(caller), limit.into());
         let read = || self.read_peers(&reader, filter, cursor, limit);
         self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
     }
@@ -178,7 +201,7 @@ impl Team {
         reader: &RowReader,
         filter: &PeerFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: PageLimit,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
             self.core.store.peers(reader, filter, after.as_ref(), limit).await
@@ -280,16 +303,12 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     if caller.is_operator() {
         return Ok(());
     }
-    let why = if input.role == Some(PeerRole::Human) {
-        "role: human is the operator's to give"
-    } else if looks_like_operator(&input.display_name) {
-        "display_name: it looks like the operator's, and is the operator's to give"
-    } else if looks_like_operator(&input.backend) {
-        "backend: it looks like the operator's, and is the operator's to give"
-    } else {
-        return check_written(input);
-    };
-    Err(Error::Forbidden(why.to_owned()))
+    if input.role == Some(PeerRole::Human) {
+        return Err(Error::not_yours("role", "human is the operator's to give"));
+    }
+    check::name("display_name", &input.display_name)?;
+    check::name("backend", &input.backend)?;
+    check_written(input)
 }
 
 /// What a session calls itself is read as it is written. Its backend is one word: the stamp of its messages names it.
@@ -387,9 +406,8 @@ pub(in crate::service) async fn update(
     let mut row = known.clone();
     if let Some(session) = caller.session() {
         if !is_own(tx, caller, session, &row).await? {
-            return Err(Error::Forbidden(
-                "a peer with this identity belongs to another session".to_owned(),
-            ));
+            let why = "a peer with this identity belongs to another session";
+            return Err(Error::Conflict(why.to_owned()));
         }
         row.owner = Some(session.to_owned());
         row.project = project;
@@ -519,7 +537,8 @@ pub(in crate::service) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<
     let Some(session) = caller.session() else {
         return Ok(());
     };
-    if row.owner.as_deref() == Some(session) || row.peer.session_id.as_deref() == Some(session) {
+    let is_registered_for = row.peer.session_id.as_deref() == Some(session);
+    if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
         return Ok(());
     }
     let id = &row.peer.peer_id;
@@ -671,8 +690,9 @@ mod tests {
         };
         let session =
             services.mcp.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
-        let input = RegisterInput { session_id: Some(session.as_str().to_owned()), ..input("a") };
-        let id = services.team.register_peer(&Caller::Operator, input).await.unwrap().peer_id;
+        let (operator, session_id) = (Caller::Operator, Some(session.as_str()));
+        let registered = services.team.register_peer_in(&operator, session_id, input("a"));
+        let id = registered.await.unwrap().peer_id;
         let status = async || {
             services.team.sweep_peers().await.unwrap();
             services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status

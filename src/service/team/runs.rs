@@ -14,7 +14,7 @@ use crate::{
         RegisterInput, RunId, TokenId,
         agent::{NO_TURN, TurnEnd, TurnOutcome},
         conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
-        is_agent_key, limits,
+        is_agent_key, is_reserved_name, limits,
     },
     service::{Error, core::Core},
     store::{AgentRow, MessageTerms, PeerRow, RunRow, StoreError, WriteTx},
@@ -58,8 +58,9 @@ pub(in crate::service) async fn hosted_peer(
     let info = &agent.info;
     let key = info.session_key.as_str();
     let name = key.strip_prefix("agent:").unwrap_or(key);
+    let label = label.filter(|label| !is_reserved_name(label));
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
-    let known = tx.peer_of_session(key).await?;
+    let known = tx.peer_of_key(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
         // The end of that agent left at most what came in between.
         while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
@@ -89,6 +90,11 @@ pub(in crate::service) async fn hosted_peer(
         process: None,
         folder: None,
     };
+    if let Some(mut other) = tx.peer_by_identity(&input.backend, key, "", "", Some(key)).await? {
+        // Of whoever called its session so before such ids were the daemon's. It stays, and is called something else.
+        other.peer.session_id = Some(other.peer.peer_id.to_string());
+        tx.put_peer(&other).await?;
+    }
     let id = PeerId::new(&core.ids, tx.now());
     peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
     Ok(())
@@ -207,7 +213,7 @@ pub(in crate::service) async fn agent_ended(
 /// The peer that was made with an agent.
 async fn peer_of_agent(tx: &mut WriteTx, agent: &AgentRow) -> Result<Option<PeerRow>, StoreError> {
     let key = agent.info.session_key.as_str();
-    let own = tx.peer_of_session(key).await?;
+    let own = tx.peer_of_key(key).await?;
     Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
 }
 
@@ -231,7 +237,7 @@ async fn message_to(
         return Ok(None);
     };
     let Some(message) = tx.message(&id).await? else { return Ok(None) };
-    let own = tx.peer_of_session(&agent.info.session_key).await?;
+    let own = tx.peer_of_key(&agent.info.session_key).await?;
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
@@ -368,10 +374,15 @@ pub(in crate::service) async fn peer_of_speaker(
     caller: &Caller,
     session: &str,
 ) -> Result<Peer, Error> {
-    if let Some(known) = tx.peer_of_session(session).await? {
+    let known = tx.peer_of_session(session).await?;
+    let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
+    if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {
+        known = tx.peer_of_key(key).await?;
+    }
+    if let Some(known) = known {
         return Ok(known.peer);
     }
-    core.budget.check(tx, caller, crate::domain::BudgetKind::Peers, 1).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
     let input = RegisterInput {
         display_name: session.to_owned(),
         backend: UNKNOWN_CLIENT.to_owned(),

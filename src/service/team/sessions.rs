@@ -4,17 +4,17 @@ use serde_json::json;
 
 use super::{
     Team,
-    ownership::{claim, foreign},
+    ownership::{SessionContact, claim, refusal},
     session_stream::{stream_of, tell, visibility_of},
 };
 use crate::{
     domain::{
-        AccessLevel, BudgetKind, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference,
-        Principal, RowReader, SessionStanding, Timestamp, TokenId,
+        AccessLevel, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference, Principal, RowReader,
+        SessionStanding, Timestamp, TokenId, is_own_session,
         journal::{Ghap, Session, SessionSource, ToolUse},
-        limits,
+        limits, own_session_ids,
     },
-    service::{Candidate, Error, Page, ResourceKind, check, project::project_to_start},
+    service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_to_start},
     store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx},
 };
 
@@ -84,11 +84,11 @@ impl Team {
         check::key("session_id", named)?;
         check::short("agent_id", agent_id)?;
         let session_id = match named.or(own) {
-            Some(named) => {
-                if !self.owns(caller, named).await? {
-                    return Err(foreign(caller, named));
+            Some(id) => {
+                if named.is_some() || !caller.is_operator() {
+                    self.check_named(caller, id).await?;
                 }
-                named.to_owned()
+                id.to_owned()
             }
             None => {
                 if let Some(default) = self.default_session(caller).await? {
@@ -139,9 +139,10 @@ impl Team {
         for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
             check::key(field, text.as_deref())?;
         }
-        let session_id = match new.session_id.as_deref().or(own) {
-            Some(named) => self.session_to_start(caller, named).await?,
-            None => fresh_session_id(),
+        let session_id = match (new.session_id.as_deref(), own) {
+            (Some(named), _) => self.session_to_start(caller, named).await?,
+            (None, Some(own)) => own.to_owned(),
+            (None, None) => fresh_session_id(),
         };
         let start = SessionStart {
             session_id,
@@ -150,14 +151,18 @@ impl Team {
             source: new.source,
             created_by: caller.principal().to_string(),
         };
+        let is_named = new.session_id.is_some() || !caller.is_operator();
         let (caller, budget) = (caller.clone(), self.core.budget.clone());
         self.core
             .store
+            .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    claim(tx, &caller, &start.session_id).await?;
+                    if is_named {
+                        claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
+                    }
                     let more = u64::from(tx.session(&start.session_id).await?.is_none());
-                    budget.check(tx, &caller, BudgetKind::Sessions, more).await?;
+                    budget.check_rows(tx, &caller, more).await?;
                     if caller.is_operator() {
                         // What the operator's bare calls mean is nobody else's to change.
                         tx.put_setting(CURRENT, &start.session_id).await?;
@@ -172,12 +177,11 @@ impl Team {
     /// for one session.
     async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
         check::key("session_id", Some(named))?;
-        let may = match self.standing(caller, named).await? {
-            SessionStanding::Own => true,
-            SessionStanding::Unclaimed | SessionStanding::Adoptable => caller.process().is_some(),
-            SessionStanding::Foreign => false,
-        };
-        if may { Ok(named.to_owned()) } else { Err(foreign(caller, named)) }
+        match self.standing(caller, named).await? {
+            SessionStanding::Own => Ok(named.to_owned()),
+            SessionStanding::Unclaimed if caller.process().is_some() => Ok(named.to_owned()),
+            standing => Err(refusal(caller, named, standing)),
+        }
     }
 
     /// Ends a session. Its open record is an orphan from then on; answers its id.
@@ -204,6 +208,30 @@ impl Team {
         Ok((session, left.record))
     }
 
+    /// Removes the secrets of sessions that have been over for so long that their ids are free.
+    pub async fn sweep_session_secrets(&self) -> Result<(), Error> {
+        let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
+        let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
+        loop {
+            let over = self.core.store.sessions_to_forget(before, limits::SECRETS_PER_JOB).await?;
+            let is_last = over.len() < limits::SECRETS_PER_JOB as usize;
+            for id in &over {
+                if let Err(error) = secrets.remove(id) {
+                    tracing::warn!(%error, "cannot remove the secret of a session that is over");
+                }
+            }
+            if !over.is_empty() {
+                let write = self.core.store.write(move |tx| {
+                    Box::pin(async move { tx.forget_session_secrets(&over, before).await })
+                });
+                write.await?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
     /// The project that a session works in.
     pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
         Ok(self.core.store.session(&acting.session_id).await?.and_then(|session| session.project))
@@ -218,8 +246,8 @@ impl Team {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
         let session_id = &*self.find_session(caller, session_id).await?;
         let owner = self.core.store.session_owner(session_id).await?.ok_or_else(unknown)?;
-        let is_subject = caller.session() == Some(session_id);
-        if !is_subject && caller.access_to(&owner) == AccessLevel::Hidden {
+        let is_own = is_own_session(&caller.principal(), session_id, Some(owner.owner.as_ref()));
+        if !is_own && caller.access_to(&owner) == AccessLevel::Hidden {
             return Err(unknown());
         }
         let session = self.core.store.session(session_id).await?.ok_or_else(unknown)?;
@@ -257,7 +285,7 @@ impl Team {
         caller: &Caller,
         filter: &SessionFilter,
         cursor: Option<&str>,
-        limit: Option<u32>,
+        limit: impl Into<PageLimit>,
     ) -> Result<Page<Session>, Error> {
         let reader = RowReader::of(caller);
         let read = async |before: Option<(i64, String)>, limit| {
@@ -266,7 +294,7 @@ impl Team {
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(cursor, limit, read, key).await
+        Page::read(cursor, limit.into(), read, key).await
     }
 
     /// Counts a tool call.
@@ -290,7 +318,7 @@ impl Team {
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        Ok(self.core.store.count_tool(call).await?)
+        Ok(self.core.store.on_behalf_of(caller).count_tool(call).await?)
     }
 
     /// Tool calls since the last reset.
@@ -308,6 +336,7 @@ impl Team {
         let subject = caller.principal().to_string();
         self.core
             .store
+            .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
                     tx.touch_session(&acting.session_id, &subject).await?;
@@ -354,7 +383,14 @@ pub(in crate::service) async fn end(
     id: &str,
     reason: Option<&str>,
 ) -> Result<Left, StoreError> {
-    let tokens = tx.revoke_tokens_of(id).await?;
+    let tokens = match tx.session_owner(id).await?.and_then(|row| row.owner) {
+        // Those that were minted for it. That of another, which is only called so, is nobody's to take back.
+        Some(Principal::Session(key)) if own_session_ids(&key).iter().any(|own| own == id) => {
+            tx.revoke_minted_tokens_of(&key).await?
+        }
+        Some(Principal::Operator) => tx.revoke_minted_tokens_of(id).await?,
+        _ => Vec::new(),
+    };
     let record = close(tx, id, reason).await?;
     Ok(Left { record, tokens })
 }
@@ -417,17 +453,15 @@ pub(in crate::service) async fn begin(
     Ok(session)
 }
 
-/// Whether a session is the caller's: it is called as the caller's token is, or the caller made it known.
+/// Whether a session is the caller's.
 pub(in crate::service) async fn owns_session(
     tx: &mut WriteTx,
     caller: &Caller,
     session_id: &str,
 ) -> Result<bool, StoreError> {
-    if caller.session().is_none_or(|key| key == session_id) {
-        return Ok(true);
-    }
-    let owner = tx.session_owner(session_id).await?;
-    Ok(owner.is_some_and(|row| row.owner == Some(caller.principal())))
+    let row = tx.session_owner(session_id).await?;
+    let row = row.as_ref().map(|row| row.owner.as_ref());
+    Ok(caller.is_operator() || is_own_session(&caller.principal(), session_id, row))
 }
 
 fn candidate(session: &Session) -> Candidate {

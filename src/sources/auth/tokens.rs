@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     super::http_clients::HttpClients,
     challenge::AuthChallenge,
-    oauth_http::{IssuerUnreachable, sender},
+    oauth_http::{IssuerUnreachable, safe_url, sender},
     registration::OauthClient,
 };
 use crate::{config::sources::SourceVault, domain::Timestamp, service::Services};
@@ -70,6 +70,14 @@ impl SourceLogin {
             let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
             self.scope = Some(scopes.join(" "));
         }
+    }
+
+    /// Where tokens are revoked: at the issuer, or where it gave them. Another origin gets no token.
+    fn revocation_url(&self) -> Option<reqwest::Url> {
+        let url = safe_url(self.revocation_endpoint.as_deref()?).ok()?;
+        let is_of =
+            |own: &str| reqwest::Url::parse(own).is_ok_and(|own| own.origin() == url.origin());
+        (is_of(&self.issuer) || is_of(&self.token_endpoint)).then_some(url)
     }
 
     /// How long before its end the token is renewed.
@@ -264,8 +272,7 @@ impl SourceAuth {
 
     /// Has tokens revoked (RFC 7009): the one that renews first.
     async fn revoke(&self, login: &SourceLogin) -> bool {
-        let Some(endpoint) = &login.revocation_endpoint else { return false };
-        let Ok(url) = super::oauth_http::safe_url(endpoint) else { return false };
+        let Some(url) = login.revocation_url() else { return false };
         let tokens = [
             login.refresh_token.as_deref().map(|token| (token, "refresh_token")),
             Some((login.access_token.as_str(), "access_token")),

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     domain::source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
     service::sources::SourceStatus,
-    sources::lists::fetch,
+    sources::{lists::fetch, pace::RefetchPace},
     telemetry,
 };
 
@@ -161,12 +161,31 @@ impl Keeper {
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
+    /// Fetches the lists of a server that works. The old ones stay if this fails.
+    async fn refetch(&self, running: &Running) {
+        let bound = self.starter.parts.spec.entry.startup_timeout;
+        let fetched = fetch(&running.connection, &running.capabilities);
+        match tokio::time::timeout(bound, fetched).await {
+            Ok(Ok(lists)) => {
+                self.show_problem(running, None).await;
+                self.starter.teach(lists).await;
+            }
+            Ok(Err(problem)) => self.show_problem(running, Some(problem)).await,
+            Err(_) => {
+                let text = format!("no lists within {} ms", bound.as_millis());
+                self.show_problem(running, Some(text)).await;
+            }
+        }
+    }
+
     /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew. `failures` starts
     /// failed in a row before this one.
     async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
         let began = Instant::now();
         // Who hears that it works may change its lists at once.
         let mut changes = running.changes.clone();
+        let learns = self.starter.parts.learned.is_some();
+        let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
         self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
         let is_wanted_anew = loop {
             tokio::select! {
@@ -174,23 +193,17 @@ impl Keeper {
                 () = self.wake.notified() => break true,
                 () = running.connection.closed.cancelled() => break false,
                 () = running.link.ended() => break false,
-                changed = changes.changed(), if self.starter.parts.learned.is_some() => {
+                changed = changes.changed(), if learns && refetch_at.is_none() => {
                     if changed.is_ok() {
-                        // The old lists stay if this fails.
-                        let bound = self.starter.parts.spec.entry.startup_timeout;
-                        let fetched = fetch(&running.connection, &running.capabilities);
-                        match tokio::time::timeout(bound, fetched).await {
-                            Ok(Ok(lists)) => {
-                                self.show_problem(&running, None).await;
-                                self.starter.teach(lists).await;
-                            }
-                            Ok(Err(problem)) => self.show_problem(&running, Some(problem)).await,
-                            Err(_) => {
-                                let text = format!("no lists within {} ms", bound.as_millis());
-                                self.show_problem(&running, Some(text)).await;
-                            }
-                        }
+                        refetch_at = Some(pace.due(Instant::now()));
                     }
+                }
+                () = until(refetch_at), if refetch_at.is_some() => {
+                    // What has changed until now is in these lists.
+                    changes.mark_unchanged();
+                    refetch_at = None;
+                    self.refetch(&running).await;
+                    pace.note(Instant::now());
                 }
             }
         };
@@ -218,5 +231,13 @@ impl Keeper {
         let end = self.starter.end(running, false).await;
         (!is_wanted_anew)
             .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
+    }
+}
+
+/// Waits until a time; for ever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

@@ -9,4 +9,4 @@ mod parts;
 mod start;
 
 pub(super) use handle::Instance;
-pub(super) use parts::{InstanceParts, ResourceMove, StartLesson, stderr_event};
+pub(super) use parts::{InstanceParts, ResourceMove, StartLesson};

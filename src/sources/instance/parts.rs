@@ -13,7 +13,7 @@ use crate::{
     service::{Services, sources::SourceStatus},
     sources::{
         auth::SourceAuth, connection::SourceConnection, containers::Containers,
-        http_clients::HttpClients, lists::OfferedLists, spec::SourceSpec,
+        http_clients::HttpClients, lists::OfferedLists, spec::SourceSpec, stderr::StderrLines,
     },
 };
 
@@ -36,7 +36,7 @@ pub(in crate::sources) struct InstanceParts {
     /// Streams of resources that have changed.
     pub(in crate::sources) moved: mpsc::Sender<ResourceMove>,
     /// Lines of error output, for the server's stream.
-    pub(in crate::sources) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
+    pub(in crate::sources) said: StderrLines,
     /// Whether it has worked before, in this process or an earlier one.
     pub(in crate::sources) has_worked: bool,
     /// Secrets of the server.
@@ -83,9 +83,4 @@ pub(in crate::sources) struct SourceInstanceStatus {
     pub(in crate::sources) since: Timestamp,
     pub(in crate::sources) pid: Option<u32>,
     pub(in crate::sources) connection: Option<Arc<SourceConnection>>,
-}
-
-/// The event of a line of error output.
-pub(in crate::sources) fn stderr_event(line: &str) -> serde_json::Value {
-    serde_json::json!({ "data": line })
 }

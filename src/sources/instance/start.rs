@@ -22,7 +22,7 @@ use crate::{
         connection::{ConnectionEnd, SourceConnection},
         lists::{OfferedLists, fetch, introduce},
         remote::{RemoteEndpoint, RemoteLink},
-        spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
+        spec::{FilledCommand, FilledEntry, Variables},
         stdio::{ServerLog, read, read_log, write},
     },
     telemetry,
@@ -228,9 +228,8 @@ impl ServerStarter {
             closing.close();
             end
         });
-        let (lines, said) = mpsc::channel(256);
-        tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, Arc::clone(&self.log), lines));
-        tokio::spawn(pass_on(said, parts.said.clone(), Arc::clone(&parts.spec)));
+        let (log, lines) = (Arc::clone(&self.log), parts.said.clone());
+        tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, log, lines));
         Ok((ProcessLink { process, reading }, connection))
     }
 
@@ -305,15 +304,8 @@ impl ServerStarter {
     }
 }
 
-async fn pass_on(
-    mut lines: mpsc::Receiver<String>,
-    said: mpsc::Sender<(Arc<SourceSpec>, String)>,
-    spec: Arc<SourceSpec>,
-) {
-    while let Some(line) = lines.recv().await {
-        said.try_send((Arc::clone(&spec), line)).ok();
-    }
-}
+/// Between two looks at the resources that have changed. Changes of one resource until then are one.
+const MOVES_PAUSE: Duration = Duration::from_millis(200);
 
 /// Passes on which of the watched resources have changed.
 async fn tell_moves(
@@ -323,7 +315,9 @@ async fn tell_moves(
 ) {
     let mut updates = connection.resource_updates.subscribe();
     loop {
-        for uri in connection.take_updates() {
+        let changed = connection.take_updates();
+        let had_some = !changed.is_empty();
+        for uri in changed {
             let stream = {
                 let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
                 watched.get(&uri).map(|known| known.stream.clone())
@@ -331,6 +325,9 @@ async fn tell_moves(
             if let Some(stream) = stream {
                 moved.send(ResourceMove { stream, uri }).await.ok();
             }
+        }
+        if had_some {
+            tokio::time::sleep(MOVES_PAUSE).await;
         }
         tokio::select! {
             () = connection.closed.cancelled() => return,

@@ -1,5 +1,7 @@
 //! All servers as people see them.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use super::state::{ManagedSources, ProjectPlan, SourceManager};
 use crate::{
     config::sources::{PlannedSource, SourceStanding},
@@ -8,7 +10,10 @@ use crate::{
         source::{SourceInstance, SourceState, SourceView},
     },
     service::sources::{SourceKey, SourceStatus},
-    sources::spec::{SourceSpec, key_of},
+    sources::{
+        pins::{SourceChange, changes, digest},
+        spec::{SourceSpec, key_of},
+    },
 };
 
 impl SourceManager {
@@ -48,6 +53,11 @@ impl SourceManager {
         let lists = state.lists.get(&key).filter(|kept| kept.fingerprint == planned.fingerprint);
         let lists = lists.filter(|_| is_in_force);
         let own = state.tools.get(&key).filter(|_| is_in_force);
+        let changed = lists.map_or(0, |kept| kept.changed.len());
+        let mut status = status;
+        if changed > 0 && status.state == SourceState::Connected && status.next_action.is_none() {
+            status.next_action = Some(format!("svc mcp approve {}", planned.name));
+        }
         let mut warnings = planned.warnings.clone();
         warnings.extend(own.into_iter().flat_map(|own| own.problems.iter().cloned()));
         let mut instances: Vec<SourceInstance> = state
@@ -72,8 +82,9 @@ impl SourceManager {
             transport: entry.map(|entry| entry.transport_name().to_owned()),
             sharing: entry.map(|entry| entry.sharing),
             tools: own.map_or(0, |own| own.tools.len()),
-            resources: lists.map_or(0, |kept| kept.lists.resources.len()),
-            prompts: lists.map_or(0, |kept| kept.lists.prompts.len()),
+            resources: lists.map_or(0, |kept| kept.shown.resources.len()),
+            prompts: lists.map_or(0, |kept| kept.shown.prompts.len()),
+            changed,
             pid: now.as_ref().and_then(|now| now.pid),
             instances,
             from: planned.from.clone(),
@@ -103,6 +114,55 @@ impl SourceManager {
             !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
         });
         (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
+    }
+
+    /// Definitions of a server that are not those that a person has approved, and what names them as they are now; `None` if
+    /// there is no server of that name.
+    pub fn changes(&self, folder: Option<&str>, name: &str) -> Option<(Vec<SourceChange>, String)> {
+        let key = self.key_of(folder, name)?;
+        Some(self.changes_of(&self.state(), &key))
+    }
+
+    fn changes_of(&self, state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
+        let learner = state.instances.get(&(key.clone(), String::new()));
+        let pin = learner.and_then(|learner| {
+            state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
+        });
+        let known = learner.and_then(|learner| {
+            state.lists.get(key).filter(|known| known.fingerprint == learner.spec.fingerprint)
+        });
+        let changes = match (pin, known) {
+            (Some(pin), Some(known)) => changes(&pin.lists, &known.lists),
+            _ => Vec::new(),
+        };
+        let digest = digest(&changes);
+        (changes, digest)
+    }
+
+    /// Approves the definitions of a server as they are now; `None` if there is no server of that name, `Some(false)` if they
+    /// are not those that `seen` names.
+    pub async fn approve(&self, folder: Option<&str>, name: &str, seen: &str) -> Option<bool> {
+        let key = self.key_of(folder, name)?;
+        let pin = {
+            let mut state = self.state();
+            if self.changes_of(&state, &key).1 != seen {
+                return Some(false);
+            }
+            let known = state
+                .lists
+                .get(&key)
+                .map(|known| (Arc::clone(&known.lists), Arc::clone(&known.shown)));
+            let Some((lists, before)) = known else { return Some(true) };
+            let Some(pin) = state.pins.get_mut(&key) else { return Some(true) };
+            (pin.lists, pin.told) = (lists, BTreeSet::new());
+            let pin = pin.clone();
+            self.settle(&mut state);
+            self.tell_of_lists(&state, &key, Some(&before));
+            pin
+        };
+        self.tell_catalogue();
+        self.keep_pin(&key, &pin, Vec::new()).await;
+        Some(true)
     }
 
     /// Starts all instances of a server anew; `false` if none of that name is to run.

@@ -7,14 +7,13 @@ use std::{
     time::SystemTime,
 };
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-
 use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
 use crate::{
     config::sources::{KeptSecrets, SourceChoices, SourceStanding, naming_folder, project_files},
     domain::{Caller, source::SourceState},
     service::sources::{SourceKey, SourceStatus},
     sources::{
+        beside::beside_others,
         call::{serves, unavailable},
         instance::Instance,
         lists::{OfferedLists, OpenServer},
@@ -133,6 +132,14 @@ impl SourceManager {
                 state.instances.insert(learner, instance);
             }
         }
+        let ManagedSources { lists, pins, .. } = state;
+        for (key, spec) in &wanted {
+            let known = lists.get_mut(key).filter(|kept| kept.fingerprint == spec.fingerprint);
+            if let Some(known) = known {
+                known.compare(spec, pins.get(key));
+            }
+        }
+        state.stderr.retain(|key, _| wanted.contains_key(key));
         let none = OfferedLists::default();
         state.tools = wanted
             .iter()
@@ -142,7 +149,7 @@ impl SourceManager {
                 }
                 let lists =
                     state.lists.get(key).filter(|kept| kept.fingerprint == spec.fingerprint);
-                let offered = tools_of(spec, lists.map_or(&none, |kept| &kept.lists));
+                let offered = tools_of(spec, lists.map_or(&none, |kept| &kept.shown));
                 (key.clone(), self.tools(spec, offered))
             })
             .collect();
@@ -196,7 +203,7 @@ impl SourceManager {
         let servers = specs.into_iter().filter(|spec| !spec.is_builtin()).map(|spec| {
             let lists = state.lists.get(&spec.key);
             let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
-            let lists = lists.map(|kept| Arc::clone(&kept.lists)).unwrap_or_default();
+            let lists = lists.map(|kept| Arc::clone(&kept.shown)).unwrap_or_default();
             (Arc::new(spec), lists)
         });
         servers.collect()
@@ -235,21 +242,9 @@ impl SourceManager {
 
     /// Turns a server on or off, for good.
     pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
-        let mut choices = SourceChoices::load(&self.0.files.home)?;
-        choices.set_switch(name, enabled);
-        choices.save(&self.0.files.home)?;
+        SourceChoices::change(&self.0.files.home, |choices| choices.set_switch(name, enabled))?;
         self.reload();
         Ok(())
-    }
-}
-
-/// Does what waits for the disk, while another thread takes over the tasks of this one.
-fn beside_others<R>(work: impl FnOnce() -> R) -> R {
-    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
-        tokio::task::block_in_place(work)
-    } else {
-        work()
     }
 }
 

@@ -1,22 +1,24 @@
 //! What servers say is put on record: lists, lines, calls, changes. What is old goes.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use tokio::sync::mpsc;
 
-use super::state::{InstanceKey, LearnedLists, SourceManager};
+use super::state::{InstanceKey, LearnedLists, ManagedSources, SourceManager};
 use crate::{
     domain::{Caller, source::Sharing},
     service::sources::{CallEvent, SourceKey, SourceLists},
     sources::{
-        instance::{Instance, ResourceMove, StartLesson, stderr_event},
+        instance::{Instance, ResourceMove, StartLesson},
         lists::OfferedLists,
+        pins::PinnedLists,
         results::remove_old,
         spec::SourceSpec,
+        stderr::stderr_event,
     },
     telemetry,
 };
@@ -27,6 +29,8 @@ const SESSION_SILENCE: Duration = Duration::from_mins(10);
 const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
+/// How often it is looked for lines of error output that were dropped.
+const DROPPED_LOOK: Duration = Duration::from_secs(1);
 /// How long events of calls wait for others.
 const GATHERING: Duration = Duration::from_millis(20);
 
@@ -34,48 +38,110 @@ impl SourceManager {
     pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLesson>) {
         while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
             let kept = rows_of(&spec.fingerprint, &lists);
-            let is_new = {
+            let (is_new, pin) = {
                 let mut state = self.state();
-                let learned =
-                    LearnedLists { fingerprint: spec.fingerprint.clone(), lists: Arc::new(lists) };
-                let before = state.lists.get(&spec.key);
-                let is_new = before != Some(&learned);
-                let (before, after) = (before.map(|known| &known.lists), &learned.lists);
-                let has_new_resources = before.is_none_or(|before| {
-                    before.resources != after.resources || before.templates != after.templates
+                // An instance that is ending, of an entry or an approval of before, would undo what holds now.
+                let learner = state.instances.get(&(spec.key.clone(), String::new()));
+                if learner.is_none_or(|learner| *learner.spec != *spec) {
+                    continue;
+                }
+                let known = state.lists.get(&spec.key);
+                let is_new = known.is_none_or(|known| {
+                    known.fingerprint != spec.fingerprint || *known.lists != lists
                 });
-                if has_new_resources {
-                    self.0.resources_changed.send_modify(|count| *count += 1);
-                }
-                if before.is_none_or(|before| before.prompts != after.prompts) {
-                    self.0.prompts_changed.send_modify(|count| *count += 1);
-                }
+                let before = known.map(|known| Arc::clone(&known.shown));
+                // The first connection after an approval: what the server says now is what was approved.
+                let basis = spec.pin_basis();
+                let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
                 if is_new {
+                    let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
                     state.lists.insert(spec.key.clone(), learned);
-                    self.settle(&mut state);
                 }
-                is_new
+                if is_first && let Some(known) = state.lists.get(&spec.key) {
+                    let lists = Arc::clone(&known.lists);
+                    let pin = PinnedLists { basis, lists, told: BTreeSet::new() };
+                    state.pins.insert(spec.key.clone(), pin);
+                }
+                if is_new || is_first {
+                    self.settle(&mut state);
+                    self.tell_of_lists(&state, &spec.key, before.as_deref());
+                }
+                let news = note_changes(&mut state, &spec.key);
+                let is_changed = is_first || !news.is_empty();
+                let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
+                (is_new, pin.map(|pin| (pin, news)))
             };
-            if is_new {
+            if is_new || pin.is_some() {
                 self.tell_catalogue();
             }
             done.send(()).ok();
-            if !is_new {
-                continue;
-            }
-            if let Err(error) = self.0.services.sources.keep_lists(spec.key.clone(), kept).await {
+            if is_new
+                && let Err(error) = self.0.services.sources.keep_lists(spec.key.clone(), kept).await
+            {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "a server's lists are not on record");
             }
+            if let Some((pin, news)) = pin {
+                self.keep_pin(&spec.key, &pin, news).await;
+            }
+        }
+    }
+
+    /// Counts changes of resources and prompts, as callers see them.
+    pub(super) fn tell_of_lists(
+        &self,
+        state: &ManagedSources,
+        key: &SourceKey,
+        before: Option<&OfferedLists>,
+    ) {
+        let Some(after) = state.lists.get(key).map(|known| &known.shown) else { return };
+        if before.is_none_or(|before| {
+            before.resources != after.resources || before.templates != after.templates
+        }) {
+            self.0.resources_changed.send_modify(|count| *count += 1);
+        }
+        if before.is_none_or(|before| before.prompts != after.prompts) {
+            self.0.prompts_changed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Puts pinned definitions on record, and tells of changes that are new.
+    pub(super) async fn keep_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
+        let kept = rows_of(&pin.basis, &pin.lists);
+        let told = pin.told.iter().cloned().collect();
+        let written = self.0.services.sources.keep_pin(key.clone(), kept, told, news).await;
+        if let Err(error) = written {
+            let error = telemetry::chain(&error);
+            tracing::warn!(
+                error,
+                "the definitions of a server that were approved are not on record"
+            );
         }
     }
 
     pub(super) async fn write_lines(self, mut lines: mpsc::Receiver<(Arc<SourceSpec>, String)>) {
         let mut some = Vec::new();
-        while lines.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
+        let mut tick = tokio::time::interval(DROPPED_LOOK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
             let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
-            for (spec, line) in some.drain(..) {
-                by_key.entry(spec.key.clone()).or_default().push(stderr_event(&line));
+            tokio::select! {
+                received = lines.recv_many(&mut some, EVENTS_AT_ONCE) => {
+                    if received == 0 {
+                        return;
+                    }
+                    for (spec, line) in some.drain(..) {
+                        by_key.entry(spec.key.clone()).or_default().push(stderr_event(&line));
+                    }
+                }
+                _ = tick.tick() => {
+                    let now = tokio::time::Instant::now();
+                    for (key, quota) in &self.state().stderr {
+                        if let Some(dropped) = quota.report(now) {
+                            by_key.entry(key.clone()).or_default().push(dropped.event());
+                        }
+                    }
+                }
             }
             for (key, events) in by_key {
                 if let Err(error) = self.0.services.sources.tell(key, "stderr", events).await {
@@ -190,6 +256,19 @@ impl SourceManager {
             });
         }
     }
+}
+
+/// Notes the changes of a server that nobody was told of, and gives them.
+pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
+    let changed = state.lists.get(key).map(|known| Arc::clone(&known.changed));
+    let (Some(changed), Some(pin)) = (changed, state.pins.get_mut(key)) else { return Vec::new() };
+    let is_news = |change: &&String| !pin.told.contains(*change);
+    let news: Vec<String> = changed.iter().filter(is_news).cloned().collect();
+    if !news.is_empty() {
+        // What is no change any more is told of again when it comes back.
+        pin.told = changed.iter().cloned().collect();
+    }
+    news
 }
 
 pub(super) fn lists_of(kept: &SourceLists) -> OfferedLists {

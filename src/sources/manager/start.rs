@@ -21,6 +21,7 @@ use crate::{
         core::CoreServer,
         http_clients::HttpClients,
         metrics::SourceMetrics,
+        pins::PinnedLists,
         results::{KeptResults, ResultBounds},
         suspended::SuspendedCalls,
     },
@@ -58,6 +59,7 @@ impl SourceManager {
         let SourceManagerParts { services, files, env, catalogue, metrics, results, private } =
             parts;
         let lists = services.sources.lists().await?;
+        let pins = services.sources.pins().await?;
         let leftovers = services.sources.processes().await?;
         let clients = HttpClients::default();
         let (learned, lessons) = mpsc::unbounded_channel();
@@ -86,9 +88,13 @@ impl SourceManager {
             ending: TaskTracker::new(),
         }));
         for (key, kept) in lists {
-            let lists =
-                LearnedLists { lists: Arc::new(lists_of(&kept)), fingerprint: kept.fingerprint };
-            manager.state().lists.insert(key, lists);
+            let lists = lists_of(&kept);
+            manager.state().lists.insert(key, LearnedLists::new(kept.fingerprint, lists));
+        }
+        for (key, kept, told) in pins {
+            let lists = Arc::new(lists_of(&kept));
+            let pin = PinnedLists { basis: kept.fingerprint, lists, told };
+            manager.state().pins.insert(key, pin);
         }
         for process in leftovers {
             let this = manager.clone();

@@ -29,8 +29,10 @@ use crate::{
         instance::{Instance, InstanceParts, ResourceMove, StartLesson},
         lists::OfferedLists,
         metrics::SourceMetrics,
+        pins::{PinnedLists, SourceChange, approved_of, changes},
         results::KeptResults,
         spec::SourceSpec,
+        stderr::{StderrLines, StderrQuota},
         suspended::SuspendedCalls,
     },
     tools::{Catalogue, Tool},
@@ -81,6 +83,10 @@ pub(super) struct ManagedSources {
     /// Plans of callers without a project (`""`) and of each project that has called.
     pub(super) plans: HashMap<String, ProjectPlan>,
     pub(super) lists: HashMap<SourceKey, LearnedLists>,
+    /// Definitions that a person has approved.
+    pub(super) pins: HashMap<SourceKey, PinnedLists>,
+    /// How much of each server's error output is kept.
+    pub(super) stderr: HashMap<SourceKey, Arc<StderrQuota>>,
     pub(super) instances: HashMap<InstanceKey, Arc<Instance>>,
     /// Tools of each server that is to run.
     pub(super) tools: HashMap<SourceKey, SourceTools>,
@@ -90,10 +96,34 @@ pub(super) struct ManagedSources {
     pub(super) logins: HashMap<SourceKey, Arc<LoginRun>>,
 }
 
-#[derive(PartialEq, Eq)]
 pub(super) struct LearnedLists {
     pub(super) fingerprint: String,
+    /// As the server gave them last.
     pub(super) lists: Arc<OfferedLists>,
+    /// As callers see them.
+    pub(super) shown: Arc<OfferedLists>,
+    /// Changes since a person has approved the definitions, by kind and name.
+    pub(super) changed: Arc<[String]>,
+}
+
+impl LearnedLists {
+    pub(super) fn new(fingerprint: String, lists: OfferedLists) -> Self {
+        let lists = Arc::new(lists);
+        Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
+    }
+
+    /// Shows what a person has approved, if the server's definitions are pinned, and notes what is not that.
+    pub(super) fn compare(&mut self, spec: &SourceSpec, pin: Option<&PinnedLists>) {
+        let pin = pin.filter(|pin| pin.basis == spec.pin_basis());
+        let waiting = pin.map(|pin| changes(&pin.lists, &self.lists)).unwrap_or_default();
+        self.shown = match pin {
+            Some(pin) if spec.is_pinned() && pin.lists != self.lists => {
+                Arc::new(approved_of(&pin.lists, &self.lists))
+            }
+            _ => Arc::clone(&self.lists),
+        };
+        self.changed = waiting.iter().map(SourceChange::mark).collect();
+    }
 }
 
 pub(super) struct SourceTools {
@@ -138,6 +168,7 @@ impl SourceManager {
         let by_project = spec.entry.sharing == Sharing::Project;
         let root = if is_learner { spec.root.clone() } else { by_project.then(|| serves.clone()) };
         let known = state.lists.get(&spec.key);
+        let has_worked = known.is_some_and(|known| known.fingerprint == spec.fingerprint);
         InstanceParts {
             services: self.0.services.clone(),
             spec: Arc::clone(spec),
@@ -148,8 +179,12 @@ impl SourceManager {
             learned: is_learner.then(|| self.0.learned.clone()),
             containers: Containers::new(&self.0.files.home),
             moved: self.0.moved.clone(),
-            said: self.0.said.clone(),
-            has_worked: known.is_some_and(|known| known.fingerprint == spec.fingerprint),
+            said: StderrLines {
+                spec: Arc::clone(spec),
+                lines: self.0.said.clone(),
+                quota: Arc::clone(state.stderr.entry(spec.key.clone()).or_default()),
+            },
+            has_worked,
             vault: self.vault(),
             auth: self.auth(&spec.key, state),
             clients: self.0.clients.clone(),

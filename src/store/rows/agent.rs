@@ -126,6 +126,9 @@ pub struct DispatchWish {
     /// Where a new agent works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// Whether the request chose that folder. Then it has to be one that the caller may use.
+    #[serde(default)]
+    pub has_chosen_cwd: bool,
     /// The vendor's id of a conversation to go on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,

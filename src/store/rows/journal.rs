@@ -1,7 +1,7 @@
 //! Filters for lists of the journal, and sums over its records.
 
 use crate::domain::{
-    Timestamp,
+    Timestamp, TokenHash,
     journal::{Domain, GhapStatus, SessionSource, Strategy},
 };
 
@@ -44,6 +44,15 @@ pub struct SessionStart {
     pub source: SessionSource,
     /// The caller that reports it.
     pub created_by: String,
+}
+
+/// What keeps a session with its client, beside its owner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionLock {
+    /// SHA-256 of the secret by which another process of its client takes it up again.
+    pub secret: Option<TokenHash>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
 }
 
 /// Which records hold a lesson for another attempt.

@@ -57,17 +57,26 @@ pub struct FramePage {
     pub more: bool,
 }
 
-/// How much of the log to read at once.
+/// How much to read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageSize {
-    /// Events at most.
+    /// Rows at most.
     pub rows: u32,
-    /// Bytes of `data` after which the page ends. The first event is given whatever its size.
+    /// Bytes at most: of the rows as JSON, of events those of `data`. The first row is given whatever its size.
     pub bytes: usize,
 }
 
+/// Rows of a list.
+#[derive(Debug, Clone)]
+pub struct RowPage<T> {
+    /// The rows, in order.
+    pub rows: Vec<T>,
+    /// Whether others follow: the page was full.
+    pub more: bool,
+}
+
 impl PageSize {
-    /// So many events, if they are not large.
+    /// So many rows, if they are not large.
     pub fn rows(rows: u32) -> Self {
         Self { rows, bytes: limits::PAGE_BYTES }
     }

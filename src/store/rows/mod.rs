@@ -17,16 +17,18 @@ pub use agent::{
 };
 pub use conversation::{AgentMail, RunEnd, RunRow, TaskAsker};
 pub use journal::{
-    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionStart,
-    VerdictWeek,
+    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionLock,
+    SessionStart, VerdictWeek,
 };
 pub use learning::{
     ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
 };
-pub use log::{AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, StreamState, StreamView};
+pub use log::{
+    AppendedSeqs, FeedScope, FramePage, LogPage, PageSize, RowPage, StreamState, StreamView,
+};
 pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
-pub use source::{SourceListRow, SourceProcessRow, SourceStateRow};
+pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{
     LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow,
     ProcessSubject, StrandedInbox, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,

@@ -21,6 +21,15 @@ pub struct SourceListRow {
     pub prompts: String,
 }
 
+/// The definitions of a server that a person has approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourcePinRow {
+    /// The lists. The fingerprint names the approval and the entry that they belong to.
+    pub list: SourceListRow,
+    /// JSON: the changes that an event has told of.
+    pub told: String,
+}
+
 /// What a server is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStateRow {

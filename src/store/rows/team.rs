@@ -37,10 +37,17 @@ impl PeerRow {
         Some(own.map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
     }
 
+    /// Whether the holder of this key may be meant where a session of its own names this peer: it is its own, or the operator
+    /// registered it for that session.
+    pub fn is_for(&self, key: &str) -> bool {
+        self.owner.as_deref().is_none_or(|owner| owner == key)
+    }
+
     /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
     pub fn shown_to(self, reader: &RowReader) -> Peer {
         let is_own = |key: &str| {
-            self.owner.as_deref() == Some(key) || self.peer.session_id.as_deref() == Some(key)
+            self.owner.as_deref() == Some(key)
+                || self.owner.is_none() && self.peer.session_id.as_deref() == Some(key)
         };
         let is_of_project = self.project.is_some() && self.project.as_deref() == reader.project();
         match reader.key() {

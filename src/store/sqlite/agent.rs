@@ -5,15 +5,16 @@ use std::time::Duration;
 use super::{
     db::Store,
     errors::changed,
+    page::read_page,
     statement::{change, direct_row, read_one, select_checked, select_one, select_value},
     tx::WriteTx,
 };
 use crate::{
     domain::{
         AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
-        agent::{AgentBackend, AgentInfo, AgentState},
+        agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
     },
-    store::{AgentFilter, AgentRow, HostProcess, StoreError},
+    store::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError},
 };
 
 struct RawAgent {
@@ -214,15 +215,27 @@ impl WriteTx {
     }
 
     /// A live agent of an instance that has nothing to do, else one that has; the one longest alive of them. Those that
-    /// were started for a task of their own are left alone.
-    pub async fn free_agent_of(&mut self, instance: &str) -> Result<Option<AgentRow>, StoreError> {
+    /// were started for a task of their own are left alone. For a session it is another one of its project.
+    pub async fn free_agent_of(
+        &mut self,
+        instance: &str,
+        asker: &Ownership,
+    ) -> Result<Option<AgentRow>, StoreError> {
+        let session = match &asker.owner {
+            Some(Principal::Operator) => None,
+            Some(Principal::Session(key)) => Some(&**key),
+            None => return Ok(None),
+        };
+        let project = asker.project.as_deref();
         let raw = agents!(
             select_one,
             self,
-            "where a.instance = ? and a.ended_at is null and a.task_id is null
-                and a.state <> 'stopping'
+            "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
+                and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
-            instance
+            instance,
+            session,
+            project
         );
         raw.map(AgentRow::try_from).transpose()
     }
@@ -233,6 +246,7 @@ impl WriteTx {
         row: &AgentRow,
         stream: i64,
         key: Option<(&str, &str)>,
+        answer_key: &AnswerKey,
     ) -> Result<(), StoreError> {
         let (idempotency_key, wish) = key.unzip();
         let info = &row.info;
@@ -242,11 +256,12 @@ impl WriteTx {
         let task_id = row.task_id.as_ref().map(TaskId::as_str);
         let timeout = i64::try_from(row.request_timeout.as_millis()).unwrap_or(i64::MAX);
         let pid = i64::from(row.last_pid);
+        let answer_key = answer_key.expose();
         change!(
             self,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
                 created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, wish, \
-                started_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                started_at, answer_key) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             stream,
             info.instance,
@@ -265,12 +280,13 @@ impl WriteTx {
             timeout,
             idempotency_key,
             wish,
-            info.started_at
+            info.started_at,
+            answer_key
         );
         Ok(())
     }
 
-    /// Stores what changed of an agent.
+    /// Stores what changed of an agent. With its end the key goes that its host took answers by.
     pub async fn update_agent(&mut self, row: &AgentRow) -> Result<(), StoreError> {
         let info = &row.info;
         let id = info.id.as_str();
@@ -280,7 +296,8 @@ impl WriteTx {
         let done = change!(
             self,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
-                vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ? where agent_id = ?",
+                vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ?, \
+                answer_key = case when ? is null then answer_key end where agent_id = ?",
             info.state,
             info.task,
             info.description,
@@ -292,6 +309,7 @@ impl WriteTx {
             info.signal,
             info.error,
             row.ended_at,
+            row.ended_at,
             id
         );
         changed(done, "agent", id)
@@ -299,6 +317,15 @@ impl WriteTx {
 }
 
 impl Store {
+    /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host asks for nothing.
+    pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
+        let id = id.as_str();
+        let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(key.flatten().map(AnswerKey::from_text))
+    }
+
     /// An agent by its id.
     pub async fn agent(&self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
@@ -361,8 +388,9 @@ impl Store {
         reader: &RowReader,
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
-        limit: u32,
-    ) -> Result<Vec<AgentRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<AgentRow>, StoreError> {
+        let limit = size.limit();
         let (key, project) = (reader.key(), reader.project());
         let owner = key.map(|key| Principal::Session(key.into()).to_string());
         let (at, id) = match before {
@@ -387,9 +415,8 @@ impl Store {
             id,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(AgentRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
     /// The live agent whose host is one of these processes.

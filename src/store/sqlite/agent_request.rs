@@ -1,12 +1,12 @@
 //! Rows of what agents asked for.
 
-use super::{db::Store, errors::changed, json::to_json, tx::WriteTx};
+use super::{db::Store, errors::changed, json::to_json, page::read_page, tx::WriteTx};
 use crate::{
     domain::{
         AgentId, AgentRequestId, Ownership, Principal, RowReader, Timestamp,
         agent::{RequestKind, RequestOption},
     },
-    store::{RequestAnswerRow, RequestRow, StoreError},
+    store::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError},
 };
 
 struct RawRequest {
@@ -157,8 +157,9 @@ impl Store {
         reader: &RowReader,
         open: bool,
         before: Option<&(Timestamp, String)>,
-        limit: u32,
-    ) -> Result<Vec<RequestRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<RequestRow>, StoreError> {
+        let limit = size.limit();
         let (key, project) = (reader.key(), reader.project());
         let owner = key.map(|key| Principal::Session(key.into()).to_string());
         let (at, id) = match before {
@@ -177,9 +178,8 @@ impl Store {
             id,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(RequestRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, RequestRow::try_from, |row| &row.options).await
     }
 
     /// Open requests whose deadline is past.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::{
-    db::Store,
+    db::LaneWrites,
     json::{from_json, to_json},
     tx::WriteTx,
     write_job::WriterJob,
@@ -36,10 +36,10 @@ impl Counter<'_> {
     }
 }
 
-impl Store {
+impl LaneWrites<'_> {
     /// Counts a tool call, and answers when that is on the disk. Of many calls at one moment exactly one is told that a
     /// check-in is due.
-    pub async fn count_tool(&self, call: ToolCall) -> Result<ToolCallCount, StoreError> {
+    pub async fn count_tool(self, call: ToolCall) -> Result<ToolCallCount, StoreError> {
         self.hand_over(|reply| WriterJob::Count { call, reply }).await
     }
 }
@@ -218,7 +218,11 @@ mod tests {
         let before = store.stats().commits;
         let calls = (0..60).map(|number| async move {
             let (session, agent) = [("a", ""), ("a", "sub"), ("b", "")][number % 3];
-            store.count_tool(call(session, agent, Some("Bash"))).await.unwrap()
+            store
+                .on_behalf_of(&Caller::Operator)
+                .count_tool(call(session, agent, Some("Bash")))
+                .await
+                .unwrap()
         });
         let counted = join_all(calls).await;
         let commits = store.stats().commits - before;
@@ -246,9 +250,9 @@ mod tests {
         // Handed over together, so that they share a commit.
         let reset = store.write(|tx| Box::pin(async move { tx.reset_tool_count("a", "").await }));
         let (first, reset, second) = tokio::join!(
-            store.count_tool(call("a", "", None)),
+            store.on_behalf_of(&Caller::Operator).count_tool(call("a", "", None)),
             reset,
-            store.count_tool(call("a", "", None))
+            store.on_behalf_of(&Caller::Operator).count_tool(call("a", "", None))
         );
         assert_eq!(first.unwrap().since, 1);
         reset.unwrap();

@@ -22,8 +22,8 @@ use super::{
     writer::{WriterCounters, WriterThread},
 };
 use crate::{
-    domain::{Clock, NewEvent, StreamName, Timestamp, limits},
-    store::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriterStats},
+    domain::{Caller, Clock, NewEvent, StreamName, Timestamp, limits},
+    store::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteLane, WriterStats},
 };
 
 /// The database. Cheap to clone.
@@ -31,6 +31,8 @@ use crate::{
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
+    /// For pages of lists: a connection reads no more than a row or two ahead, and no other read waits behind a page.
+    pub(super) page_readers: SqlitePool,
     pub(super) frame_readers: Arc<FrameReaders>,
     pub(super) row_readers: Arc<RowReaders>,
     bus: Arc<Bus>,
@@ -89,14 +91,15 @@ impl Store {
             now: Timestamp::from_millis(0),
         };
         tx.reset().await?;
-        let readers = SqlitePoolOptions::new()
+        let pool = SqlitePoolOptions::new()
             .max_connections(limits::READERS)
             .min_connections(0)
             .idle_timeout(None)
             .max_lifetime(None)
             // A ping is a round trip to SQLite's thread, and a local file does not hang up.
-            .test_before_acquire(false)
-            .connect_lazy_with(reader_options(path)?);
+            .test_before_acquire(false);
+        let page_readers = pool.clone().connect_lazy_with(reader_options(path)?.row_buffer_size(1));
+        let readers = pool.connect_lazy_with(reader_options(path)?);
         let (jobs, queue) = WriteQueueSender::open();
         let jobs = Arc::new(jobs);
         let writer = WriterThread {
@@ -111,26 +114,41 @@ impl Store {
         let path: Arc<Path> = path.into();
         let frame_readers = FrameReaders::new(Arc::clone(&path));
         let row_readers = RowReaders::new(Arc::clone(&path));
-        let store =
-            Self { jobs, readers, frame_readers, row_readers, bus, counters, version, path };
+        let store = Self {
+            jobs,
+            readers,
+            page_readers,
+            frame_readers,
+            row_readers,
+            bus,
+            counters,
+            version,
+            path,
+        };
         Ok((store, Writer(ended)))
     }
 
-    /// Runs `work` in a write transaction, and answers when it is on the disk.
-    ///
-    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it is kept, and the
-    /// jobs that share its commit are not touched.
+    /// The writes of a caller, in the lane of its principal.
+    pub fn on_behalf_of(&self, caller: &Caller) -> LaneWrites<'_> {
+        self.writes_in(WriteLane::of_caller(caller))
+    }
+
+    /// Writes in a lane.
+    pub(super) fn writes_in(&self, lane: WriteLane) -> LaneWrites<'_> {
+        LaneWrites { store: self, lane }
+    }
+
+    /// A write of the daemon's own: see [`LaneWrites::write`]. That of a caller goes through [`Self::on_behalf_of`].
     pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run_job(work, None).await
+        self.writes_in(WriteLane::DAEMON).write(work).await
     }
 
-    /// As [`Self::write`], but tries the writer's direct connection first: a commit whose jobs need only its statements
-    /// needs no other thread. A statement that it lacks undoes the job, which then runs again through sqlx.
+    /// A write of the daemon's own: see [`LaneWrites::write_directly`].
     pub async fn write_directly<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>
@@ -140,45 +158,16 @@ impl Store {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run_job(work, Some(F::clone)).await
+        self.writes_in(WriteLane::DAEMON).write_directly(work).await
     }
 
-    async fn run_job<T, E, F>(&self, work: F, copy: Option<fn(&F) -> F>) -> Result<T, E>
-    where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        let (reply, answer) = oneshot::channel();
-        let job = ClosureJob { work: Some(work), copy, outcome: None, reply };
-        self.jobs.send(WriterJob::Run(Box::new(job))).await?;
-        answer.await.map_err(|_| StoreError::Stopped)?
-    }
-
-    /// Appends `events` to an open stream, and answers when they are on the disk.
-    ///
-    /// # Errors
-    /// [`StoreError::NoStream`], [`StoreError::StreamClosed`], or the database's.
-    ///
-    /// # Panics
-    /// If `events` is empty.
+    /// An append of the daemon's own: see [`LaneWrites::append`].
     pub async fn append(
         &self,
         stream: StreamName,
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
-        assert!(!events.is_empty(), "an append has at least one event");
-        self.hand_over(|reply| WriterJob::Append { stream, events, reply }).await
-    }
-
-    /// Hands a job to the writer and waits for its answer.
-    pub(super) async fn hand_over<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> WriterJob,
-    ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.jobs.send(job(reply)).await?;
-        answer.await.map_err(|_| StoreError::Stopped)?
+        self.writes_in(WriteLane::DAEMON).append(stream, events).await
     }
 
     /// Lets others have the thread from time to time: a read on the caller's own thread waits for nothing.
@@ -213,16 +202,91 @@ impl Store {
     }
 }
 
+/// Writes in one lane of the writer's queue: lanes take turns, so nobody waits behind all that another has queued.
+#[derive(Debug)]
+pub struct LaneWrites<'a> {
+    store: &'a Store,
+    lane: WriteLane,
+}
+
+impl LaneWrites<'_> {
+    /// Runs `work` in a write transaction, and answers when it is on the disk.
+    ///
+    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it is kept, and the
+    /// jobs that share its commit are not touched.
+    pub async fn write<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run_job(work, None).await
+    }
+
+    /// As [`Self::write`], but tries the writer's direct connection first: a commit whose jobs need only its statements
+    /// needs no other thread. A statement that it lacks undoes the job, which then runs again through sqlx.
+    pub async fn write_directly<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>
+            + Clone
+            + Send
+            + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run_job(work, Some(F::clone)).await
+    }
+
+    async fn run_job<T, E, F>(self, work: F, copy: Option<fn(&F) -> F>) -> Result<T, E>
+    where
+        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = ClosureJob { work: Some(work), copy, outcome: None, reply };
+        self.store.jobs.send(&self.lane, WriterJob::Run(Box::new(job))).await?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// Appends `events` to an open stream, and answers when they are on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NoStream`], [`StoreError::StreamClosed`], or the database's.
+    ///
+    /// # Panics
+    /// If `events` is empty.
+    pub async fn append(
+        self,
+        stream: StreamName,
+        events: Vec<NewEvent>,
+    ) -> Result<AppendedSeqs, StoreError> {
+        assert!(!events.is_empty(), "an append has at least one event");
+        self.hand_over(|reply| WriterJob::Append { stream, events, reply }).await
+    }
+
+    /// Hands a job to the writer and waits for its answer.
+    pub(super) async fn hand_over<T>(
+        self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> WriterJob,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.store.jobs.send(&self.lane, job(reply)).await?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+}
+
 impl Writer {
     /// Finishes what is queued, empties the write-ahead log into the database and closes both. All clones of the
     /// store are gone by then, or their writes answer [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
-        let Store { jobs, readers, frame_readers, row_readers, .. } = store;
+        let Store { jobs, readers, page_readers, frame_readers, row_readers, .. } = store;
         // Clones of the store may still exist, so the writer gets a job that closes the channel.
         let (reply, closed) = oneshot::channel();
-        jobs.send(WriterJob::Stop { reply }).await?;
+        jobs.send(&WriteLane::DAEMON, WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
         readers.close().await;
+        page_readers.close().await;
         frame_readers.close().await;
         row_readers.close();
         let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;

@@ -6,8 +6,8 @@ use futures_util::future::{BoxFuture, join_all};
 use super::tx::WriteRoute;
 use crate::{
     domain::{
-        AgentId, BudgetKind, DeliveryState, Message, MessageId, MessageType, PeerId, PeerRole,
-        PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
+        AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, PeerRole, PeerStatus,
+        Principal, RunId, StreamName, TaskId, Timestamp,
         conversation::{Provenance, RunMode, RunState, SourceTool},
     },
     store::{
@@ -148,9 +148,7 @@ async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreErr
         tx.peer_of_session(&owner).await?,
         tx.message(&message.id).await?,
         tx.inbox_full(&message.to_peer, 1).await?,
-        tx.inbox_bytes(&message.to_peer).await?,
-        tx.budget_used(BudgetKind::Messages, &principal).await?,
-        tx.budget_used(BudgetKind::MessageBytes, &principal).await?,
+        tx.rows_kept(&principal, 100).await?,
     );
     let of_run = (
         tx.run(&row.run_id).await?,

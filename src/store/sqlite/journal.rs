@@ -1,6 +1,6 @@
 //! Records of attempts, with their former texts and notes.
 
-use super::{columns::non_empty, db::Store, errors::changed, tx::WriteTx};
+use super::{columns::non_empty, db::Store, errors::changed, page::read_page, tx::WriteTx};
 use crate::{
     domain::{
         GhapId, OutcomeId, RowReader, Timestamp,
@@ -9,7 +9,7 @@ use crate::{
             RootCauseCategory, Strategy, Tier, Verdict,
         },
     },
-    store::{GhapFilter, LessonKind, StoreError},
+    store::{GhapFilter, LessonKind, PageSize, RowPage, StoreError},
 };
 
 struct RawGhap {
@@ -366,11 +366,12 @@ impl Store {
         reader: &RowReader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
-        limit: u32,
-    ) -> Result<Vec<Ghap>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<Ghap>, StoreError> {
+        let limit = size.limit();
         let before = before.map(GhapId::as_str);
         let (key, read_project) = (reader.key(), reader.project());
-        let raw = ghaps!(
+        let rows = ghaps!(
             "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
@@ -388,9 +389,8 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 
     /// All records after one that the reader may read, in the order in which they were made.
@@ -398,11 +398,12 @@ impl Store {
         &self,
         reader: &RowReader,
         after: Option<&GhapId>,
-        limit: u32,
-    ) -> Result<Vec<Ghap>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<Ghap>, StoreError> {
+        let limit = size.limit();
         let after = after.map(GhapId::as_str);
         let (key, project) = (reader.key(), reader.project());
-        let raw = ghaps!(
+        let rows = ghaps!(
             "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
                 and (?3 is null or g.project = ?4 or g.session_id = ?3
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
@@ -412,9 +413,8 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        raw.into_iter().map(Ghap::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 
     /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.

@@ -1,12 +1,12 @@
 //! Rows of memories, and where their terms stand.
 
-use super::{columns::non_empty, db::Store, tx::WriteTx};
+use super::{columns::non_empty, db::Store, page::read_page, tx::WriteTx};
 use crate::{
     domain::{
         RowReader, Timestamp,
         learning::{Memory, MemoryCategory, MemoryId},
     },
-    store::{MemoryFilter, StoreError},
+    store::{MemoryFilter, PageSize, StoreError},
 };
 
 struct RawMemory {
@@ -194,8 +194,9 @@ impl Store {
         reader: &RowReader,
         filter: &MemoryFilter,
         offset: u32,
-        limit: u32,
+        size: PageSize,
     ) -> Result<(Vec<Memory>, i64), StoreError> {
+        let limit = size.limit();
         let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
         let (key, read_project) = (reader.key(), reader.project());
         let total = sqlx::query_scalar!(
@@ -232,9 +233,9 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok((rows.into_iter().map(Memory::from).collect(), total))
+        .fetch(&self.page_readers);
+        let page = read_page(rows, size, |raw| Ok(Memory::from(raw)), |memory| memory).await?;
+        Ok((page.rows, total))
     }
 
     /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.

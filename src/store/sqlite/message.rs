@@ -4,6 +4,7 @@ use super::{
     db::Store,
     errors::all_changed,
     json::to_json,
+    page::read_page,
     statement::{
         change, direct_row, read_one, select_all, select_checked, select_one, select_value,
     },
@@ -14,7 +15,10 @@ use crate::{
         Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
         conversation::{Provenance, SourceTool},
     },
-    store::{MessageFilter, MessageListRow, MessageRow, MessageTerms, StoreError, StrandedInbox},
+    store::{
+        MessageFilter, MessageListRow, MessageRow, MessageTerms, PageSize, RowPage, StoreError,
+        StrandedInbox,
+    },
 };
 
 struct RawMessage {
@@ -392,25 +396,22 @@ impl WriteTx {
         Ok(known)
     }
 
-    /// Those of these receivers in whose inbox at least `bound` messages wait, or more than `bytes` of text.
+    /// Those of these receivers in whose inbox at least `bound` messages wait.
     pub async fn full_inboxes(
         &mut self,
         receivers: &[PeerId],
         bound: u32,
-        bytes: u64,
     ) -> Result<Vec<PeerId>, StoreError> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let full = sqlx::query_scalar!(
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
                 where to_peer = j.value and waits = 1
                 order by id limit 1 offset ?2
-            ) or exists (select 1 from message_use where holder = 'to:' || j.value and bytes > ?3)"#,
+            )"#,
             receivers,
-            last,
-            bytes
+            last
         )
         .fetch_all(self.checked()?)
         .await?;
@@ -431,26 +432,38 @@ impl WriteTx {
         Ok(full)
     }
 
-    /// Waiting messages that nobody has on lease, in order, at most `limit`; not those that a hook gave and the receiver
+    /// Waiting messages that nobody has on lease, in order, as many as a page takes; not those that a hook gave and the receiver
     /// has. A lease that ends later than `longest` was given before the clock was set back, and has no meaning any more.
     pub async fn free_messages(
         &mut self,
         to: &PeerId,
         longest: Timestamp,
-        limit: u32,
+        size: PageSize,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
+        let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
+        // The lengths are read before the texts. `before` is what the messages in front of one have together.
         let rows = messages!(
             select_all,
             self,
-            "where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
-                and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
-                and (held_until is null or held_until <= ?2)
-            order by id limit ?4",
+            "where id in (
+                select free.id from (
+                    select id, bytes, sum(bytes) over (order by id) - bytes as before from (
+                        select id, bytes from message
+                        where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
+                            and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
+                            and (held_until is null or held_until <= ?2)
+                        order by id limit ?4
+                    )
+                ) free
+                where free.before = 0 or free.before + free.bytes <= ?5
+            )
+            order by id",
             to,
             self.now,
             longest,
-            limit
+            limit,
+            bytes
         );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
@@ -579,9 +592,10 @@ impl Store {
             prefix,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+        .fetch(&self.page_readers);
+        // Candidates of an id are large rows at times.
+        let message = |raw| Ok(MessageRow::from(raw).message);
+        Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
     }
 
     /// The last message to the operator, whatever became of it.
@@ -615,11 +629,11 @@ impl Store {
         filter: &MessageFilter,
         before: Option<i64>,
         characters: u32,
-        limit: u32,
-    ) -> Result<Vec<MessageListRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<MessageListRow>, StoreError> {
         let MessageFilter { peer, state, kind, open } = filter;
         // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than four.
-        let bytes = characters.saturating_mul(4);
+        let (bytes, limit) = (characters.saturating_mul(4), size.limit());
         let rows = sqlx::query!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
                 substr(cast(coalesce((select shared.text from message_text shared where shared.id = text_id), text)
@@ -653,32 +667,36 @@ impl Store {
             kind,
             open
         )
-        .fetch_all(&self.readers)
-        .await?;
-        let rows = rows.into_iter().map(|row| {
-            let raw = RawMessage {
-                id: row.id,
-                message_id: row.message_id,
-                kind: row.kind,
-                from_peer: row.from_peer,
-                to_peer: row.to_peer,
-                text: beginning(&row.text, characters),
-                correlation_id: row.correlation_id,
-                state: row.state,
-                at: row.at,
-                source_tool: row.source_tool,
-                source_session: row.source_session,
-                run_id: row.run_id,
-            };
-            MessageListRow {
-                row: MessageRow::from(raw),
-                bytes: row.bytes,
-                from_name: row.from_name,
-                to_name: row.to_name,
-                is_answered: row.is_answered,
-            }
-        });
-        Ok(rows.collect())
+        .fetch(&self.page_readers);
+        read_page(
+            rows,
+            size,
+            |row| {
+                let raw = RawMessage {
+                    id: row.id,
+                    message_id: row.message_id,
+                    kind: row.kind,
+                    from_peer: row.from_peer,
+                    to_peer: row.to_peer,
+                    text: beginning(&row.text, characters),
+                    correlation_id: row.correlation_id,
+                    state: row.state,
+                    at: row.at,
+                    source_tool: row.source_tool,
+                    source_session: row.source_session,
+                    run_id: row.run_id,
+                };
+                Ok(MessageListRow {
+                    row: MessageRow::from(raw),
+                    bytes: row.bytes,
+                    from_name: row.from_name,
+                    to_name: row.to_name,
+                    is_answered: row.is_answered,
+                })
+            },
+            |entry| &entry.row.message,
+        )
+        .await
     }
 
     /// Messages to or from a peer, the latest first, before the rank `before`, at most `limit`.
@@ -686,8 +704,9 @@ impl Store {
         &self,
         peer: &PeerId,
         before: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<MessageRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<MessageRow>, StoreError> {
+        let limit = size.limit();
         let peer = peer.as_str();
         let rows = messages!(select_checked,
             "where (to_peer = ?1 or from_peer = ?1) and (?2 is null or id < ?2) order by id desc limit ?3",
@@ -695,9 +714,8 @@ impl Store {
             before,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(MessageRow::from).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 
     /// Messages between two peers, the latest first, before the rank `before`, at most `limit`.
@@ -706,8 +724,9 @@ impl Store {
         one: &PeerId,
         other: &PeerId,
         before: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<MessageRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<MessageRow>, StoreError> {
+        let limit = size.limit();
         let (one, other) = (one.as_str(), other.as_str());
         let rows = messages!(
             select_checked,
@@ -718,9 +737,8 @@ impl Store {
             before,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(MessageRow::from).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was removed, or is that of a
@@ -755,8 +773,9 @@ impl Store {
         &self,
         to: &PeerId,
         after: i64,
-        limit: u32,
-    ) -> Result<Vec<MessageRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<MessageRow>, StoreError> {
+        let limit = size.limit();
         let to = to.as_str();
         let rows = messages!(
             select_checked,
@@ -766,8 +785,7 @@ impl Store {
             after,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(MessageRow::from).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 }

@@ -35,6 +35,7 @@ mod memory;
 mod message;
 mod migrate;
 mod outcome;
+mod page;
 mod peer;
 mod replay;
 mod restore;
@@ -63,7 +64,7 @@ mod writer;
 #[cfg(test)]
 mod writer_tests;
 
-pub use db::{Store, Writer};
+pub use db::{LaneWrites, Store, Writer};
 pub use files::{backup, last_backup, note_backup};
 pub use lock::{DatabaseLock, LockError};
 pub use restore::{prepare_restore, schema_difference};

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::{
     db::Store,
     errors::changed,
+    page::read_page,
     statement::{change, direct_row, read_all, read_one, select_all, select_checked, select_one},
     tx::WriteTx,
 };
 use crate::{
     domain::{Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
-    store::{PeerFilter, PeerRow, StoreError},
+    store::{PageSize, PeerFilter, PeerRow, RowPage, StoreError},
 };
 
 /// The columns of a peer, as SQLite gives them.
@@ -142,14 +143,30 @@ impl WriteTx {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that a session's token speaks for: the one registered with it, or with its session; the latest if
-    /// there are several.
+    /// The peer that stands for a session: the one registered with it, or by its own principal; the latest if there are
+    /// several. A session that is only called like a principal has nothing of that one's.
     pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
             self,
-            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            select_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
         );
         raw.map(PeerRow::try_from).transpose()
     }
@@ -277,6 +294,28 @@ impl WriteTx {
         changed(done, "peer", id)
     }
 
+    /// How many peers a broadcast of `from` reaches that did not get it with this key before.
+    pub async fn count_receivers(
+        &mut self,
+        circle: Option<&str>,
+        from: &str,
+        key: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        let receivers = sqlx::query_scalar!(
+            r#"select count(*) as "receivers!: i64" from peer
+            where (?1 is null or circle = ?1) and peer_id <> ?2
+                and not exists (
+                    select 1 from message where from_peer = ?2 and to_peer = peer.peer_id and idempotency_key = ?3
+                )"#,
+            circle,
+            from,
+            key
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(u64::try_from(receivers).unwrap_or(0))
+    }
+
     /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
     /// agents that have ended are left out: what waits for one reaches no later agent of its name.
     pub async fn peer_ids(
@@ -314,13 +353,29 @@ impl Store {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that a session's token speaks for.
+    /// The peer that stands for a session.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
             self,
-            "where owner = ?1 or session_id = ?1 collate nocase and session_id = ?1 order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            read_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
         );
         raw.map(PeerRow::try_from).transpose()
     }
@@ -420,8 +475,9 @@ impl Store {
         reader: &RowReader,
         filter: &PeerFilter,
         after: Option<&(i64, String, String)>,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<PeerRow>, StoreError> {
+        let limit = size.limit();
         let (rank, name, id) = match after {
             Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
             None => (-1, "", ""),
@@ -444,9 +500,8 @@ impl Store {
             project,
             filter.is_living
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(PeerRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
     /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a

@@ -252,7 +252,12 @@ mod tests {
             assert_eq!(frames.matches("event: a").count(), expected.len(), "{reader:?}: {frames}");
             let named = test.store.stream_names(&reader, "x/", 100).await.unwrap();
             assert_eq!(named, expected, "{reader:?}");
-            let mut latest = test.store.latest_streams(&reader, i64::MAX, 100).await.unwrap();
+            let mut latest = test
+                .store
+                .latest_streams(&reader, i64::MAX, PageSize::rows(100))
+                .await
+                .unwrap()
+                .rows;
             latest.reverse();
             let latest: Vec<String> = latest.into_iter().map(|(_, name)| name).collect();
             assert_eq!(latest, expected, "{reader:?}");

@@ -4,15 +4,17 @@ use super::{
     columns::non_empty,
     db::Store,
     errors::changed,
+    json::to_json,
+    page::read_page,
     statement::{direct_row, read_one, select_checked},
     tx::WriteTx,
 };
 use crate::{
     domain::{
-        Ownership, PeerId, Principal, RowReader, Timestamp,
+        Ownership, PeerId, Principal, RowReader, Timestamp, TokenHash,
         journal::{Session, SessionSource, ToolUse},
     },
-    store::{SessionFilter, SessionStart, StoreError},
+    store::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError},
 };
 
 struct RawSession {
@@ -138,6 +140,51 @@ impl WriteTx {
         session_id: &str,
     ) -> Result<Option<Ownership>, StoreError> {
         Ok(owner_of!(session_id, self.checked()?))
+    }
+
+    /// What keeps a session with its client, beside its owner.
+    pub async fn session_lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
+        let row = sqlx::query!(
+            r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#,
+            session_id
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        Ok(row.map_or_else(SessionLock::default, |row| SessionLock {
+            secret: row.secret.and_then(|hash| hash.try_into().ok()),
+            ended_at: row.ended_at,
+        }))
+    }
+
+    /// Notes the SHA-256 of a session's secret.
+    pub async fn put_session_secret(
+        &mut self,
+        session_id: &str,
+        secret: &TokenHash,
+    ) -> Result<(), StoreError> {
+        let secret = secret.as_slice();
+        sqlx::query!("update session set secret = ? where session_id = ?", secret, session_id)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets the secrets of those of these sessions that are over since before `before`.
+    pub async fn forget_session_secrets(
+        &mut self,
+        ids: &[String],
+        before: Timestamp,
+    ) -> Result<(), StoreError> {
+        let ids = to_json(&ids);
+        sqlx::query!(
+            "update session set secret = null
+            where session_id in (select value from json_each(?)) and ended_at < ?",
+            ids,
+            before
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
     }
 
     /// The open sessions of this owner, those heard of last first, at most `limit`.
@@ -288,17 +335,35 @@ impl Store {
         Ok(id)
     }
 
+    /// Sessions with a secret that are over since before `before`, at most `limit`.
+    pub async fn sessions_to_forget(
+        &self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session
+            where secret is not null and ended_at < ? order by ended_at limit ?"#,
+            before,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(ids)
+    }
+
     /// A page of sessions that the reader may read, those heard of last first.
     pub async fn sessions(
         &self,
         reader: &RowReader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
-        limit: u32,
-    ) -> Result<Vec<Session>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<Session>, StoreError> {
+        let limit = size.limit();
         let (at, id) = before.unzip();
         let (key, project) = (reader.key(), reader.project());
-        let raw = sessions!(
+        let rows = sessions!(
             select_checked,
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
@@ -314,9 +379,8 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(raw.into_iter().map(Session::from).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 
     /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.

@@ -1,7 +1,7 @@
 //! Child MCP servers: their lists, states and processes.
 
 use super::{db::Store, tx::WriteTx};
-use crate::store::{SourceListRow, SourceProcessRow, SourceStateRow, StoreError};
+use crate::store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
 
 impl WriteTx {
     /// Keeps what a server has listed.
@@ -19,6 +19,30 @@ impl WriteTx {
             row.resources,
             row.templates,
             row.prompts,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Keeps the definitions of a server that a person has approved.
+    pub async fn put_source_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
+        let SourcePinRow { list, told } = row;
+        sqlx::query!(
+            "insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (name, project) do update set basis = excluded.basis, tools = excluded.tools,
+                resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
+                told = excluded.told, pinned_at = excluded.pinned_at",
+            list.name,
+            list.project,
+            list.fingerprint,
+            list.tools,
+            list.resources,
+            list.templates,
+            list.prompts,
+            told,
             self.now
         )
         .execute(self.checked()?)
@@ -87,6 +111,28 @@ impl Store {
         .fetch_all(&self.readers)
         .await?;
         Ok(rows)
+    }
+
+    /// The definitions of servers that a person has approved.
+    pub async fn source_pins(&self) -> Result<Vec<SourcePinRow>, StoreError> {
+        let rows = sqlx::query!(
+            "select name, project, basis, tools, resources, templates, prompts, told from source_pin"
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let pins = rows.into_iter().map(|row| SourcePinRow {
+            list: SourceListRow {
+                name: row.name,
+                project: row.project,
+                fingerprint: row.basis,
+                tools: row.tools,
+                resources: row.resources,
+                templates: row.templates,
+                prompts: row.prompts,
+            },
+            told: row.told,
+        });
+        Ok(pins.collect())
     }
 
     /// Processes of servers that were started and not seen to their end.

@@ -6,12 +6,13 @@ use super::{
     db::Store,
     errors::changed,
     json::to_json,
+    page::read_page,
     tx::{Undo, WriteTx},
     visibility::VisibilityColumns,
 };
 use crate::{
     domain::{StreamName, StreamReader, StreamVisibility},
-    store::{StoreError, StreamState},
+    store::{PageSize, RowPage, StoreError, StreamState},
 };
 
 impl WriteTx {
@@ -79,8 +80,9 @@ impl Store {
         &self,
         reader: &StreamReader,
         before: i64,
-        limit: u32,
-    ) -> Result<Vec<(i64, String)>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<(i64, String)>, StoreError> {
+        let limit = size.limit();
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let rows = sqlx::query!(
             r#"select id, name from stream s
@@ -93,9 +95,8 @@ impl Store {
             owner,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+        .fetch(&self.page_readers);
+        read_page(rows, size, |row| Ok((row.id, row.name)), |row| row).await
     }
 
     /// Names of streams that begin with `prefix`, in their order.

@@ -3,13 +3,13 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
 use crate::{
     domain::{
         Ownership, Principal, RowReader, Seq, StreamName, Task, TaskId, TaskReport, TaskState,
         TaskStatus, Timestamp,
     },
-    store::{StoreError, StreamState, TaskFilter, TaskRow},
+    store::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow},
 };
 
 struct RawTask {
@@ -224,8 +224,9 @@ impl Store {
         reader: &RowReader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
-        limit: u32,
-    ) -> Result<Vec<TaskRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<TaskRow>, StoreError> {
+        let limit = size.limit();
         let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
         let (at, id) = match before {
             Some((at, id)) => (at.as_millis(), id.as_str()),
@@ -247,9 +248,8 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(TaskRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, TaskRow::try_from, |row| &row.task).await
     }
 
     /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
@@ -269,9 +269,11 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(TaskRow::try_from).collect()
+        .fetch(&self.page_readers);
+        // Candidates of an id are large rows at times.
+        let page =
+            read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
+        Ok(page.rows)
     }
 
     /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but

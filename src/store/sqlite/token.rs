@@ -1,9 +1,9 @@
 //! Rows of session tokens. They hold the hash of a token and never the token.
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
 use crate::{
     domain::{ClientProcess, Timestamp, TokenHash, TokenId},
-    store::{ProcessSubject, StoreError, SubjectHolders, TokenEnd, TokenRow},
+    store::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow},
 };
 
 struct RawToken {
@@ -124,6 +124,24 @@ impl WriteTx {
         .await?;
         let raw = tokens!("where token_id = ?", id).fetch_optional(self.checked()?).await?;
         raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Takes back the minted tokens of a session: those that were good until now. That of a process ends with the process.
+    pub async fn revoke_minted_tokens_of(
+        &mut self,
+        session: &str,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
+                and operator_credential is null and client_pid is null
+            returning token_id as "token_id!""#,
+            self.now,
+            TokenEnd::Ended,
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
     /// Takes back all tokens of a session: those that were good until now.
@@ -252,7 +270,7 @@ impl WriteTx {
     /// Whether there was ever a token of this subject.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
         let is_subject = sqlx::query_scalar!(
-            r#"select exists (select 1 from token where session = ?) as "is_subject!: bool""#,
+            r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
             session
         )
         .fetch_one(self.checked()?)
@@ -412,15 +430,15 @@ impl Store {
     pub async fn tokens(
         &self,
         before: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, StoreError> {
+        size: PageSize,
+    ) -> Result<RowPage<TokenRow>, StoreError> {
+        let limit = size.limit();
         let rows = tokens!(
             "where ?1 is null or token_id < ?1 order by token_id desc limit ?2",
             before,
             limit
         )
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(TokenRow::try_from).collect()
+        .fetch(&self.page_readers);
+        read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
     }
 }

@@ -70,7 +70,7 @@ impl Drop for WriteQueueSender {
 impl QueuedJobs {
     fn lane(&mut self, lane: &WriteLane) -> &mut Lane {
         self.lanes.entry(lane.clone()).or_insert_with(|| {
-            let room = if lane.is_default() { limits::WRITE_QUEUE } else { limits::WRITE_LANE };
+            let room = if lane.is_daemon() { limits::WRITE_QUEUE } else { limits::WRITE_LANE };
             Lane { jobs: VecDeque::new(), room: Arc::new(Semaphore::new(room)) }
         })
     }
@@ -164,22 +164,21 @@ impl WriteQueueSender {
         (Self(Arc::clone(&queue)), queue)
     }
 
-    /// Hands over a job in the lane of the present task, as soon as that has room.
-    pub(super) async fn send(&self, job: WriterJob) -> Result<(), StoreError> {
-        let turn = WriteLane::current();
+    /// Hands over a job in a lane, as soon as that has room.
+    pub(super) async fn send(&self, turn: &WriteLane, job: WriterJob) -> Result<(), StoreError> {
         let waiting = {
             let mut state = self.0.lock();
             if state.is_closed {
                 return Err(StoreError::Stopped);
             }
-            if state.take_room(&turn) {
-                let is_awaited = state.push(&turn, job);
+            if state.take_room(turn) {
+                let is_awaited = state.push(turn, job);
                 drop(state);
                 self.wake(is_awaited);
                 return Ok(());
             }
-            let room = Some(Arc::clone(&state.lane(&turn).room));
-            WaitingSender { queue: &self.0, turn: &turn, room }
+            let room = Some(Arc::clone(&state.lane(turn).room));
+            WaitingSender { queue: &self.0, turn, room }
         };
         if let Some(room) = &waiting.room {
             room.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
@@ -188,7 +187,7 @@ impl WriteQueueSender {
         if state.is_closed {
             return Err(StoreError::Stopped);
         }
-        let is_awaited = state.push(&turn, job);
+        let is_awaited = state.push(turn, job);
         drop(state);
         self.wake(is_awaited);
         drop(waiting);
@@ -223,7 +222,7 @@ mod tests {
     async fn a_lane_goes_with_its_last_job_and_with_the_last_who_gave_up_waiting() {
         let (sender, queue) = WriteQueueSender::open();
         let lane = WriteLane::of(&Principal::Session("greedy".into()));
-        let send = || lane.clone().scope(sender.send(job()));
+        let send = || sender.send(&lane, job());
         join_all((0..limits::WRITE_LANE).map(|_| send())).await;
         let mut waiting = Box::pin(send());
         assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");

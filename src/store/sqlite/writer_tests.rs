@@ -51,8 +51,9 @@ async fn who_writes_much_waits_behind_its_own_writes() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let write = |lane: WriteLane, name: &'static str| {
         let (store, order) = (test.store.clone(), Arc::clone(&order));
-        lane.scope(async move {
+        async move {
             let done: Result<(), StoreError> = store
+                .writes_in(lane)
                 .write(move |_| {
                     Box::pin(async move {
                         order.lock().unwrap().push(name);
@@ -61,11 +62,11 @@ async fn who_writes_much_waits_behind_its_own_writes() {
                 })
                 .await;
             done.unwrap();
-        })
+        }
     };
     let lane = |key: &str| WriteLane::of(&Principal::Session(key.into()));
     let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
-    let others = [write(lane("other"), "other"), write(WriteLane::default(), "operator")];
+    let others = [write(lane("other"), "other"), write(WriteLane::DAEMON, "operator")];
     // More than a lane takes: the last of them wait for room in it.
     let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
     let queue_all = async {

@@ -9,6 +9,7 @@ use crate::{
         journal::{Domain, Ghap, GhapStatus, Iteration, Strategy, Tier, Verdict},
         quote,
     },
+    service::PageLimit,
     store::GhapFilter,
     tools::{Call, Failure, Tool, ToolError, schema::NOT_BLANK},
 };
@@ -16,7 +17,7 @@ use crate::{
 pub(super) fn tools() -> Vec<Tool> {
     vec![
         Tool::new("get_ghap", GET, get).title("Look at a record").read_only(),
-        Tool::new("list_ghap_entries", LIST, list).title("List records").read_only(),
+        Tool::new("list_ghap_entries", LIST, list).title("List records").read_only().heavy(),
     ]
 }
 
@@ -110,7 +111,7 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
     let page = call
         .services
         .journal
-        .ghaps(&call.caller, &filter, input.cursor.as_deref(), Some(limit))
+        .ghaps(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(Some(limit)))
         .await?;
     let results: Vec<GhapRow> = page
         .items

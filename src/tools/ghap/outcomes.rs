@@ -18,7 +18,8 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("record_outcome", OUTCOME, record_outcome).title("Record what came of something"),
         Tool::new("ghap_calibration", CALIBRATION, calibrate)
             .title("How true predictions came")
-            .read_only(),
+            .read_only()
+            .heavy(),
     ]
 }
 

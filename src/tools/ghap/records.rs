@@ -91,7 +91,7 @@ struct GhapUpdated {
 
 async fn update(call: Call, input: UpdateInput) -> Result<GhapUpdated, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let ghap = call.services.journal.update_ghap(acting, input.change).await?;
+    let ghap = call.services.journal.update_ghap(&call.caller, acting, input.change).await?;
     Ok(GhapUpdated { success: true, iteration_count: ghap.iteration_count })
 }
 

@@ -15,7 +15,12 @@ use crate::{
 };
 
 pub(super) fn tools() -> Vec<Tool> {
-    vec![Tool::new("search_experiences", SEARCH, search).title("Search what was tried").read_only()]
+    vec![
+        Tool::new("search_experiences", SEARCH, search)
+            .title("Search what was tried")
+            .read_only()
+            .heavy(),
+    ]
 }
 
 const SEARCH: &str = "\
@@ -179,7 +184,7 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
         )
         .await?;
     let given = hits.iter().map(|hit| SeenItem::from(&hit.ghap)).collect();
-    call.services.search.note_found(&acting.session_id, given).await;
+    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
     let results: Vec<Experience> =
         hits.into_iter().map(|hit| Experience::new(hit.ghap, axis, hit.score)).collect();
     Ok(Experiences { count: results.len(), results })

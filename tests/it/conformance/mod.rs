@@ -43,7 +43,9 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     // The suite has no token.
     let access = EntryRules { listen: vec![address], no_auth: true, ..EntryRules::default() };
     let edge = Edge::new(access, "conformance");
-    tokio::spawn(http::serve(listener, edge.clone(), stop.clone(), TaskTracker::new()));
+    let bounds = http::ConnectionBounds::of_tcp();
+    let connections = TaskTracker::new();
+    tokio::spawn(http::serve(listener, bounds, edge.clone(), stop.clone(), connections));
     let handle = Arc::new(OnceLock::new());
     let catalogue = Arc::new(Catalogue::new(fixtures::tools(&handle)));
     let beat = Beat::new(limits::SSE_KEEP_ALIVE);

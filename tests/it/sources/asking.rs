@@ -195,7 +195,7 @@ fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
     let home = Home::new();
     let document = json!({ "mcpServers": { "toy": entry(&home, &["asks"]) } }).to_string();
     let d = Daemon::with(|plan| {
-        plan.home(&home).flag("--mcp-config").flag(&document).env("SVC_BUDGET_CALLS", "3")
+        plan.home(&home).flag("--mcp-config").flag(&document).env("SVC_BUDGET_REQUESTS", "4")
     });
     in_state(&d, "toy", "connected");
     let caller = d.session("s-1");
@@ -208,7 +208,7 @@ fn calls_that_wait_for_their_clients_count_among_the_calls_of_their_session() {
     }
     // The server hears that nobody can be asked, and does what it does then.
     let refused = ask(interview.clone());
-    assert!(refused.to_string().contains("budget.calls"), "{refused}");
+    assert!(refused.to_string().contains("budget.requests"), "{refused}");
     // One that is answered makes room for another.
     let mut done = last;
     for _ in 0..2 {

@@ -334,3 +334,20 @@ fn a_short_lived_token_is_renewed_once_for_all_who_call() {
     let refreshes = server.issuer().refreshes;
     assert!(refreshes <= 1, "{refreshes} renewals of a token that is good for 30 s");
 }
+
+/// Another origin gets no token, whatever the issuer says of itself.
+#[test]
+fn tokens_are_revoked_at_their_issuer_alone() {
+    let home = Home::new();
+    let (server, elsewhere) = (guarded(), guarded());
+    let revoke = format!("http://{}/revoke", elsewhere.addr);
+    server.issuer().lies.insert("revocation_endpoint", json!(revoke));
+    let d = with_servers(&home, &json!({ "web": { "type": "http", "url": server.url() } }));
+    in_state(&d, "web", "needs_auth");
+    log_in(&home, "web");
+    in_state(&d, "web", "connected");
+    let told = svc(&home, &["mcp", "logout", "web"]);
+    assert!(told.ok().contains("its tokens are forgotten here"), "{told:?}");
+    assert_eq!(elsewhere.issuer().revoked, Vec::<String>::new());
+    in_state(&d, "web", "needs_auth");
+}

@@ -23,7 +23,7 @@ use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
 /// For what must come soon, on a machine that is busy with other tests.
-const SOON: Duration = Duration::from_secs(30);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Puts the small server into a home, and gives its file.
 fn toy(home: &Home) -> PathBuf {
@@ -40,24 +40,24 @@ fn entry(home: &Home, words: &[&str]) -> Value {
 }
 
 /// A daemon that starts these servers.
-fn with_servers(home: &Home, servers: &Value) -> Daemon {
+pub(super) fn with_servers(home: &Home, servers: &Value) -> Daemon {
     let document = json!({ "mcpServers": servers }).to_string();
     Daemon::with(|plan| plan.home(home).flag("--mcp-config").flag(&document))
 }
 
 /// A server as `/v1/sources` shows it.
-fn source(caller: &Caller, name: &str) -> Value {
+pub(super) fn source(caller: &Caller, name: &str) -> Value {
     caller.get(&format!("/v1/sources/{name}")).ok(200)
 }
 
 /// Waits until a server is in a state.
 #[track_caller]
-fn in_state(caller: &Caller, name: &str, state: &str) -> Value {
+pub(super) fn in_state(caller: &Caller, name: &str, state: &str) -> Value {
     until(SOON, || Some(source(caller, name)).filter(|source| source["state"] == state))
 }
 
 /// The answer to a bare call.
-fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+pub(super) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     let reply = caller.request("POST", "/mcp").json(&call).send();
@@ -73,7 +73,7 @@ fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
 
 /// The text that a call gave.
 #[track_caller]
-fn said(answer: &Value) -> String {
+pub(super) fn said(answer: &Value) -> String {
     text(&answer["result"]["content"][0], "text")
 }
 
@@ -84,12 +84,12 @@ fn failed(answer: &Value) -> Value {
     answer["result"]["structuredContent"]["error"].clone()
 }
 
-fn body(reply: &Reply) -> String {
+pub(super) fn body(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).into_owned()
 }
 
 /// A session's token in a project.
-fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
+pub(super) fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
     let wish = json!({ "session": session, "project": project });
     d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
 }
@@ -97,7 +97,7 @@ fn of_project(d: &Daemon, session: &str, project: &str) -> Caller {
 const BOTH: &str = "application/json, text/event-stream";
 
 /// A session of a legacy client, opened.
-fn session(caller: &Caller, capabilities: &Value) -> String {
+pub(super) fn session(caller: &Caller, capabilities: &Value) -> String {
     let open = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "t", "version": "1" },
     } });
@@ -105,7 +105,7 @@ fn session(caller: &Caller, capabilities: &Value) -> String {
     opened.header("mcp-session-id").expect("a session").to_owned()
 }
 
-fn in_session(caller: &Caller, session: &str, body: &Value) -> crate::wire::Request {
+pub(super) fn in_session(caller: &Caller, session: &str, body: &Value) -> crate::wire::Request {
     let request =
         caller.request("POST", "/mcp").header("Accept", BOTH).header("Mcp-Session-Id", session);
     request.header("MCP-Protocol-Version", "2025-11-25").json(body)

@@ -30,6 +30,10 @@ export function attention(state) {
     }
   }
   for (const source of state.sources?.values() ?? []) {
+    if (source.changed && source.state !== 'hidden') {
+      const text = `${source.name} has changed ${source.changed === 1 ? 'a definition' : `${source.changed} definitions`} since it was approved`;
+      found.push({ key: `changed ${source.name} ${source.from}`, kind: 'changed', at: source.since, text, detail: source.next_action, to: path('servers', '', { server: source.name }), label: 'Look' });
+    }
     if (source.state === 'needs_auth' || source.state === 'pending_approval') {
       const text = source.state === 'needs_auth' ? `${source.name} needs a login` : `${source.name} waits for your approval`;
       found.push({ key: `${source.name} ${source.from}`, kind: source.state, at: source.since, text, detail: source.next_action, to: path('servers', '', { server: source.name }), label: 'Look' });
@@ -58,6 +62,6 @@ export function attention(state) {
       }
     }
   }
-  const rank = ['request', 'limited', 'needs_auth', 'pending_approval', 'failed', 'expired', 'undeliverable', 'refused', 'unread', 'orphan'];
+  const rank = ['request', 'limited', 'needs_auth', 'pending_approval', 'changed', 'failed', 'expired', 'undeliverable', 'refused', 'unread', 'orphan'];
   return found.sort((one, other) => rank.indexOf(one.kind) - rank.indexOf(other.kind) || String(other.at).localeCompare(String(one.at)));
 }

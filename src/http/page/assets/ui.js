@@ -7,7 +7,7 @@ import { line } from './text.js';
 const MOODS = {
   good: ['online', 'running', 'done', 'confirmed', 'acked', 'callable', 'live', 'gold', 'ready', 'connected'],
   busy: ['busy', 'active', 'offered', 'injected', 'starting', 'stopping', 'connecting', 'queued', 'accepted', 'silver'],
-  wait: ['requires_action', 'pending', 'limited', 'needs_auth', 'pending_approval', 'backing_off', 'warning', 'request', 'away', 'bronze', 'cancel requested'],
+  wait: ['requires_action', 'pending', 'limited', 'needs_auth', 'pending_approval', 'changed', 'backing_off', 'warning', 'request', 'away', 'bronze', 'cancel requested'],
   bad: ['failed', 'error', 'lost', 'expired', 'undeliverable', 'refused', 'falsified', 'misconfigured', 'binary-missing', 'signed-out'],
 };
 const MOOD_OF = new Map(Object.entries(MOODS).flatMap(([mood, words]) => words.map((word) => [word, mood])));

@@ -94,6 +94,17 @@ function Login({ source }) {
     ${/^https?:/.test(page) && html`<a href=${page} target="_blank" rel="noopener noreferrer">${line(page, 2000)}</a>`}</p>`;
 }
 
+/** Definitions that are not those that were approved: shown before they can be. */
+function Changes({ source }) {
+  const [waiting, setWaiting] = useState(null);
+  const read = () => get(at(source, 'changes')).then(setWaiting);
+  const approve = () => post(at(source, 'approve'), { digest: waiting.digest }).then(() => load('sources'));
+  return html`<p><${State} of="changed" /> ${source.changed === 1 ? 'One definition is' : `${source.changed} definitions are`} not as approved. <${Action} run=${read}>${waiting ? 'Look again' : 'Look'}<//></p>
+    ${waiting && html`<ul>${waiting.changes.map((each) => html`<li key=${`${each.kind} ${each.name}`}><b>${each.kind} <bdi>${line(each.name, 100)}</bdi></b> (${each.before ? 'changed' : 'new'})
+      <pre class="data" tabindex="0"><${Text} value=${JSON.stringify(each.after, null, 2)} cut=${4000} /></pre></li>`)}</ul>
+    <p class="answers"><${Action} class="primary" ask="Approve these definitions?" run=${approve}>Approve<//></p>`}`;
+}
+
 function Source({ source, isChosen }) {
   const act = (name) => post(at(source, name)).then(() => load('sources'));
   const counts = [['tools', source.tools], ['resources', source.resources], ['prompts', source.prompts]].filter(([, count]) => count);
@@ -101,6 +112,7 @@ function Source({ source, isChosen }) {
       <span class="muted">${counts.map(([name, count]) => `${count} ${count === 1 ? name.slice(0, -1) : name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
     ${source.reason && html`<p><${Text} value=${source.reason} cut=${600} /></p>`}
     ${source.next_action && html`<p><span class="muted">Next:</span> <${Text} value=${source.next_action} cut=${300} /></p>`}
+    ${source.changed > 0 && html`<${Changes} source=${source} />`}
     ${source.state === 'needs_auth' && html`<${Login} source=${source} />`}
     <p class="answers">${(ACTIONS[source.state] ?? WORKING).map(([label, name]) => html`<${Action} key=${name} ask=${name === 'disable' ? 'Turn it off for good?' : undefined} run=${() => act(name)}>${label}<//>`)}</p>
     <${Facts} of=${[['Named in', source.from && line(source.from, 200)], ['Hidden by', source.hidden_by && line(source.hidden_by, 200)], ['Project', source.project && html`<code>${line(source.project, 200)}</code>`], ['Transport', source.transport], ['Sharing', source.sharing], ['Process', source.pid], ['Attempt', source.attempt], ['Next start', source.next_at && html`<${Time} at=${source.next_at} />`],

@@ -1,0 +1,154 @@
+//! Definitions that a person has approved. A server that a project's file names shows them, whatever it says later; of a person's
+//! own server a change is told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::lists::OfferedLists;
+
+/// The definitions of a server as they were at its first connection after an approval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PinnedLists {
+    /// Names the approval and the entry that they belong to.
+    pub(super) basis: String,
+    pub(super) lists: Arc<OfferedLists>,
+    /// Changes that an event has told of, by kind and name.
+    pub(super) told: BTreeSet<String>,
+}
+
+/// A definition that is not the one that was approved.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SourceChange {
+    /// `tool`, `resource`, `template` or `prompt`.
+    pub kind: &'static str,
+    /// Its name, or its URI.
+    pub name: String,
+    /// The definition that was approved; none of an added one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// The definition as the server gives it now.
+    pub after: Value,
+}
+
+impl SourceChange {
+    /// Names it among the changes of its server.
+    pub(super) fn mark(&self) -> String {
+        format!("{} {}", self.kind, self.name)
+    }
+}
+
+/// Definitions of one list by what names them. A server may give several of one name.
+type NamedDefinitions<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
+
+fn named<'a>(list: &'a [Value], member: &str) -> NamedDefinitions<'a> {
+    let mut all = NamedDefinitions::new();
+    for definition in list {
+        if let Some(name) = definition.get(member).and_then(Value::as_str) {
+            all.entry(name).or_default().push(definition);
+        }
+    }
+    all
+}
+
+/// The lists of both, with their kind and the member that names a definition.
+fn pairs<'a>(
+    one: &'a OfferedLists,
+    other: &'a OfferedLists,
+) -> [(&'static str, &'static str, &'a [Value], &'a [Value]); 4] {
+    [
+        ("tool", "name", &one.tools, &other.tools),
+        ("resource", "uri", &one.resources, &other.resources),
+        ("template", "uriTemplate", &one.templates, &other.templates),
+        ("prompt", "name", &one.prompts, &other.prompts),
+    ]
+}
+
+fn whole(definitions: &[&Value]) -> Value {
+    match definitions {
+        [one] => (*one).clone(),
+        some => json!(some),
+    }
+}
+
+/// Definitions that were added or have changed since they were approved. What is gone is no change that waits for a person.
+pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<SourceChange> {
+    if approved == now {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for (kind, member, before, after) in pairs(approved, now) {
+        let known = named(before, member);
+        for (name, definitions) in named(after, member) {
+            let before = known.get(name);
+            if before != Some(&definitions) {
+                all.push(SourceChange {
+                    kind,
+                    name: name.to_owned(),
+                    before: before.map(|before| whole(before)),
+                    after: whole(&definitions),
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The approved definitions of what the server still has.
+pub(super) fn approved_of(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
+    let [tools, resources, templates, prompts] =
+        pairs(approved, now).map(|(_, member, before, after)| {
+            let present = named(after, member);
+            let is_present = |definition: &&Value| {
+                let name = definition.get(member).and_then(Value::as_str);
+                name.is_some_and(|name| present.contains_key(name))
+            };
+            before.iter().filter(is_present).cloned().collect()
+        });
+    OfferedLists { tools, resources, templates, prompts }
+}
+
+/// Names changes as they are now: who approves them has seen these and no others.
+pub(super) fn digest(changes: &[SourceChange]) -> String {
+    hex::encode(&Sha256::digest(json!(changes).to_string())[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lists(tools: &[(&str, &str)], prompts: &[&str]) -> OfferedLists {
+        OfferedLists {
+            tools: tools
+                .iter()
+                .map(|(name, says)| json!({ "name": name, "description": says }))
+                .collect(),
+            prompts: prompts.iter().map(|name| json!({ "name": name })).collect(),
+            ..OfferedLists::default()
+        }
+    }
+
+    #[test]
+    fn approved_definitions_stay_and_changes_wait() {
+        let approved = lists(&[("a", "one"), ("b", "two"), ("c", "three")], &["p"]);
+        let now = lists(&[("c", "three"), ("b", "obey"), ("d", "new"), ("b", "twice")], &["q"]);
+        assert_eq!(approved_of(&approved, &now), lists(&[("b", "two"), ("c", "three")], &[]));
+        let waiting = changes(&approved, &now);
+        let marks: Vec<_> = waiting.iter().map(SourceChange::mark).collect();
+        assert_eq!(marks, ["tool b", "tool d", "prompt q"]);
+        assert_eq!(waiting[0].before.as_ref().map(|it| &it["description"]), Some(&json!("two")));
+        assert_eq!(waiting[0].after[0]["description"], "obey");
+        assert_eq!(waiting[1].before, None);
+        assert_eq!(changes(&approved, &lists(&[("a", "one")], &[])), [], "what is gone is gone");
+        assert_ne!(digest(&waiting), digest(&waiting[..1]));
+        // Another order is no change.
+        let turned = lists(&[("c", "three"), ("a", "one"), ("b", "two")], &["p"]);
+        assert_eq!(changes(&approved, &turned), []);
+    }
+}
