@@ -46,6 +46,8 @@ pub(super) struct ClientConnection {
     checks: AtomicUsize,
     /// When the client was last heard, in milliseconds of this process.
     heard_at: AtomicU64,
+    /// It was chosen to make room, and its client has not been heard since.
+    is_to_go: AtomicBool,
     closed: Notify,
     /// Requests that have no answer yet.
     under_way: AtomicUsize,
@@ -148,7 +150,10 @@ impl Newcomers {
         let idle = idle.filter(|(_, client)| client.checks.load(Relaxed) == 0);
         let longest = idle.min_by_key(|(_, client)| client.heard_at.load(Relaxed));
         let Some(index) = longest.map(|(index, _)| index) else { return false };
-        waiting.remove(index).closed.notify_one();
+        let client = waiting.remove(index);
+        client.is_to_go.store(true, Relaxed);
+        client.is_listed.store(false, Relaxed);
+        client.closed.notify_one();
         true
     }
 }
@@ -168,6 +173,7 @@ impl ClientConnection {
     pub(super) fn heard(&self) {
         if !self.is_good.load(Relaxed) {
             self.heard_at.store(uptime(), Relaxed);
+            self.is_to_go.store(false, Relaxed);
         }
     }
 
@@ -199,6 +205,11 @@ impl ClientConnection {
     /// Waits until the connection has to make room for another.
     pub(super) async fn closed(&self) {
         self.closed.notified().await;
+    }
+
+    /// Whether it still has to: what its client had sent by then is read first.
+    pub(super) fn is_to_go(&self) -> bool {
+        self.is_to_go.load(Relaxed) && !self.is_good.load(Relaxed)
     }
 
     /// A request is under way until the guard is dropped.

@@ -1,7 +1,13 @@
 //! One connection: hyper reads its requests and writes the answers, streams too.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::FutureExt as _;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -44,8 +50,7 @@ pub(super) async fn connection(
             .serve_connection(TokioIo::new(io), service)
     );
     let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = client.closed() => Ok(()),
+        ended = serve_while_wanted(served.as_mut(), &client) => ended,
         () = stop.cancelled() => {
             served.as_mut().graceful_shutdown();
             loop {
@@ -65,5 +70,26 @@ pub(super) async fn connection(
     if let Err(error) = ended {
         // A client that went away, or that does not speak HTTP.
         tracing::debug!(error = telemetry::chain(&error), "a connection ended early");
+    }
+}
+
+/// Drives a connection to its end, or until it has to make room for another.
+async fn serve_while_wanted<F: Future<Output = Result<(), hyper::Error>>>(
+    mut served: Pin<&mut F>,
+    client: &ClientConnection,
+) -> Result<(), hyper::Error> {
+    loop {
+        tokio::select! {
+            ended = served.as_mut() => return ended,
+            () = client.closed() => {}
+        }
+        // On a busy machine its request may have come without having been read.
+        tokio::task::yield_now().await;
+        if let Some(ended) = served.as_mut().now_or_never() {
+            return ended;
+        }
+        if client.is_to_go() {
+            return Ok(());
+        }
     }
 }
