@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::agent_attach::host;
 use super::naming::{self, AdvisedError};
 use super::output::{self, Column, Listing};
-use super::{Context, agent_attach};
+use super::{Context, agent_attach, agent_away};
 use crate::client::{ClientError, with_query};
 use crate::private_file;
 
@@ -225,7 +225,21 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
             history(context, &agent, limit, no_tools).await
         }
         AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
-        AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
+        AgentCommand::Attach { agent } => attach(context, &agent).await,
+    }
+}
+
+/// Talks with an agent by way of the daemon, or, where none runs, with its host.
+async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
+    let attached = agent_attach::attach(context, agent).await;
+    let is_away = |error: &anyhow::Error| {
+        matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
+    };
+    match attached {
+        Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
+            agent_away::attach(context, agent).await
+        }
+        attached => attached,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::events::note;
-use super::{Context, agent_away, output};
+use super::{Context, output};
 use crate::client::{ClientError, FollowItem, Follower, encode, with_query};
 
 /// Attempts to reach a daemon that restarts, and the wait between two.
@@ -51,12 +51,7 @@ pub(super) async fn watch(
 
 /// Talks with an agent until the end of the input, or of the agent.
 pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
-    let view: Value = match context.client()?.get(&host(agent, "")).await {
-        Err(ClientError::NotRunning { .. }) if context.discovery()?.fixed().is_none() => {
-            return agent_away::attach(context, agent).await;
-        }
-        view => view?,
-    };
+    let view: Value = context.client()?.get(&host(agent, "")).await?;
     let id = output::cell(&view, "id");
     if view["ended_at"].is_string() {
         anyhow::bail!(

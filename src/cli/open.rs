@@ -13,7 +13,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   svc open                         a link, and a browser where there is a desktop
   svc open --no-browser            the link alone, for a browser elsewhere
-  svc open --plain                 a link on 127.0.0.1, for a browser that finds no names below localhost
+  svc open --plain                 a link on 127.0.0.1 in place of a name below localhost
   ssh -L 6334:127.0.0.1:6334 host  and then the link of `svc open` there, in a browser here
 
 The link signs one browser in, within 60 seconds, for 12 hours. `svc token list` shows who is signed in, and `svc token \

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::backend::{AgentProtocol, Decision, Effect, Effects, PromptInput, protocol_of};
 use super::{ansi::without_ansi, connection::request_of, decode::ValueReader};
 use crate::domain::AgentId;
-use crate::domain::agent::{AgentBackend, HostSpec, PermissionMode};
+use crate::domain::agent::{AgentBackend, AnswerKey, HostSpec, PermissionMode};
 
 /// Reads lines as the output of an agent of each kind, which is prompted, asked and interrupted in between.
 pub(crate) fn read_output(bytes: &[u8]) {
@@ -120,6 +120,7 @@ fn spec(backend: AgentBackend) -> HostSpec {
         resume: None,
         system_prompt: None,
         mcp: None,
+        answer_key: AnswerKey::default(),
         start_timeout_ms: 60_000,
         request_timeout_ms: 600_000,
         idle_timeout_ms: 0,

@@ -113,7 +113,7 @@ impl ConnectionBounds {
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
             return Some(slot);
         }
-        bounds.newcomers.close_longest_idle(&mut bounds.newcomers.lock());
+        Newcomers::close_longest_idle(&mut bounds.newcomers.lock());
         Arc::clone(&bounds.slots).acquire_owned().await.ok()
     }
 
@@ -136,15 +136,14 @@ impl Newcomers {
     fn add(&self, client: &Arc<ClientConnection>) {
         let mut waiting = self.lock();
         waiting.push(Arc::clone(client));
-        while waiting.len() > self.most && self.close_longest_idle(&mut waiting) {}
+        while waiting.len() > self.most && Self::close_longest_idle(&mut waiting) {}
     }
 
     fn remove(&self, client: &ClientConnection) {
         self.lock().retain(|waiting| !std::ptr::eq(&raw const **waiting, client));
     }
 
-    #[expect(clippy::unused_self, reason = "the list is this one's")]
-    fn close_longest_idle(&self, waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
+    fn close_longest_idle(waiting: &mut Vec<Arc<ClientConnection>>) -> bool {
         let idle = waiting.iter().enumerate();
         let idle = idle.filter(|(_, client)| client.checks.load(Relaxed) == 0);
         let longest = idle.min_by_key(|(_, client)| client.heard_at.load(Relaxed));

@@ -158,9 +158,10 @@ impl SharedEdge {
         let mut response = self.answer_by_rules(request).await;
         if let Some(problem) = response.extensions_mut().remove::<Problem>() {
             let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
-            let (bare, _) =
-                std::mem::replace(&mut response, problem.render(path.path(), id)).into_parts();
-            // What layers have said stays: `Allow`, and what CORS needs.
+            let rendered = problem.render(path.path(), id);
+            let (mut bare, _) = std::mem::replace(&mut response, rendered).into_parts();
+            // What layers have said stays: `Allow`, and what CORS needs. The body has another length.
+            bare.headers.remove(header::CONTENT_LENGTH);
             response.headers_mut().extend(bare.headers);
             *response.extensions_mut() = bare.extensions;
         }

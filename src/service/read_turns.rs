@@ -243,7 +243,8 @@ mod tests {
         let own = std::thread::current().id();
         let read = async { std::thread::current().id() };
         assert_ne!(turns.run(&principal("a"), read).await, own);
-        let failed = turns.run(&principal("a"), async { panic!("as a test wants") });
+        let one = principal("a");
+        let failed = turns.run(&one, async { panic!("as a test wants") });
         let failed: Result<(), _> = std::panic::AssertUnwindSafe(failed).catch_unwind().await;
         failed.unwrap_err();
         assert_eq!(turns.run(&principal("b"), async { 7 }).await, 7, "the turn came back");

@@ -14,7 +14,7 @@ use svc::{
     http::{App, Edge, EntryRules, Identity, Metrics, Parts},
     service::{Services, Tokens, Tuning},
     store::{OpenOptions, Store},
-    web::{AdapterRoutes, Beat},
+    web::Beat,
 };
 use tokio::runtime::Runtime;
 
@@ -53,7 +53,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             beat: Beat::new(limits::SSE_KEEP_ALIVE),
             stop: tokio_util::sync::CancellationToken::new(),
         });
-        edge.ready(app, AdapterRoutes::default());
+        edge.ready(app, axum::Router::new());
         let peer = r#"{"display_name":"a","backend":"b"}"#;
         let peer = send(&edge, "POST", "/v1/peers/register", peer.as_bytes()).await.1;
         let task = send(&edge, "POST", "/v1/tasks", b"{}").await.1;

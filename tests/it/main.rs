@@ -68,6 +68,7 @@ mod tour;
 mod trust;
 #[cfg(target_os = "linux")]
 mod trust_agents;
+mod trust_budget;
 mod trust_files;
 #[cfg(target_os = "linux")]
 mod trust_floods;

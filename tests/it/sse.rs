@@ -402,7 +402,8 @@ fn a_terminal_event_is_never_missed_however_close_it_comes() {
 fn a_stalled_reader_holds_up_nobody_and_loses_nothing() {
     const BATCHES: usize = 25;
     const PER_BATCH: usize = 40;
-    let d = Daemon::start();
+    // It takes nothing until all is there, and on a busy machine that takes its time.
+    let d = Daemon::with(|plan| plan.env("SVC_BODY_TIMEOUT_MS", "600000"));
     let task = new_task(&d);
     // Twenty megabytes: more than the sockets between us will hold.
     let filling = "x".repeat(20_000);

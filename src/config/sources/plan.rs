@@ -18,6 +18,9 @@ use crate::project_folder::project_root;
 /// The file of a folder that names servers for its project's callers.
 const PROJECT_FILE: &str = ".mcp.json";
 
+/// Largest file that a flag names, in bytes: it may be a client's settings, with other keys.
+const MAX_FLAG_FILE: u64 = 4 * 1024 * 1024;
+
 /// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFiles {
@@ -110,7 +113,7 @@ impl FlagSources {
     pub fn read(value: &str) -> Result<Self, String> {
         let mut line = String::new();
         if value == "-" {
-            let mut stdin = io::stdin().lock().take(SOURCE_FILE_BYTES);
+            let mut stdin = io::stdin().lock().take(MAX_FLAG_FILE);
             let read = stdin.read_line(&mut line);
             read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
         }
@@ -137,9 +140,9 @@ fn read_named(path: &Path) -> io::Result<Option<String>> {
     let is_handed_over =
         ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
     if !is_handed_over {
-        return bounded_file::read_text(path, SOURCE_FILE_BYTES);
+        return bounded_file::read_text(path, MAX_FLAG_FILE);
     }
-    let bytes = bounded_file::read_open(File::open(path)?, SOURCE_FILE_BYTES)?;
+    let bytes = bounded_file::read_open(File::open(path)?, MAX_FLAG_FILE)?;
     bounded_file::text_of(bytes).map(Some)
 }
 

@@ -167,14 +167,16 @@ async fn standing(
 ) -> Result<SessionStanding, StoreError> {
     let principal = caller.principal();
     let Some(row) = tx.session_owner(session_id).await? else {
-        let is_taken = match caller.session() {
-            Some(key) => {
-                tx.is_subject(session_id).await?
-                    || is_peer_of_another(tx, caller, key, session_id).await?
+        let is_subject = !caller.is_operator() && tx.is_subject(session_id).await?;
+        let standing = SessionStanding::of(&principal, session_id, None, is_subject);
+        return Ok(match (standing, caller.session()) {
+            (SessionStanding::Unclaimed, Some(key))
+                if is_peer_of_another(tx, caller, key, session_id).await? =>
+            {
+                SessionStanding::Foreign
             }
-            None => false,
-        };
-        return Ok(SessionStanding::of(&principal, session_id, None, is_taken));
+            (standing, _) => standing,
+        });
     };
     if is_own_session(&principal, session_id, Some(row.owner.as_ref())) {
         return Ok(SessionStanding::Own);

@@ -199,7 +199,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::store::testing::TestStore;
+    use crate::{domain::Caller, store::testing::TestStore};
 
     fn call(session: &str, agent: &str, tool: Option<&str>) -> ToolCall {
         ToolCall {

@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
         let (all, total) = at
             .store
-            .memories(&RowReader::Everything, &MemoryFilter::default(), 0, 10)
+            .memories(&RowReader::Everything, &MemoryFilter::default(), 0, PageSize::rows(10))
             .await
             .unwrap();
         assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
