@@ -112,7 +112,7 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
 
 /// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and `tests/it/health.rs`
 /// have those.
-const WITH_PROCESSES: [(&str, &str); 21] = [
+const WITH_PROCESSES: [(&str, &str); 23] = [
     ("/v1/doctor", "get"),
     ("/v1/hosts", "post"),
     ("/v1/hosts/{id}", "get"),
@@ -127,6 +127,8 @@ const WITH_PROCESSES: [(&str, &str); 21] = [
     ("/v1/sources", "get"),
     ("/v1/sources/reload", "post"),
     ("/v1/sources/{name}", "get"),
+    ("/v1/sources/{name}/approve", "post"),
+    ("/v1/sources/{name}/changes", "get"),
     ("/v1/sources/{name}/disable", "post"),
     ("/v1/sources/{name}/enable", "post"),
     ("/v1/sources/{name}/log", "get"),

@@ -1,4 +1,4 @@
--- What the migrations up to 35 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 43 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -173,7 +173,7 @@ CREATE TABLE session (
     last_seen_at integer not null,
     ended_at integer,
     end_reason text
-) strict;
+, secret blob check (secret is null or length(secret) = 32)) strict;
 CREATE TABLE session_counter (
     session_id text not null references session (session_id),
     agent_id text not null default '',
@@ -457,7 +457,7 @@ CREATE TABLE agent (
     wish text,
     started_at integer not null,
     ended_at integer
-, parent_agent text) strict;
+, parent_agent text, answer_key text) strict;
 CREATE TABLE agent_request (
     request_id text primary key,
     agent_id text not null references agent (agent_id),
@@ -524,6 +524,20 @@ CREATE TABLE conversation_run (
     begun_at integer,
     ended_at integer
 ) strict;
+CREATE TABLE source_pin (
+    name text not null,
+    project text not null,
+    -- the approval of the file and the entry that they belong to
+    basis text not null,
+    tools text not null check (json_valid(tools)),
+    resources text not null check (json_valid(resources)),
+    templates text not null check (json_valid(templates)),
+    prompts text not null check (json_valid(prompts)),
+    -- the changes since then that an event has told of
+    told text not null check (json_valid(told)),
+    pinned_at integer not null,
+    primary key (name, project)
+) strict, without rowid;
 CREATE UNIQUE INDEX event_producer on event (stream_id, producer_id) where producer_id is not null;
 CREATE UNIQUE INDEX peer_session on peer (backend, session_id) where session_id <> '';
 CREATE INDEX peer_list on peer (status_rank, display_name, peer_id);
@@ -978,3 +992,4 @@ select
         and m.waits = 1) as waiting
 from peer
 order by status_rank, display_name;
+CREATE INDEX session_secret on session (ended_at) where secret is not null;
