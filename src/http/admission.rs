@@ -85,10 +85,11 @@ impl Admission {
     /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential that it was opened with.
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
+        let is_stream = is_event_stream(&response);
         // An answer to a call is given, also if the call was the end of its session.
-        let is_stream = is_event_stream(&response) && (self.is_get || is_endless);
+        let ends_with_credential = is_stream && (self.is_get || is_endless);
         let over = match &self.credential {
-            Some(credential) if is_stream => {
+            Some(credential) if ends_with_credential => {
                 let access = &self.services.access;
                 match Box::pin(access.until_over(credential)).await {
                     Some(over) => Some(over.boxed()),
@@ -114,6 +115,7 @@ impl Admission {
                     }),
                     waiting: None,
                     is_over: false,
+                    // A call whose answer is a stream counts by itself while it is at work.
                     _request: if is_stream { None } else { self.request },
                     _stream: self.stream,
                 })

@@ -26,7 +26,6 @@ pub(crate) type Work = Box<dyn FnMut(&Answers) + Send>;
 pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    answers: Arc<Answers>,
 }
 
 /// The answers to a flood.
@@ -41,16 +40,11 @@ struct Seen {
 }
 
 impl Crowd {
-    /// A thread for each of the works.
-    pub(crate) fn of(works: Vec<Work>) -> Self {
-        Self::counting(works, Arc::default())
-    }
-
-    /// The same; the answers are counted with those before.
-    pub(crate) fn counting(works: Vec<Work>, answers: Arc<Answers>) -> Self {
+    /// Starts a thread for each of the works. Their answers are added to `answers`.
+    pub(crate) fn counting(works: Vec<Work>, answers: &Arc<Answers>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = works.into_iter().map(|mut work| {
-            let (stop, answers) = (Arc::clone(&stop), Arc::clone(&answers));
+            let (stop, answers) = (Arc::clone(&stop), Arc::clone(answers));
             std::thread::spawn(move || {
                 while !stop.load(Relaxed) {
                     work(&answers);
@@ -58,11 +52,7 @@ impl Crowd {
             })
         });
         let threads = threads.collect();
-        Self { stop, threads, answers }
-    }
-
-    pub(crate) fn answers(&self) -> Arc<Answers> {
-        Arc::clone(&self.answers)
+        Self { stop, threads }
     }
 }
 

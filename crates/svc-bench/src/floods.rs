@@ -310,7 +310,7 @@ impl Ground {
         if let Some(noise) = &noise {
             std::fs::write(noise, "")?;
         }
-        Ok(UnderWay { _crowd: Crowd::counting(works, Arc::clone(answers)), noise })
+        Ok(UnderWay { _crowd: Crowd::counting(works, answers), noise })
     }
 }
 

@@ -33,11 +33,11 @@ const MOST_ACCEPTED: usize = 30_000;
 
 /// One thread that uses a core, and asks for nothing: what any other program of the machine costs.
 fn busy_core() -> Crowd {
-    Crowd::of(vec![Box::new(|_: &Answers| std::hint::spin_loop())])
+    Crowd::counting(vec![Box::new(|_: &Answers| std::hint::spin_loop())], &Arc::default())
 }
 
 /// A session that broadcasts, opens sessions of MCP and makes tasks, all as fast as it can.
-fn greedy_crowd(session: &Target, answers: Arc<Answers>) -> Crowd {
+fn greedy_crowd(session: &Target, answers: &Arc<Answers>) -> Crowd {
     let requests = greedy_requests(session);
     let mut works: Vec<Work> = Vec::new();
     for request in requests.iter().cycle().take(CONNECTIONS * requests.len()) {
@@ -114,7 +114,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let busy = busy_core();
         slices[1].push(measure(&mut caller, &append, count)?);
         drop(busy);
-        let crowd = greedy_crowd(&greedy, Arc::clone(&answers));
+        let crowd = greedy_crowd(&greedy, &answers);
         slices[2].push(measure(&mut caller, &append, count)?);
         drop(crowd);
     }
