@@ -55,7 +55,8 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
         make(&config);
         for args in [&["serve", "--listen", &listen][..], &["config", "show"]] {
             let ran = svc(&home, args);
-            assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+            // As any fault of the configuration.
+            assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
             let said = &ran.stderr;
             assert!(said.contains("config.toml") && said.contains("no regular file"), "{said}");
         }
@@ -68,12 +69,12 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("no regular file"), "{}", ran.stderr);
     fs::remove_file(&token).expect("is there");
-    // A file of servers that somebody names, and one that is handed over by a shell.
+    // A file of servers that somebody names.
     let servers = home.user().join("servers.json");
     pipe(&servers);
     let flag = servers.display().to_string();
     let ran = svc(&home, &["serve", "--listen", &listen, "--mcp-config", &flag]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("no regular file"), "{}", ran.stderr);
 }
 

