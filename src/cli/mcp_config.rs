@@ -148,15 +148,14 @@ fn readers(env: Option<&str>) -> String {
 
 /// Writes a token to its file.
 fn keep(context: &Context, named: Option<&Path>, minted: &FreshToken) -> anyhow::Result<PathBuf> {
-    let file = match named {
-        Some(file) => std::path::absolute(file)?,
-        None => {
-            let folder = context.paths.home.join(TOKENS);
-            private_file::prepare_home(&context.paths.home)?;
-            private_file::prepare_home(&folder)?;
-            remove_expired(&folder);
-            folder.join(&minted.token_id)
-        }
+    let file = if let Some(file) = named {
+        std::path::absolute(file)?
+    } else {
+        let folder = context.paths.home.join(TOKENS);
+        private_file::prepare_home(&context.paths.home)?;
+        private_file::prepare_home(&folder)?;
+        remove_expired(&folder);
+        folder.join(&minted.token_id)
     };
     private_file::replace(&file, format!("{}\n", minted.token).as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))?;

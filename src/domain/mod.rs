@@ -68,7 +68,8 @@ pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{
-    KnownOwner, SessionStanding, is_daemons_session_id, is_own_session, own_session_ids,
+    KnownOwner, SessionContact, SessionStanding, is_daemons_session_id, is_own_session,
+    own_session_ids,
 };
 pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{

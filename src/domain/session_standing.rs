@@ -4,7 +4,17 @@
 
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::{Principal, is_reserved_name, quote};
+use super::{Principal, TokenHash, is_reserved_name, quote};
+
+/// By what a caller speaks of a session.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum SessionContact {
+    /// By a call. It takes up no session of another's, whatever it says.
+    #[default]
+    Call,
+    /// By an event of a hook, with the SHA-256 of the session's secret if the hook presents one.
+    Hook(Option<TokenHash>),
+}
 
 /// What a session is to a caller that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +37,10 @@ pub enum SessionStanding {
 
 /// What is known of the owner of a session that has a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own that the rule asks for"
+)]
 pub struct KnownOwner {
     /// The owner; `None` if the row does not say so in a form that we know: then it is nobody, and nobody has it from them.
     pub owner: Option<Principal>,

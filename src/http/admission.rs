@@ -240,7 +240,7 @@ impl Reader {
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         match hold {
             Some(hold) => {
-                Bytes::from_owner(CountedBytes { bytes, hold: Some(hold), reader: self.clone() })
+                Bytes::from_owner(UnreadPiece { bytes, hold: Some(hold), reader: self.clone() })
             }
             None => bytes,
         }
@@ -265,19 +265,19 @@ impl Reader {
 }
 
 /// Bytes that wait to be written.
-struct CountedBytes {
+struct UnreadPiece {
     bytes: Bytes,
     hold: Option<BudgetHold>,
     reader: Reader,
 }
 
-impl AsRef<[u8]> for CountedBytes {
+impl AsRef<[u8]> for UnreadPiece {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for CountedBytes {
+impl Drop for UnreadPiece {
     fn drop(&mut self) {
         drop(self.hold.take());
         self.reader.unread.0.freed(&self.reader.caller);
@@ -332,18 +332,18 @@ impl http_body::Body for AnswerBody {
         if bytes.len() <= limits::UNCOUNTED_BYTES {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
-        let bytes = match this.reserved.take() {
-            // The answer is one piece, or its parts are of one.
-            Some(hold) => reader.counted(bytes, Some(hold)),
-            None => match reader.hold(&bytes) {
-                Ok(hold) => reader.counted(bytes, hold),
-                Err(_) => {
-                    let mut waiting = reader.clone().wait_for_room(bytes).boxed();
-                    let polled = waiting.as_mut().poll(cx);
-                    this.waiting = polled.is_pending().then_some(waiting);
-                    ready!(polled)
-                }
-            },
+        // An answer of known size has taken its room as a whole.
+        let hold = match this.reserved.take() {
+            Some(hold) => Ok(Some(hold)),
+            None => reader.hold(&bytes),
+        };
+        let bytes = if let Ok(hold) = hold {
+            reader.counted(bytes, hold)
+        } else {
+            let mut waiting = reader.clone().wait_for_room(bytes).boxed();
+            let polled = waiting.as_mut().poll(cx);
+            this.waiting = polled.is_pending().then_some(waiting);
+            ready!(polled)
         };
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
@@ -373,7 +373,7 @@ mod tests {
 
     const PIECE: usize = 10_000;
 
-    async fn reader(test: &TestStore, bound: u64) -> Reader {
+    fn reader(test: &TestStore, bound: u64) -> Reader {
         let mut tuning = Tuning::default();
         tuning.budget.set(BudgetKind::UnreadBytes, bound);
         let services: Services = testing::services_with(test, tuning);
@@ -405,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_count_until_they_are_written_and_a_stream_waits_for_room() {
         let test = TestStore::open().await;
-        let reader = reader(&test, 25_000).await;
+        let reader = reader(&test, 25_000);
         let (mut one, mut other) = (body(&reader, 3), body(&reader, 1));
         let first = one.frame().await.unwrap().unwrap().into_data().unwrap();
         let second = one.frame().await.unwrap().unwrap().into_data().unwrap();

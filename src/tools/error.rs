@@ -43,7 +43,7 @@ pub struct ToolError {
     pub field: Option<String>,
     /// What that argument may be: a list of values, or a range in words.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed: Option<Value>,
+    pub allowed: Option<Box<Value>>,
     /// How much there is, if there is too little.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub have: Option<u64>,
@@ -82,7 +82,7 @@ impl ToolError {
     /// Adds what the argument may be.
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
-        Self { allowed: Some(allowed.into()), ..self }
+        Self { allowed: Some(Box::new(allowed.into())), ..self }
     }
 
     /// A fault of the daemon. The caller sees no more than that.

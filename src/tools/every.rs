@@ -364,7 +364,7 @@ async fn every_fault_in_every_argument_is_named() {
         let error = world.try_call(&call, name, misspelt).await.unwrap_err();
         let known: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
         // A tool without arguments has none to name.
-        let allowed = error.allowed.unwrap_or_else(|| json!([]));
+        let allowed = error.allowed.map_or_else(|| json!([]), |allowed| *allowed);
         let said: BTreeSet<&str> =
             allowed.as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert_eq!(said, known, "{name}");

@@ -285,7 +285,7 @@ impl Input {
                 let allowed =
                     schema.get("properties").and_then(|all| all.get(name)).and_then(allowed);
                 let error = ToolError::invalid(field.clone(), format!("{field}: is missing"));
-                ToolError { allowed, ..error }
+                ToolError { allowed: allowed.map(Box::new), ..error }
             }
             Kind::AdditionalProperties { unexpected }
             | Kind::UnevaluatedProperties { unexpected } => {
@@ -330,7 +330,10 @@ impl Input {
                     format!("{at}: {why}")
                 };
                 let field = if at.is_empty() { "arguments".to_owned() } else { at };
-                ToolError { allowed: allowed(&schema), ..ToolError::invalid(field, message) }
+                ToolError {
+                    allowed: allowed(&schema).map(Box::new),
+                    ..ToolError::invalid(field, message)
+                }
             }
         }
     }
@@ -533,7 +536,11 @@ mod tests {
                     other => other,
                 })
             };
-            assert_eq!(sorted(error.allowed), sorted(allowed), "{arguments}");
+            assert_eq!(
+                sorted(error.allowed.map(|allowed| *allowed)),
+                sorted(allowed),
+                "{arguments}"
+            );
         }
     }
 }

@@ -17,6 +17,7 @@ type ToolFunction =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
 
 /// A tool: its name, its schemas, and the function that runs it.
+#[expect(clippy::struct_excessive_bools, reason = "each is declared on its own")]
 pub struct Tool {
     name: Cow<'static, str>,
     title: Option<Cow<'static, str>>,

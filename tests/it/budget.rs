@@ -93,7 +93,7 @@ fn make(caller: &Caller) -> Reply {
     caller.post("/v1/tasks", &json!({ "title": "t" }))
 }
 
-fn call(caller: &Caller, tool: &str, arguments: Value) -> Value {
+fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
         "params": { "name": tool, "arguments": arguments } });
     caller.post("/mcp", &call).ok(200)["result"]["structuredContent"].take()
@@ -143,7 +143,7 @@ fn tools_are_refused_with_the_reason_and_told_that_a_later_call_may_do() {
     let (greedy, other) = (d.session("greedy"), d.session("other"));
     let store = |caller: &Caller, number: u32| {
         let memory = json!({ "content": format!("fact {number}"), "category": "fact" });
-        call(caller, "store_memory", memory)
+        call(caller, "store_memory", &memory)
     };
     let stored: Vec<Value> = (0..4).map(|number| store(&greedy, number)).collect();
     let refusal = &stored[3]["error"];
@@ -153,7 +153,7 @@ fn tools_are_refused_with_the_reason_and_told_that_a_later_call_may_do() {
     let text = refusal["message"].as_str().unwrap_or_default();
     assert!(text.starts_with("budget.rows: ") && text.contains("delete_memory"), "{text}");
     assert!(store(&other, 0)["id"].is_string());
-    let removed = call(&greedy, "delete_memory", json!({ "memory_id": stored[0]["id"] }));
+    let removed = call(&greedy, "delete_memory", &json!({ "memory_id": stored[0]["id"] }));
     assert!(removed.get("error").is_none(), "{removed}");
     assert!(store(&greedy, 9)["id"].is_string());
 }

@@ -215,11 +215,18 @@ fn a_full_inbox_is_named() {
         full.stderr.contains("svc message ack") && !full.stderr.contains("try again"),
         "{full:?}"
     );
+    // A broadcast that nobody takes is refused.
+    let cast = svc(&d.home, &["message", "broadcast", "to all"]);
+    assert_eq!(cast.code, Some(1), "{cast:?}");
+    assert!(cast.stderr.contains("every inbox that it was for holds 1 messages"), "{cast:?}");
+    let bob = peer(&d, "s-2");
     let cast = svc(&d.home, &["message", "broadcast", "to all"]);
     let said = format!(
-        "delivered to 0: 0 now, 0 when they are back; not taken by 1, whose inbox is full: {name}"
+        "delivered to 1: 0 now, 1 when they are back; not taken by 1, whose inbox is full: {name}"
     );
     assert_eq!(cast.ok().trim(), said);
+    d.delete(&format!("/v1/peers/{bob}")).ok(200);
+    peer(&d, "s-3");
     let cast = svc(&d.home, &["message", "broadcast", "to all", "--json"]).json();
     assert_eq!(cast["refused_by"], json!([ann]));
 }

@@ -241,7 +241,7 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/events", format!("/v1/events?stream=agent/{agent}"), of_project),
         posts(
             "POST /v1/hosts",
-            || ("/v1/hosts".into(), json!({ "instance": "cat", "name": "operators", "cwd": "/" })),
+            || ("/v1/hosts".into(), json!({ "instance": "cat", "name": "builders", "cwd": "/" })),
             [201, 403, 403, 403, 403],
         ),
         posts("POST /v1/hosts/{id}/send", || (hosts("/send"), json!({ "input": "x" })), steer),
@@ -858,7 +858,7 @@ fn nobody_takes_the_folder_of_another_by_coming_first() {
     // Each has its own again, with its own mail, and a third has neither.
     assert_eq!(text(&register(&first, &body), "peer_id"), squat);
     assert_eq!(text(&register(&d, &body), "peer_id"), real);
-    problem(&second.post("/v1/peers/register", &body), 403, "forbidden");
+    problem(&second.post("/v1/peers/register", &body), 409, "conflict");
     let texts = |caller: &Caller, id: &str| {
         each(&page(&caller.get(&format!("/v1/peers/{id}/messages")), "messages"), "text")
     };
@@ -889,7 +889,7 @@ fn people_and_their_names_are_the_operators_to_give() {
         "you",
         "op3rator",
         "opera\u{442}o\u{27e}",
-        "the person at this machine's terminal, who tells",
+        "Person at the terminal",
     ] {
         problem(&session.post("/v1/peers/register", &body(name, "agent")), 403, "forbidden");
     }

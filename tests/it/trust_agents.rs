@@ -253,7 +253,7 @@ fn a_session_steers_agents_of_its_own_project() {
 #[test]
 fn nobody_answers_for_itself_or_for_what_it_started() {
     let d = folders();
-    let boss = own(&d, "boss", &["agents", "approve"]);
+    let boss = own(&d, "chief", &["agents", "approve"]);
     let body = json!({ "instance": "asker", "name": "child", "prompt": "go" });
     let child = text(&boss.post("/v1/hosts", &body).ok(201), "session_key");
     let refused = |caller: &Caller, request: &Value| {

@@ -106,10 +106,10 @@ fn the_tokens_second_name_in_a_project_is_not_read() {
     ] {
         let answer = call(&model, tool, &arguments);
         assert!(!answer.to_string().contains(&token), "{tool} gave the token away");
-        if tool != "Grep" {
-            assert_eq!(answer["error"]["type"], "forbidden", "{tool}: {answer}");
-        } else {
+        if tool == "Grep" {
             assert_eq!(answer["count"], 0, "{answer}");
+        } else {
+            assert_eq!(answer["error"]["type"], "forbidden", "{tool}: {answer}");
         }
     }
     assert_eq!(home.token().as_deref(), Some(&*token));

@@ -110,8 +110,8 @@ impl Answers {
 /// What a refusal says, of REST or of MCP.
 fn words_of(body: &[u8]) -> String {
     let document: Value = serde_json::from_slice(body).unwrap_or_default();
-    let words = [&document["detail"], &document["error"]["message"]].into_iter();
-    let words = words.filter_map(Value::as_str).next();
+    let words = [&document["detail"], &document["error"]["message"]];
+    let words = words.into_iter().find_map(Value::as_str);
     words.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
 }
 

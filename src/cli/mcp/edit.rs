@@ -441,8 +441,7 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
     }
     output::line(&format!("{name} is approved as it is now, with {} changes:", changes.len()))?;
     for change in changes {
-        let text =
-            |value: &Value| value.as_str().map(output::visible).unwrap_or_default().to_string();
+        let text = |value: &Value| value.as_str().map(output::visible).unwrap_or_default();
         let word = if change.get("before").is_some() { "changed" } else { "new" };
         let (kind, own) = (text(&change["kind"]), text(&change["name"]));
         output::line(&format!(

@@ -90,7 +90,7 @@ pub struct SourceView {
     pub prompts: usize,
     /// How many of its definitions (tools, resources, prompts) are not those that a person has approved. Of a project's server
     /// they wait; a person's own server shows them.
-    #[serde(skip_serializing_if = "is_none_changed")]
+    #[serde(default, skip_serializing_if = "is_none_changed")]
     pub changed: usize,
     /// Its process.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -77,12 +77,11 @@ mod tests {
                 continue;
             }
             let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let server = lines
-                .filter_map(|line| first_of(&line, "svc").or_else(|| first_of(&line, "mcpServers")))
-                .find_map(
-                    |server| if server.is_array() { Some(server[0].clone()) } else { Some(server) },
-                );
-            let server = server.unwrap_or_else(|| panic!("{backend}: {said}"));
+            let mut servers = lines.filter_map(|line| {
+                first_of(&line, "svc").or_else(|| first_of(&line, "mcpServers"))
+            });
+            let server = servers.next().unwrap_or_else(|| panic!("{backend}: {said}"));
+            let server = if server.is_array() { server[0].clone() } else { server };
             assert_eq!(server["command"], "/bin/svc", "{backend}: {said}");
             assert_eq!(server["args"], json!(["stdio"]), "{backend}: {said}");
             let env = match &server["env"] {

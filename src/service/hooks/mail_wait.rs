@@ -11,12 +11,10 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Peer, PeerStatus, SessionStanding, StreamName, hook::MailOffer, is_agent_key,
+        Caller, Peer, PeerStatus, SessionContact, SessionStanding, StreamName, hook::MailOffer,
+        is_agent_key,
     },
-    service::{
-        Error, ResourceKind, check, process,
-        team::{self, SessionContact},
-    },
+    service::{Error, ResourceKind, check, process, team},
     store::PeerRow,
 };
 

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::{mail, unseen};
 use crate::{
     domain::{
-        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, Timestamp, TokenHash, TokenId,
+        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, SessionContact, Timestamp,
+        TokenHash, TokenId,
         hook::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
@@ -19,7 +20,7 @@ use crate::{
         budget::Budget,
         core::Core,
         journal::{NewOutcome, put_outcome},
-        team::{self, ActingSession, SessionContact},
+        team::{self, ActingSession},
     },
     store::{PeerRow, SessionStart, StoreError, WriteTx},
 };

@@ -19,7 +19,7 @@ pub(super) use delivery::{
 };
 pub(super) use find::operator_peer;
 pub(super) use inbox::send_answer;
-pub(super) use ownership::{SessionContact, claim, refusal};
+pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{PROCESS_GONE, create, may_act_for, put_aside, set_status, update};
 pub(super) use runs::{
     UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker,

@@ -11,22 +11,12 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, KnownOwner, Ownership, Peer, Principal, SessionStanding, StreamName,
-        StreamVisibility, TokenHash, is_own_session, limits, own_session_ids,
+        Caller, KnownOwner, Ownership, Peer, Principal, SessionContact, SessionStanding,
+        StreamName, StreamVisibility, is_own_session, limits, own_session_ids,
     },
     service::{Error, process},
     store::{StoreError, SubjectHolders, WriteTx},
 };
-
-/// How a caller comes to speak of a session.
-#[derive(Debug, Clone, Copy, Default)]
-pub(in crate::service) enum SessionContact {
-    /// By a call. It takes up no session of another's, whatever it says.
-    #[default]
-    Call,
-    /// By an event of a hook, with the SHA-256 of the session's secret if it presents one.
-    Hook(Option<TokenHash>),
-}
 
 impl Team {
     /// What a session is to this caller, as it stands now. Whoever writes asks again in its write job.

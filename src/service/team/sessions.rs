@@ -4,13 +4,13 @@ use serde_json::json;
 
 use super::{
     Team,
-    ownership::{SessionContact, claim, refusal},
+    ownership::{claim, refusal},
     session_stream::{stream_of, tell, visibility_of},
 };
 use crate::{
     domain::{
         AccessLevel, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference, Principal, RowReader,
-        SessionStanding, Timestamp, TokenId, is_own_session,
+        SessionContact, SessionStanding, Timestamp, TokenId, is_own_session,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits, own_session_ids,
     },

@@ -234,7 +234,7 @@ fn search(
     end: &SearchEnd,
 ) {
     // What cannot be read, or is gone since, has no matches.
-    let Ok(open) = bounds.open(&file) else { return };
+    let Ok(open) = bounds.open(file) else { return };
     matches.shown = bounds.shown(&file.path);
     matches.pending.clear();
     let matcher = matches.matcher;

@@ -120,10 +120,10 @@ impl SourceManager {
     /// there is no server of that name.
     pub fn changes(&self, folder: Option<&str>, name: &str) -> Option<(Vec<SourceChange>, String)> {
         let key = self.key_of(folder, name)?;
-        Some(self.changes_of(&self.state(), &key))
+        Some(Self::changes_of(&self.state(), &key))
     }
 
-    fn changes_of(&self, state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
+    fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
         let learner = state.instances.get(&(key.clone(), String::new()));
         let pin = learner.and_then(|learner| {
             state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
@@ -145,7 +145,7 @@ impl SourceManager {
         let key = self.key_of(folder, name)?;
         let pin = {
             let mut state = self.state();
-            if self.changes_of(&state, &key).1 != seen {
+            if Self::changes_of(&state, &key).1 != seen {
                 return Some(false);
             }
             let known = state
