@@ -108,7 +108,7 @@ fn rows_of_all_kinds_share_one_bound_that_a_restart_does_not_change() {
     let tasks: Vec<_> = (0..2).map(|_| make(&greedy).ok(201)).collect();
     let full = |greedy: &Caller| {
         refused(&initialize(greedy, "{}"), "rows", "DELETE /mcp");
-        refused(&register(greedy, "c"), "rows", "DELETE /v1/peers/");
+        refused(&register(greedy, "one-more"), "rows", "DELETE /v1/peers/");
         refused(&make(greedy), "rows", "svc task cancel");
     };
     full(&greedy);

@@ -222,7 +222,7 @@ fn a_full_inbox_is_named() {
     let bob = peer(&d, "s-2");
     let cast = svc(&d.home, &["message", "broadcast", "to all"]);
     let said = format!(
-        "delivered to 1: 0 now, 1 when they are back; not taken by 1, whose inbox is full: {name}"
+        "delivered to 1: 1 now, 0 when they are back; not taken by 1, whose inbox is full: {name}"
     );
     assert_eq!(cast.ok().trim(), said);
     d.delete(&format!("/v1/peers/{bob}")).ok(200);
