@@ -47,7 +47,7 @@ impl Team {
         Ok(is_own_session(&caller.principal(), session_id, row))
     }
 
-    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by [`claim`].
+    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by `claim`.
     ///
     /// # Errors
     /// [`Error::NotYours`] if it may not.
