@@ -239,6 +239,8 @@ async fn sources() -> Script {
     script.call(Method::POST, "/v1/sources/reload").await;
     script.get("/v1/sources/none").await;
     script.get("/v1/sources/none/log").await;
+    script.get("/v1/sources/none/changes").await;
+    script.post("/v1/sources/none/approve", json!({ "digest": "x" })).await;
     for action in ["login", "login/wait"] {
         script.post(&format!("/v1/sources/none/{action}"), json!({})).await;
     }
