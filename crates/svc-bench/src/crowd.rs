@@ -1,4 +1,4 @@
-//! Threads that flood a daemon until they are dropped, and what it said to them.
+//! Threads that flood a daemon until they are dropped, and the answers that they got.
 
 use std::{
     collections::BTreeMap,
@@ -128,7 +128,7 @@ pub(crate) fn ask(
         *connection = Some(opened);
     }
     let socket = connection.as_mut()?;
-    // One that is refused may be answered before all of it is taken.
+    // The daemon may answer a refused request before it has read all of the body.
     let is_sent = socket.write_all(request).is_ok();
     let mut answer = vec![0; 64 * 1024];
     let got = socket.read(&mut answer).ok().filter(|got| *got >= 12)?;

@@ -1,5 +1,5 @@
 //! `floods`: how long a session's appends take beside a flood of its own daemon, and beside the same flood of another daemon on
-//! the same machine; how much memory the flooded daemon takes, and what it says to those whom it refuses.
+//! the same machine; how much memory the flooded daemon takes, and what its refusals say.
 //!
 //! The other daemon takes as much of the processors and the disk. So the ratio of the two is what one principal can do to
 //! another through the daemon that both use.
@@ -279,7 +279,7 @@ impl Ground {
             }
             Flood::HalfOpen => held(address, b"GET /health HTT", sizes.connections),
             Flood::TaskPages => {
-                // Whoever may read all things of the operator's asks for them.
+                // The greedy session has `read_all`, so each page is full.
                 let wish =
                     json!({ "session": "greedy-reader", "scopes": ["read_all"] }).to_string();
                 let minted = self.daemon.target.call("POST", "/v1/tokens", &wish)?;
@@ -352,7 +352,7 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
             Ok(got) if got > 0 => buffer.extend_from_slice(&piece[..got]),
             _ => return false,
         }
-        // What is long is looked at when it may be whole.
+        // Parses only bytes that end as an answer ends: to parse a long answer for each piece is slow.
         let ends = buffer.ends_with(b"}") || buffer.ends_with(b"\r\n");
         if ends && matches!(wire::http_answer(buffer), Ok(Some(_)) | Err(_)) {
             return true;
@@ -403,7 +403,7 @@ impl HeldConnection {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // What was answered before counts.
+                    // An answer that came before the error still counts.
                     is_open = false;
                     break;
                 }
