@@ -55,10 +55,22 @@ pub(super) async fn introduce(
     Ok(capabilities_of(&result))
 }
 
-/// Asks a server of a revision without sessions what it can do; `None` if it is of another.
+/// What a server answers to `server/discover`.
+enum Discovered {
+    /// It speaks the revision without sessions, and has these capabilities.
+    Modern(Map<String, Value>),
+    /// It speaks another revision.
+    Older,
+    /// It had not answered by the deadline.
+    Silent,
+}
+
+/// Asks a server whether it speaks the revision without sessions, and what it can do. Unless it does, the connection is
+/// left in the older way of speaking.
 async fn discover(
     connection: &Arc<SourceConnection>,
-) -> Result<Option<Map<String, Value>>, String> {
+    deadline: Duration,
+) -> Result<Discovered, String> {
     connection.set_modern(true);
     let (revision, params) = (Revision::V2026_07_28, json!({}));
     let is_ours = |versions: Option<&Value>| {
@@ -66,13 +78,14 @@ async fn discover(
         versions
             .is_some_and(|all| all.iter().any(|known| known.as_str() == Some(revision.as_str())))
     };
+    let mut discovered = Discovered::Older;
     for _ in 0..2 {
         let request = connection.request("server/discover", &params);
-        match tokio::time::timeout(DISCOVERY, request).await {
+        match tokio::time::timeout(deadline, request).await {
             Ok(Ok(Ok(result))) => {
                 let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
                 if is_ours(result.get("supportedVersions")) {
-                    return Ok(Some(capabilities_of(&result)));
+                    return Ok(Discovered::Modern(capabilities_of(&result)));
                 }
                 break;
             }
@@ -84,20 +97,34 @@ async fn discover(
             Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
                 return Err(connection.hide(loss.reason()).into_owned());
             }
-            Ok(_) | Err(_) => break,
+            Ok(_) => break,
+            Err(_) => {
+                discovered = Discovered::Silent;
+                break;
+            }
         }
     }
     connection.set_modern(false);
-    Ok(None)
+    Ok(discovered)
 }
 
 /// Introduces this client to a server at a URL, which may be of either era; gives the server's capabilities.
 pub(super) async fn introduce_remote(
     connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
-    match discover(connection).await? {
-        Some(capabilities) => Ok(capabilities),
-        None => introduce(connection).await,
+    match discover(connection, DISCOVERY).await? {
+        Discovered::Modern(capabilities) => return Ok(capabilities),
+        Discovered::Older => return introduce(connection).await,
+        Discovered::Silent => {}
+    }
+    // The server is old, or slow: a slow one refuses the older request, and then has the rest of the start to answer.
+    let refused = match introduce(connection).await {
+        Ok(capabilities) => return Ok(capabilities),
+        Err(refused) => refused,
+    };
+    match discover(connection, Duration::MAX).await? {
+        Discovered::Modern(capabilities) => Ok(capabilities),
+        Discovered::Older | Discovered::Silent => Err(refused),
     }
 }
 

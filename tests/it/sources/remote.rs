@@ -127,6 +127,19 @@ fn a_server_that_is_gone_or_hangs_delays_nobody_and_comes_back() {
 }
 
 #[test]
+fn a_modern_server_that_answers_late_is_not_taken_for_an_older_one() {
+    let home = Home::new();
+    let slow = ToyHttp::start(ToyEra::Modern);
+    slow.toy.unanswered_discoveries.store(1, SeqCst);
+    let d = with_servers(&home, &json!({ "slow": entry(&slow) }));
+    in_state(&d, "slow", "connected");
+    assert_eq!(slow.toy.unanswered_discoveries.load(SeqCst), 0, "it was asked");
+    // No second start hides what the first did.
+    let states = d.get("/v1/events?stream=team&kind=source.state").ok(200);
+    assert!(!states.to_string().contains("backing_off"), "{states}");
+}
+
+#[test]
 fn headers_of_the_entry_and_of_its_helper_are_sent_and_never_shown() {
     let home = Home::new();
     let (fixed, printed) = (ToyHttp::start(ToyEra::Modern), ToyHttp::start(ToyEra::Modern));

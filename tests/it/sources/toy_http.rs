@@ -58,6 +58,8 @@ pub(super) struct Toy {
     pub(super) cancelled: AtomicU32,
     /// Nothing is answered any more.
     pub(super) hangs: AtomicBool,
+    /// How many requests of `server/discover` are still to be left without an answer.
+    pub(super) unanswered_discoveries: AtomicU32,
     pub(super) issuer: Mutex<Issuer>,
     /// A header that each request needs.
     pub(super) wants: Mutex<Option<(String, String)>>,
@@ -109,6 +111,7 @@ impl ToyHttp {
             told: Mutex::default(),
             cancelled: AtomicU32::new(0),
             hangs: AtomicBool::new(false),
+            unanswered_discoveries: AtomicU32::new(0),
             issuer: Mutex::default(),
             wants: Mutex::default(),
         });
@@ -198,6 +201,12 @@ async fn answer(
     body: Bytes,
 ) -> Response {
     if toy.hangs.load(SeqCst) {
+        std::future::pending::<()>().await;
+    }
+    let unanswered = &toy.unanswered_discoveries;
+    if String::from_utf8_lossy(&body).contains("server/discover")
+        && unanswered.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    {
         std::future::pending::<()>().await;
     }
     let header =
