@@ -18,7 +18,7 @@ use serde::{
 use super::{App, Code, Problem};
 pub(super) use crate::web::text_of;
 use crate::{
-    domain::{Caller, limits, quote},
+    domain::{Caller, limits},
     web,
 };
 
@@ -37,31 +37,6 @@ pub(super) struct JsonBytes(pub(super) Bytes);
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
-        let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], body).into_response()
-    }
-}
-
-/// A JSON body with texts that others wrote. The operator gets them as they were written; a session is a model, and gets them
-/// as every other way to a model gives them: nothing in them passes for a line of ours.
-pub(super) struct OthersJson<T> {
-    body: T,
-    is_for_model: bool,
-}
-
-impl<T> OthersJson<T> {
-    pub(super) fn new(caller: &Caller, body: T) -> Self {
-        Self { body, is_for_model: !caller.is_operator() }
-    }
-}
-
-impl<T: Serialize> IntoResponse for OthersJson<T> {
-    fn into_response(self) -> Response {
-        if !self.is_for_model {
-            return Json(self.body).into_response();
-        }
-        let body = serde_json::to_string(&self.body).expect("a value of ours has a JSON form");
-        let body = quote::json(&body).into_owned();
         let json = HeaderValue::from_static("application/json");
         ([(header::CONTENT_TYPE, json)], body).into_response()
     }

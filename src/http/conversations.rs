@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{
     App, Problem,
     api::Api,
-    body::{OthersJson, Query},
+    body::{Json, Query},
     openapi::Operation,
 };
 use crate::{
@@ -38,7 +38,7 @@ async fn history(
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<HistoryOfSession>,
-) -> Result<OthersJson<SessionHistory>, Problem> {
+) -> Result<Json<SessionHistory>, Problem> {
     let query = SessionHistoryQuery {
         limit: query.limit,
         before: query.before,
@@ -46,5 +46,5 @@ async fn history(
     };
     let own = app.services.team.default_session(&caller).await?;
     let history = app.services.conversations.history(&caller, own.as_deref(), &id, &query).await?;
-    Ok(OthersJson::new(&caller, history))
+    Ok(Json(history))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, OthersJson, Query},
+    body::{Json, Query},
     list::List,
     openapi::Operation,
 };
@@ -76,7 +76,7 @@ async fn inbox(
     caller: Caller,
     Path(id): Path<String>,
     Query(query): Query<Look>,
-) -> Result<OthersJson<List<Message>>, Problem> {
+) -> Result<Json<List<Message>>, Problem> {
     let page = if query.peek {
         app.services.team.peek_messages(&caller, &id, query.cursor.as_deref(), query.limit).await?
     } else if query.cursor.is_some() {
@@ -84,7 +84,7 @@ async fn inbox(
     } else {
         app.services.team.take_messages(&caller, &id, query.limit).await?
     };
-    Ok(OthersJson::new(&caller, page.into()))
+    Ok(Json(page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -109,11 +109,11 @@ async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<ListMessages>,
-) -> Result<OthersJson<List<ListedMessage>>, Problem> {
+) -> Result<Json<List<ListedMessage>>, Problem> {
     let ListMessages { peer, state, kind, open, limit, cursor } = query;
     let filter = MessageFilter { peer, state, kind, open };
     let page = app.services.team.messages(&caller, filter, cursor.as_deref(), limit).await?;
-    Ok(OthersJson::new(&caller, page.into()))
+    Ok(Json(page.into()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -178,8 +178,8 @@ async fn show(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<OthersJson<Detail>, Problem> {
+) -> Result<Json<Detail>, Problem> {
     let detail = app.services.team.message(&caller, &id).await?;
     let detail = Detail { message: detail.message, states: detail.states };
-    Ok(OthersJson::new(&caller, detail))
+    Ok(Json(detail))
 }

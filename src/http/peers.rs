@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, MaybeJson, OthersJson, Query},
+    body::{Json, MaybeJson, Query},
     openapi::Operation,
 };
 use crate::{
@@ -67,7 +67,7 @@ async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<ListPeers>,
-) -> Result<OthersJson<Peers>, Problem> {
+) -> Result<Json<Peers>, Problem> {
     let filter = PeerFilter {
         status: query.status,
         backend: query.backend,
@@ -80,7 +80,7 @@ async fn list(
         app.services.team.peers(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
     let next_cursor = page.next_cursor.clone();
     let peers = Peers { count: page.items.len(), peers: page, as_of, next_cursor };
-    Ok(OthersJson::new(&caller, peers))
+    Ok(Json(peers))
 }
 
 async fn register(
@@ -111,9 +111,9 @@ async fn show(
     State(app): State<App>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<OthersJson<Peer>, Problem> {
+) -> Result<Json<Peer>, Problem> {
     let peer = app.services.team.peer(&caller, &id).await?;
-    Ok(OthersJson::new(&caller, peer))
+    Ok(Json(peer))
 }
 
 async fn remove(

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Code, Problem,
     api::Api,
-    body::{Json, OthersJson, Query},
+    body::{Json, Query},
     openapi::Operation,
 };
 use crate::{
@@ -305,7 +305,7 @@ async fn list(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<SourceQuery>,
-) -> Result<OthersJson<SourceList>, Problem> {
+) -> Result<Json<SourceList>, Problem> {
     let SourceQuery { project, cursor, limit } = query;
     let folder = OfProject { project };
     let mut list = all(&app, &caller, folder_of(&caller, &folder))?;
@@ -314,7 +314,7 @@ async fn list(
         list.count = page.items.len();
         (list.sources, list.next_cursor) = (page.items, page.next_cursor);
     }
-    Ok(OthersJson::new(&caller, list))
+    Ok(Json(list))
 }
 
 async fn get(
@@ -322,9 +322,9 @@ async fn get(
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
-) -> Result<OthersJson<SourceView>, Problem> {
+) -> Result<Json<SourceView>, Problem> {
     let Json(view) = one(&app, &caller, folder_of(&caller, &query), &name)?;
-    Ok(OthersJson::new(&caller, view))
+    Ok(Json(view))
 }
 
 async fn log(

@@ -174,12 +174,30 @@ fn a_key_that_is_minted_later_is_its_holders_alone() {
     let named = json!({ "session_id": "worker-7" });
     x.ok("start_session", &named);
     x.ok("peer_register", &json!({ "display_name": "x", "backend": "test" }));
-    x.ok("start_ghap", &attempt("of x"));
+    let of_x = x.ok("start_ghap", &attempt("of x"));
+    let memory = json!({ "content": "of x: the cellar is damp", "category": "context" });
+    x.ok("store_memory", &memory);
 
     let held = d.session("worker-7");
     let session = text(&bare(&held, "start_session", &json!({})), "session_id");
     assert_ne!(session, "worker-7");
     bare(&held, "start_ghap", &attempt("of the worker"));
+    let by_id = bare(&held, "get_ghap", &json!({ "id": of_x["id"] }));
+    assert_eq!(by_id["error"]["type"], "not_found", "{by_id}");
+    for (tool, arguments) in [
+        ("list_ghap_entries", json!({})),
+        ("search_experiences", json!({ "query": "of x" })),
+        ("list_memories", json!({})),
+        ("retrieve_memories", json!({ "query": "the cellar is damp" })),
+    ] {
+        let read = bare(&held, tool, &arguments);
+        assert!(
+            read.get("error").is_none() && !read.to_string().contains("of x"),
+            "{tool}: {read}"
+        );
+    }
+    let read = held.get("/v1/ghap").ok(200);
+    assert!(!read.to_string().contains("of x"), "{read}");
     let peer = json!({ "display_name": "w", "backend": "test" });
     let peer = bare(&held, "peer_register", &peer);
     let inbox = format!("/v1/peers/{}/messages", id_of(&peer));

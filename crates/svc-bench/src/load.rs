@@ -125,7 +125,12 @@ impl Load {
         let mut connections = Vec::with_capacity(count);
         for number in 0..count {
             let (protocol, requests) = speech(number);
-            connections.push(Connection::open(address, &protocol, requests.into()).await?);
+            let mut connection = Connection::open(address, &protocol, requests.into()).await?;
+            if protocol.hello.is_none() {
+                // The daemon keeps few connections on which no good credential was shown yet.
+                connection.ask().await?;
+            }
+            connections.push(connection);
         }
         Ok(Self { connections })
     }

@@ -23,8 +23,9 @@ impl Store {
             r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
                 sum(status = 'confirmed') as "confirmed!: i64"
             from ghap g where domain = ?1 and status in ('confirmed', 'falsified')
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
             domain,
             strategy,
@@ -49,8 +50,9 @@ impl Store {
             from ghap g
             where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
                 and root_cause_category is not null
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             group by root_cause_category order by count(*) desc, root_cause_category"#,
             domain,
             strategy,
@@ -81,8 +83,9 @@ impl Store {
             join session s on s.session_id = g.session_id
             where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
                 and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
-                and (?4 is null or g.project = ?5 or g.session_id = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?4))
+                and (?4 is null or g.project = ?5
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?4
+                        or created_by = 'operator' and session_id = ?4))
             group by s.client, g.domain order by s.client, g.domain"#,
             project,
             client,
@@ -110,8 +113,9 @@ impl Store {
             from ghap g
             where g.status in ('confirmed', 'falsified') and g.probability is not null
                 and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             group by 1 order by 1"#,
             project,
             domain,
@@ -140,8 +144,9 @@ impl Store {
             from ghap g
             where g.status in ('confirmed', 'falsified') and g.resolved_at is not null
                 and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             group by 1 order by 1 desc limit ?5"#,
             project,
             domain,

@@ -66,8 +66,9 @@ impl WriteTx {
                 from json_each(?4) j cross join memory m on m.memory_id = j.value
             ) i
             where i.session_id <> ?5
-                and (?6 is null or i.shared = 1 or i.project = ?7 or i.session_id = ?6
-                    or i.session_id in (select session_id from session where created_by = 'session:' || ?6))
+                and (?6 is null or i.shared = 1 or i.project = ?7
+                    or i.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
             on conflict do nothing",
             id,
             shown_by,

@@ -102,6 +102,9 @@ impl Store {
     }
 }
 
+/// From this size on a page gets the memory of a whole page at once.
+const SMALL_PAGE_BYTES: usize = 2 * 1024;
+
 /// A page as it is filled.
 struct PageText {
     text: String,
@@ -114,7 +117,7 @@ struct PageText {
 
 impl PageText {
     fn new(framing: Framing, cursor: i64) -> Self {
-        Self { text: String::with_capacity(limits::REPLAY_BYTES), framing, cursor, is_full: false }
+        Self { text: String::new(), framing, cursor, is_full: false }
     }
 
     /// Takes rows, from the present one on, until the page is full. The present one is then the first of the next page. A row
@@ -137,6 +140,10 @@ impl PageText {
             if len > limits::REPLAY_BYTES && !self.text.is_empty() {
                 self.is_full = true;
                 return Ok(());
+            }
+            // Few rows are the rule for new subscribers, and whole pages for replays. A page of few rows takes little memory.
+            if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
+                self.text.reserve(limits::REPLAY_BYTES - self.text.len());
             }
             self.cursor = event.id(self.framing);
             sse::push_frame(&mut self.text, event, self.framing);

@@ -326,8 +326,9 @@ impl Store {
     pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let raw = ghaps!(
-            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id = ?2
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))",
+            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))",
             id,
             key,
             project
@@ -347,8 +348,9 @@ impl Store {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(
             "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             order by g.status = 'active' desc, g.id desc limit ?2",
             prefix,
             limit,
@@ -376,8 +378,9 @@ impl Store {
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
-                and (?8 is null or g.project = ?9 or g.session_id = ?8
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8))
+                and (?8 is null or g.project = ?9
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8
+                        or created_by = 'operator' and session_id = ?8))
             order by g.id desc limit ?7",
             filter.domain,
             filter.status,
@@ -405,8 +408,9 @@ impl Store {
         let (key, project) = (reader.key(), reader.project());
         let rows = ghaps!(
             "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             order by g.id limit ?2",
             after,
             limit,
@@ -471,8 +475,9 @@ impl Store {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(
             "where g.status <> 'active'
-                and (?2 is null or g.project = ?3 or g.session_id = ?2
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))
+                and (?2 is null or g.project = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))
             order by g.id desc limit ?1",
             limit,
             key,
@@ -499,8 +504,9 @@ impl Store {
         let raw = ghaps!(
             "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
-                and (?6 is null or g.project = ?7 or g.session_id = ?6
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6))
+                and (?6 is null or g.project = ?7
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
             order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
             domain,
             strategy,

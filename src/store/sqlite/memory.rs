@@ -106,8 +106,9 @@ impl WriteTx {
     ) -> Result<Option<(String, bool)>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let row = sqlx::query!(
-            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id = ?2
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?2)), 0) as "is_readable!: bool"
+            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2)), 0) as "is_readable!: bool"
             from memory m where m.memory_id = ?1"#,
             id,
             key,
@@ -167,8 +168,9 @@ impl Store {
                 group by p.doc
             ) f on f.id = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
-                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id = ?5
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5))
+                and (?5 is null or m.shared = 1 or m.project = ?6
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))
             order by f.value desc, m.id desc limit ?4",
             terms,
             filter.category,
@@ -205,8 +207,9 @@ impl Store {
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
-                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id = ?5
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5))"#,
+                and (?5 is null or m.shared = 1 or m.project = ?6
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))"#,
             filter.category,
             filter.project,
             filter.min_importance,
@@ -221,8 +224,9 @@ impl Store {
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
-                and (?7 is null or m.shared = 1 or m.project = ?8 or m.session_id = ?7
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?7))
+                and (?7 is null or m.shared = 1 or m.project = ?8
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?7
+                        or created_by = 'operator' and session_id = ?7))
             order by m.id desc limit ?5 offset ?6",
             filter.category,
             filter.project,
@@ -249,8 +253,9 @@ impl Store {
         let (key, read_project) = (reader.key(), reader.project());
         let rows = memories!(
             "where m.project in (?1, '') and m.importance >= ?2
-                and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id = ?4
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?4))
+                and (?4 is null or m.shared = 1 or m.project = ?5
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?4
+                        or created_by = 'operator' and session_id = ?4))
             order by m.importance desc, m.id desc limit ?3",
             project,
             least,

@@ -139,8 +139,9 @@ impl SearchIndex {
                         select 1 from ghap g
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
-                            and (?5 is null or g.project = ?6 or g.session_id = ?5
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?5))
+                            and (?5 is null or g.project = ?6
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))
                     ))
             ))) as "places!: String"
             from json_each(?1) j"#,
@@ -170,8 +171,9 @@ impl SearchIndex {
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
-                and (?6 is null or g.project = ?7 or g.session_id = ?6
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6))
+                and (?6 is null or g.project = ?7
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
             order by f.rowid desc limit ?5"#,
             query,
             filter.domain,

@@ -368,7 +368,8 @@ impl Store {
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
-                and (?7 is null or s.project = ?8 or s.session_id = ?7 or s.created_by = 'session:' || ?7)
+                and (?7 is null or s.project = ?8 or s.created_by = 'session:' || ?7
+                    or s.created_by = 'operator' and s.session_id = ?7)
             order by s.last_seen_at desc, s.session_id desc limit ?6",
             filter.project,
             filter.client,
@@ -394,7 +395,8 @@ impl Store {
         let raw = sessions!(
             select_checked,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
-                and (?3 is null or s.project = ?4 or s.session_id = ?3 or s.created_by = 'session:' || ?3)
+                and (?3 is null or s.project = ?4 or s.created_by = 'session:' || ?3
+                    or s.created_by = 'operator' and s.session_id = ?3)
             order by s.ended_at is not null, s.last_seen_at desc limit ?2",
             prefix,
             limit,

@@ -210,8 +210,9 @@ impl Store {
         let count = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from ghap g
             where g.status <> 'active'
-                and (?1 is null or g.project = ?2 or g.session_id = ?1
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?1))"#,
+                and (?1 is null or g.project = ?2
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?1
+                        or created_by = 'operator' and session_id = ?1))"#,
             key,
             project
         )
@@ -244,15 +245,17 @@ impl Store {
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
                     where o.cluster_id = c.cluster_id
-                        and (?2 is null or n.project = ?3 or n.session_id = ?2
-                    or n.session_id in (select session_id from session where created_by = 'session:' || ?2))
+                        and (?2 is null or n.project = ?3
+                    or n.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))
                     order by o.similarity desc, n.id limit 1) as "goal!: String"
             from cluster c
             join cluster_member m on m.cluster_id = c.cluster_id
             join ghap g on g.ghap_id = m.ghap_id
             where c.axis = ?1
-                and (?2 is null or g.project = ?3 or g.session_id = ?2
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2))
+                and (?2 is null or g.project = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))
             group by c.cluster_id order by count(*) desc, c.label"#,
             axis,
             key,
@@ -278,8 +281,9 @@ impl Store {
             from cluster_member m
             join ghap g on g.ghap_id = m.ghap_id
             where m.cluster_id = ?1
-                and (?3 is null or g.project = ?4 or g.session_id = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             order by m.similarity desc, g.id limit ?2"#,
             cluster_id,
             limit,
@@ -302,8 +306,9 @@ impl Store {
         let total = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from learned_value v
             where (?1 is null or axis = ?1)
-                and (?2 is null or v.project = ?3 or v.session_id = ?2
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?2))"#,
+                and (?2 is null or v.project = ?3
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))"#,
             axis,
             key,
             project
@@ -312,8 +317,9 @@ impl Store {
         .await?;
         let rows = values!(
             "where (?1 is null or v.axis = ?1)
-                and (?3 is null or v.project = ?4 or v.session_id = ?3
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3))
+                and (?3 is null or v.project = ?4
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             order by v.id desc limit ?2",
             axis,
             limit,
@@ -339,8 +345,9 @@ impl Store {
                 join ghap g on g.ghap_id = m.ghap_id
                 where g.domain = ?1 group by m.cluster_id
             ) c on c.cluster_id = v.cluster_id
-            where (?3 is null or v.project = ?4 or v.session_id = ?3
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3))
+            where (?3 is null or v.project = ?4
+                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
             order by c.records desc, v.id desc limit ?2",
             domain,
             limit,
