@@ -113,8 +113,8 @@ fn server_of_uri<'a>(
     has: impl Fn(&OfferedLists, &str) -> bool,
 ) -> Option<(&'a Arc<SourceSpec>, String)> {
     if let Some((name, own)) = uri.strip_prefix(OF_SERVER).and_then(|rest| rest.split_once(':')) {
-        let (spec, _) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
-        return Some((spec, own.to_owned()));
+        let (spec, lists) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        return (!spec.is_pinned() || has(lists, own)).then(|| (spec, own.to_owned()));
     }
     if uri.starts_with(OWN) {
         return None;
@@ -127,6 +127,9 @@ fn server_of_resource<'a>(
     servers: &'a [OpenServer],
     uri: &str,
 ) -> Option<(&'a Arc<SourceSpec>, String)> {
+    if uri.starts_with(OF_SERVER) {
+        return server_of_uri(servers, uri, offers_resource);
+    }
     let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
     listed.or_else(|| {
         // The template that says most of the URI: one that says nothing takes none from another server.
@@ -143,6 +146,14 @@ fn server_of_resource<'a>(
         let (_, spec) = best.filter(|_| !uri.starts_with(OWN))?;
         Some((spec, uri.to_owned()))
     })
+}
+
+/// Whether a server offers a resource, listed or by a template.
+fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
+    let mut templates =
+        lists.templates.iter().filter_map(|it| it.get("uriTemplate").and_then(Value::as_str));
+    has_text(&lists.resources, "uri", uri)
+        || templates.any(|template| matches_template(template, uri).is_some())
 }
 
 /// Prompts of all servers with the names that clients see.
@@ -298,6 +309,16 @@ impl SourceManager {
     /// Whether a server of the caller's has a resource.
     pub fn has_resource(&self, caller: &Caller, uri: &str) -> bool {
         server_of_resource(&self.open_servers(caller), uri).is_some()
+    }
+
+    /// Whether a server lets the caller read a resource: one whose definitions a person has approved gives no other.
+    pub(super) fn may_read_of(&self, caller: &Caller, server: &str, uri: &str) -> bool {
+        let servers = self.open_servers(caller);
+        let (spec, lists) = match servers.iter().find(|(spec, _)| spec.key.name == server) {
+            Some((spec, lists)) => (spec, lists),
+            None => return true,
+        };
+        !spec.is_pinned() || offers_resource(lists, uri)
     }
 
     /// Whether a server of the caller's has a prompt.

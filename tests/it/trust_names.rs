@@ -224,6 +224,58 @@ fn a_key_that_is_minted_later_is_its_holders_alone() {
 }
 
 #[test]
+fn a_session_in_another_case_is_not_begun_beside_it() {
+    let d = Daemon::start();
+    let mut a = FakeClient::start(&d.home, "agent-a", "p", "");
+    let mut b = FakeClient::start(&d.home, "agent-b", "q", "");
+    a.hook(&start("s-ab"));
+    peer_of(&d, "s-ab");
+    not_yours(&mut b, "start_session", &json!({ "session_id": "S-AB", "client": "claude-code" }));
+    let claim = json!({ "display_name": "x", "backend": "claude-code", "session_id": "S-aB" });
+    not_yours(&mut b, "peer_register", &claim);
+    a.kill();
+    eventually(SOON, || d.get("/v1/sessions/s-ab").ok(200)["ended_at"].is_string());
+    not_yours(&mut b, "start_session", &json!({ "session_id": "S-AB", "client": "claude-code" }));
+}
+
+#[test]
+fn an_agent_of_another_project_has_nothing_of_an_earlier_one() {
+    let d = with_agents();
+    let folder = |name: &str| {
+        let folder = d.home.user().join(name);
+        fs::create_dir_all(folder.join(".git")).expect("can be made");
+        folder
+    };
+    let (p, q) = (folder("p"), folder("q"));
+    let wish = |name: Option<&str>, cwd: &PathBuf| {
+        let mut wish = json!({ "instance": "cat", "cwd": cwd });
+        if let Some(name) = name {
+            wish["name"] = json!(name);
+        }
+        wish
+    };
+    let end = |agent: &Value| {
+        let id = text(agent, "id");
+        d.post(&format!("/v1/hosts/{id}/stop"), &json!({ "force": true })).ok(200);
+        eventually(SOON, || d.get(&format!("/v1/hosts/{id}")).ok(200)["ended_at"].is_string());
+    };
+    let named = d.post("/v1/hosts", &wish(Some("own"), &p)).ok(201);
+    let first = d.post("/v1/hosts", &wish(None, &p)).ok(201);
+    assert_eq!(text(&first, "session_key"), "agent:cat:main");
+    end(&named);
+    end(&first);
+    let refused = d.post("/v1/hosts", &wish(Some("own"), &q));
+    problem(&refused, 409, "conflict");
+    let other = d.post("/v1/hosts", &wish(None, &q)).ok(201);
+    assert_eq!(text(&other, "session_key"), "agent:cat:main-2");
+    // In its own project an agent goes on where the one before it ended.
+    let again = d.post("/v1/hosts", &wish(Some("own"), &p)).ok(201);
+    assert_eq!(text(&again, "session_key"), "agent:cat:own");
+    end(&again);
+    end(&other);
+}
+
+#[test]
 fn an_absent_colleague_is_taken_over_by_no_call() {
     let d = Daemon::start();
     let mut a = FakeClient::start(&d.home, "agent-a", "p", "");

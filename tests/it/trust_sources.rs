@@ -261,6 +261,39 @@ fn a_projects_server_shows_what_was_approved() {
 }
 
 #[test]
+fn a_resource_that_came_after_the_approval_is_not_read() {
+    let home = Home::new();
+    let evil = Evil::new(&home, &[]);
+    let offers = |uris: &[&str]| {
+        let resources: Vec<_> = uris.iter().map(|uri| json!({ "uri": uri, "name": uri })).collect();
+        evil.defines(&json!({ "tools": [tool("count", "Counts")], "resources": resources }));
+    };
+    offers(&["x://old"]);
+    let project = project(&home, &evil);
+    let d = with_servers(&home, &json!({}));
+    let root = project.display().to_string();
+    let inside = of_project(&d, "s-1", &root);
+    ok(&home, &project, &["approve"]);
+    in_state(&inside, "evil", "connected");
+    offers(&["x://old", "x://new"]);
+    ok(&home, &project, &["reconnect", "evil"]);
+    let target = format!("/v1/sources/evil?project={root}");
+    until(SOON, || (d.get(&target).ok(200)["changed"] == 1).then_some(()));
+    let read = |uri: &str| {
+        let arguments = json!({ "server": "evil", "uri": uri });
+        call(&inside, "ReadMcpResource", &arguments)["result"]["structuredContent"].clone()
+    };
+    assert_eq!(read("x://old")["contents"][0]["uri"], "x://old");
+    for uri in ["x://new", "file:///etc/passwd"] {
+        assert_eq!(read(uri)["error"]["type"], "not_found", "{uri}");
+    }
+    let params = json!({ "uri": "svc+evil:x://new" });
+    let read = json!({ "jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params });
+    let answer = inside.request("POST", "/mcp").json(&read).send().json();
+    assert!(answer["error"].is_object(), "{answer}");
+}
+
+#[test]
 fn a_persons_own_server_changes_and_the_change_is_told() {
     let home = Home::new();
     let evil = Evil::new(&home, &[]);

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::effect::{Effect, Effects, TurnResult, VendorRequest};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
 use super::wording::{call_title, option, summary, text_of};
+use crate::domain::HARMLESS_TOOLS;
 use crate::domain::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
     RequestOptionKind, TurnOutcome,
@@ -70,7 +71,10 @@ impl ClaudeProtocol {
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
             let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
             add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
-            add("--settings", json!({ "permissions": { "allow": ["mcp__svc"] } }).to_string());
+            // `ToolCall` reaches every tool of every server, so it is asked for like theirs.
+            let allowed: Vec<String> =
+                HARMLESS_TOOLS.iter().map(|tool| format!("mcp__svc__{tool}")).collect();
+            add("--settings", json!({ "permissions": { "allow": allowed } }).to_string());
         }
         if spec.permission == PermissionMode::Bypass {
             add("--permission-mode", "bypassPermissions".to_owned());

@@ -336,7 +336,7 @@ impl Agents {
         plan: AgentPlan,
         key: Option<(&str, &WishFingerprint)>,
     ) -> Result<PlannedAgent, Error> {
-        let session_key = format!("agent:{}:{}", plan.instance.name, plan.name);
+        let session_key = free_key(tx, &plan).await?;
         if let Some(live) = tx.live_agent(&session_key).await? {
             return Err(Error::Conflict(format!(
                 "{session_key} is live: agent {}; choose another name, or stop it first",
@@ -536,8 +536,30 @@ fn project_of(caller: &Caller, cwd: &str) -> String {
     }
 }
 
+/// The session key of an agent. What an earlier agent under a key has (messages, records, tasks) is the key's, and so its
+/// project's: in another project the default name gets a number, and another name is refused.
+async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
+    let first = format!("agent:{}:{}", plan.instance.name, plan.name);
+    let mut key = first.clone();
+    for number in 2.. {
+        if !tx.is_key_of_another_project(&key, &plan.project).await? {
+            break;
+        }
+        if plan.name != DEFAULT_NAME {
+            return Err(Error::Conflict(format!(
+                "{key} is the key of an agent of another project; choose another name"
+            )));
+        }
+        key = format!("{first}-{number}");
+    }
+    Ok(key)
+}
+
+/// The name of an agent that was given none.
+const DEFAULT_NAME: &str = "main";
+
 fn agent_name(named: Option<&str>) -> Result<String, Error> {
-    let name = named.unwrap_or("main").to_ascii_lowercase();
+    let name = named.unwrap_or(DEFAULT_NAME).to_ascii_lowercase();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
         let rule = "must have from 1 to 64 letters, digits, `-`, `_` and `.`";

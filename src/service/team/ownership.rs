@@ -182,6 +182,9 @@ async fn is_peer_of_another(
     key: &str,
     session_id: &str,
 ) -> Result<bool, StoreError> {
+    if tx.is_session_of_another_in_other_case(session_id, key).await? {
+        return Ok(true);
+    }
     let peer = tx.peer_of_session(session_id).await?;
     let Some(row) = peer.filter(|row| row.peer.session_id.as_deref() == Some(session_id)) else {
         return Ok(false);

@@ -157,6 +157,22 @@ impl WriteTx {
         raw.map(AgentRow::try_from).transpose()
     }
 
+    /// Whether an agent of another project is or was under a session key.
+    pub async fn is_key_of_another_project(
+        &mut self,
+        session_key: &str,
+        project: &str,
+    ) -> Result<bool, StoreError> {
+        let taken = select_value!(
+            self,
+            r#"select exists (select 1 from agent
+                where session_key = ?1 and project <> ?2) as "taken!: bool""#,
+            session_key,
+            project
+        );
+        Ok(taken)
+    }
+
     /// The agent that a caller started with this key, and the fingerprint of what it wanted.
     pub async fn agent_by_key(
         &mut self,

@@ -6,7 +6,10 @@ use super::{
     db::Store,
     errors::changed,
     page::read_page,
-    statement::{change, direct_row, read_all, read_one, select_all, select_checked, select_one},
+    statement::{
+        change, direct_row, read_all, read_one, select_all, select_checked, select_one,
+        select_value,
+    },
     tx::WriteTx,
 };
 use crate::{
@@ -156,6 +159,24 @@ impl WriteTx {
             session
         );
         raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// Whether a peer of another owner stands for a session whose id differs from this one in case alone. Keys are compared
+    /// without case, so both would have the same key.
+    pub async fn is_session_of_another_in_other_case(
+        &mut self,
+        session: &str,
+        owner: &str,
+    ) -> Result<bool, StoreError> {
+        let taken = select_value!(
+            self,
+            r#"select exists (select 1 from peer
+                where session_id = ?1 collate nocase and session_id <> ?1
+                    and coalesce(owner, '') <> ?2) as "taken!: bool""#,
+            session,
+            owner
+        );
+        Ok(taken)
     }
 
     /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
