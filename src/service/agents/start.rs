@@ -337,12 +337,6 @@ impl Agents {
         key: Option<(&str, &WishFingerprint)>,
     ) -> Result<PlannedAgent, Error> {
         let session_key = free_key(tx, &plan).await?;
-        if let Some(live) = tx.live_agent(&session_key).await? {
-            return Err(Error::Conflict(format!(
-                "{session_key} is live: agent {}; choose another name, or stop it first",
-                live.info.id
-            )));
-        }
         let now = tx.now();
         let id = AgentId::new(&self.core.ids, now);
         let scopes = if plan.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
@@ -542,7 +536,16 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();
     for number in 2.. {
-        if !tx.is_key_of_another_project(&key, &plan.project).await? {
+        let is_others = tx.is_key_of_another_project(&key, &plan.project).await?;
+        if (!is_others || key == first)
+            && let Some(live) = tx.live_agent(&key).await?
+        {
+            return Err(Error::Conflict(format!(
+                "{key} is live: agent {}; choose another name, or stop it first",
+                live.info.id
+            )));
+        }
+        if !is_others {
             break;
         }
         if plan.name != DEFAULT_NAME {
