@@ -314,9 +314,8 @@ impl SourceManager {
     /// Whether a server lets the caller read a resource: one whose definitions a person has approved gives no other.
     pub(super) fn may_read_of(&self, caller: &Caller, server: &str, uri: &str) -> bool {
         let servers = self.open_servers(caller);
-        let (spec, lists) = match servers.iter().find(|(spec, _)| spec.key.name == server) {
-            Some((spec, lists)) => (spec, lists),
-            None => return true,
+        let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
+            return true;
         };
         !spec.is_pinned() || offers_resource(lists, uri)
     }
