@@ -55,18 +55,17 @@ pub(super) async fn introduce(
     Ok(capabilities_of(&result))
 }
 
-/// What a server answers to `server/discover`.
+/// The outcome of `server/discover`.
 enum Discovered {
-    /// It speaks the revision without sessions, and has these capabilities.
+    /// The server speaks the revision without sessions; its capabilities.
     Modern(Map<String, Value>),
-    /// It speaks another revision.
+    /// The server speaks another revision.
     Older,
-    /// It had not answered by the deadline.
+    /// The server did not answer by the deadline.
     Silent,
 }
 
-/// Asks a server whether it speaks the revision without sessions, and what it can do. Unless it does, the connection is
-/// left in the older way of speaking.
+/// Sends `server/discover`. The connection speaks the revision without sessions afterwards only if the server does.
 async fn discover(
     connection: &Arc<SourceConnection>,
     deadline: Duration,
@@ -117,7 +116,8 @@ pub(super) async fn introduce_remote(
         Discovered::Older => return introduce(connection).await,
         Discovered::Silent => {}
     }
-    // The server is old, or slow: a slow one refuses the older request, and then has the rest of the start to answer.
+    // An older server that ignores unknown methods takes `initialize`. A slow newer server refuses it, and then gets the
+    // rest of the start's deadline to answer `server/discover`.
     let refused = match introduce(connection).await {
         Ok(capabilities) => return Ok(capabilities),
         Err(refused) => refused,

@@ -148,7 +148,7 @@ fn server_of_resource<'a>(
     })
 }
 
-/// Whether a server offers a resource, listed or by a template.
+/// Whether a list has a resource with this URI, or a template that the URI matches.
 fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
     let mut templates =
         lists.templates.iter().filter_map(|it| it.get("uriTemplate").and_then(Value::as_str));
@@ -311,8 +311,9 @@ impl SourceManager {
         server_of_resource(&self.open_servers(caller), uri).is_some()
     }
 
-    /// Whether a server lets the caller read a resource: one whose definitions a person has approved gives no other.
-    pub(super) fn may_read_of(&self, caller: &Caller, server: &str, uri: &str) -> bool {
+    /// Whether the caller may read this resource of a server. Of a server with pinned definitions only approved resources,
+    /// and URIs of approved templates, may be read.
+    pub(super) fn may_read_resource(&self, caller: &Caller, server: &str, uri: &str) -> bool {
         let servers = self.open_servers(caller);
         let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
             return true;

@@ -174,7 +174,7 @@ async fn read(
         let servers = sources.resources(&call.caller);
         return Err(unknown(&server, servers.iter().map(|(server, _)| server.as_str())));
     };
-    if !sources.may_read_of(&call.caller, &server, &uri) {
+    if !sources.may_read_resource(&call.caller, &server, &uri) {
         let text = format!("server {server} has no approved resource {uri}");
         let error = ToolError::new(ErrorType::NotFound, text);
         return Err(ToolError { field: Some("uri".to_owned()), ..error }.into());

@@ -127,7 +127,7 @@ impl Load {
             let (protocol, requests) = speech(number);
             let mut connection = Connection::open(address, &protocol, requests.into()).await?;
             if protocol.hello.is_none() {
-                // The daemon keeps few connections on which no good credential was shown yet.
+                // The daemon keeps at most 64 connections that have shown no credential. The first request shows it.
                 connection.ask().await?;
             }
             connections.push(connection);

@@ -71,7 +71,7 @@ impl ClaudeProtocol {
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
             let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
             add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
-            // `ToolCall` reaches every tool of every server, so it is asked for like theirs.
+            // Not all of `mcp__svc`: `ToolCall` reaches every tool of every server, so it needs permission.
             let allowed: Vec<String> =
                 HARMLESS_TOOLS.iter().map(|tool| format!("mcp__svc__{tool}")).collect();
             add("--settings", json!({ "permissions": { "allow": allowed } }).to_string());

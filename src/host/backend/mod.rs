@@ -89,7 +89,9 @@ mod tests {
                 env => env.as_object().expect("one").keys().map(|name| json!(name)).collect(),
             };
             assert_eq!(env, [json!("SVC_AGENT_ID"), json!("SVC_HOME")], "{backend}: {said}");
-            // Names of tools are no tokens.
+            assert!(!said.contains("ToolCall"), "{backend}: {said}");
+            assert!(!said.contains("\"mcp__svc\""), "{backend} allows every tool: {said}");
+            // The names of tools look like session tokens, which begin with `svc_`.
             let said = said.replace("mcp__svc__", "");
             for word in ["Bearer", "Authorization", "svc_", "http:"] {
                 assert!(!said.contains(word), "{backend}: {word}: {said}");

@@ -530,8 +530,9 @@ fn project_of(caller: &Caller, cwd: &str) -> String {
     }
 }
 
-/// The session key of an agent. What an earlier agent under a key has (messages, records, tasks) is the key's, and so its
-/// project's: in another project the default name gets a number, and another name is refused.
+/// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent with the same key would
+/// have those of an earlier agent. Within a project that is wanted. In another project the default name gets a number, and
+/// any other name is a conflict.
 async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();

@@ -157,7 +157,7 @@ impl WriteTx {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Whether an agent of another project is or was under a session key.
+    /// Whether another project has, or had, an agent with this session key.
     pub async fn is_key_of_another_project(
         &mut self,
         session_key: &str,

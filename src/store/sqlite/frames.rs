@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-/// From this size on a page gets the memory of a whole page at once.
+/// A page that reaches this size reserves the memory of a full page at once, in place of growing step by step.
 const SMALL_PAGE_BYTES: usize = 2 * 1024;
 
 /// A page as it is filled.
@@ -141,7 +141,7 @@ impl PageText {
                 self.is_full = true;
                 return Ok(());
             }
-            // Few rows are the rule for new subscribers, and whole pages for replays. A page of few rows takes little memory.
+            // Each new subscriber reads a page, mostly of a few rows: a full page of memory for each would add up.
             if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
                 self.text.reserve(limits::REPLAY_BYTES - self.text.len());
             }

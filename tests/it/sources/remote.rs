@@ -134,7 +134,7 @@ fn a_modern_server_that_answers_late_is_not_taken_for_an_older_one() {
     let d = with_servers(&home, &json!({ "slow": entry(&slow) }));
     in_state(&d, "slow", "connected");
     assert_eq!(slow.toy.unanswered_discoveries.load(SeqCst), 0, "it was asked");
-    // No second start hides what the first did.
+    // A failed first start, followed by a second, would be `backing_off`.
     let states = d.get("/v1/events?stream=team&kind=source.state").ok(200);
     assert!(!states.to_string().contains("backing_off"), "{states}");
 }
