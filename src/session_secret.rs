@@ -4,10 +4,8 @@
 //! it names and shows the secret to the daemon. So whoever reads the person's files may resume the person's sessions, and who
 //! only calls tools may not. The daemon writes the file at the session's first event and keeps the hash.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
@@ -18,34 +16,12 @@ use crate::private_file;
 #[derive(Debug, Clone)]
 pub(crate) struct SessionSecrets {
     folder: PathBuf,
-    /// Secrets whose sessions are being written, by session: two events at one moment get the same.
-    pending: Arc<Mutex<HashMap<String, String>>>,
-}
-
-/// The secret of a session.
-#[derive(Clone)]
-pub(crate) struct SessionSecret {
-    text: String,
-    /// Whether there is no file of it yet.
-    is_new: bool,
-}
-
-impl SessionSecret {
-    pub(crate) fn hash(&self) -> TokenHash {
-        token_hash(&self.text)
-    }
-}
-
-impl std::fmt::Debug for SessionSecret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionSecret").field("is_new", &self.is_new).finish_non_exhaustive()
-    }
 }
 
 impl SessionSecrets {
     /// Those of a data folder, which need not exist.
     pub(crate) fn in_home(home: &Path) -> Self {
-        Self { folder: home.join("sessions"), pending: Arc::default() }
+        Self { folder: home.join("sessions") }
     }
 
     /// What stands in the file of a session; `None` if there is none, or somebody else could have written it.
@@ -55,31 +31,16 @@ impl SessionSecrets {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The secret of a session: that of its file, or a fresh one.
-    pub(crate) fn obtain(&self, session_id: &str) -> SessionSecret {
-        let mut pending = self.pending();
+    /// The hash of a session's secret, which is in its file from now on. Two calls at one moment may write different secrets:
+    /// the caller takes turns.
+    pub(crate) fn ensure(&self, session_id: &str) -> io::Result<TokenHash> {
         if let Some(text) = self.read(session_id) {
-            return SessionSecret { text, is_new: false };
+            return Ok(token_hash(&text));
         }
-        let text = pending.entry(session_id.to_owned()).or_insert_with(new_secret).clone();
-        SessionSecret { text, is_new: true }
-    }
-
-    /// Keeps a secret in the session's file, now that the session is the caller's.
-    pub(crate) fn keep(&self, session_id: &str, secret: &SessionSecret) -> io::Result<()> {
-        if !secret.is_new {
-            return Ok(());
-        }
-        let kept = private_file::create_folder(&self.folder).and_then(|()| {
-            private_file::replace_fleeting(&self.file(session_id), secret.text.as_bytes())
-        });
-        self.pending().remove(session_id);
-        kept
-    }
-
-    /// Forgets a secret that is in no file: the session is not the caller's.
-    pub(crate) fn give_up(&self, session_id: &str) {
-        self.pending().remove(session_id);
+        let text = new_secret();
+        private_file::create_folder(&self.folder)?;
+        private_file::replace(&self.file(session_id), text.as_bytes())?;
+        Ok(token_hash(&text))
     }
 
     /// Removes the file of a session.
@@ -94,10 +55,6 @@ impl SessionSecrets {
     fn file(&self, session_id: &str) -> PathBuf {
         self.folder.join(hex::encode(Sha256::digest(session_id)))
     }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -111,28 +68,24 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let secrets = SessionSecrets::in_home(home.path());
         assert_eq!(secrets.read("s"), None);
-        let (one, two) = (secrets.obtain("s"), secrets.obtain("s"));
-        assert_eq!(one.hash(), two.hash(), "of one moment");
-        assert_ne!(one.hash(), secrets.obtain("../s").hash());
-        assert_eq!(secrets.read("s"), None, "before it is kept");
-        secrets.keep("s", &one).expect("it is written");
-        secrets.keep("s", &two).expect("it is written");
+        let hash = secrets.ensure("s").expect("it is written");
         let text = secrets.read("s").expect("a secret");
-        assert_eq!((token_hash(&text), text.len()), (one.hash(), 64));
-        assert_eq!(secrets.obtain("s").hash(), one.hash());
+        assert_eq!((token_hash(&text), text.len()), (hash, 64));
+        assert_eq!(secrets.ensure("s").expect("it is there"), hash);
+        assert_ne!(secrets.ensure("../s").expect("it is written"), hash);
         let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode();
         assert_eq!(mode(&secrets.folder) & 0o777, 0o700);
         assert_eq!(mode(&secrets.file("s")) & 0o777, 0o600);
         secrets.remove("s").expect("it goes");
         secrets.remove("s").expect("it is gone");
-        assert_ne!(secrets.obtain("s").hash(), one.hash());
+        assert_ne!(secrets.ensure("s").expect("it is written"), hash);
     }
 
     #[test]
     fn a_file_that_others_read_is_no_secret() {
         let home = tempfile::tempdir().expect("a folder");
         let secrets = SessionSecrets::in_home(home.path());
-        secrets.keep("s", &secrets.obtain("s")).expect("it is written");
+        secrets.ensure("s").expect("it is written");
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(secrets.file("s"), open).expect("it is mine");
         assert_eq!(secrets.read("s"), None);

@@ -1,6 +1,6 @@
 //! Parsers of the values.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -58,14 +58,18 @@ impl std::str::FromStr for WakeMode {
     }
 }
 
-/// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, or `localhost:6334` (IPv4). Port 0 lets the system choose.
+/// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, `localhost:6334` (IPv4), or `:6334` (all addresses). Port 0 lets
+/// the system choose.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();
+    if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    }
     if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
     text.parse().map_err(|_| {
-        format!("`{text}` is not an address with a port, such as 127.0.0.1:6334 or [::1]:6334")
+        format!("`{text}` is not an address with a port, such as 127.0.0.1:6334, [::1]:6334 or :6334 (all addresses)")
     })
 }
 

@@ -4,7 +4,7 @@
 //! changes nothing, and answers 503 until all is ready.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -87,7 +87,12 @@ impl ServingDaemon {
         let BoundEdge { edge, addresses, busy } =
             listen(lifecycle, config, &identity.boot_id).await?;
         // Before the socket: who connects to it reads the token first.
-        let tokens = Tokens::open(&config.token_file.value)?;
+        let file = &config.token_file.value;
+        let tokens = match config.token_file.origin {
+            Origin::Default => Tokens::open_or_make(file)?,
+            // A name that is wrong is no wish for a new token.
+            Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
+        };
         let socket = listen_locally(lifecycle, config, &edge)?;
         let options = OpenOptions {
             path: config.paths.db.clone(),
@@ -301,14 +306,24 @@ enum BindError {
     },
 }
 
+fn is_all_of_ipv6(address: &SocketAddr) -> bool {
+    address.ip() == Ipv6Addr::UNSPECIFIED
+}
+
 async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        let listener = match TcpListener::bind(address).await {
+            // All addresses of a machine without IPv6.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse && is_all_of_ipv6(address) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        listeners.push(listener.map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => BindError::Busy(*address),
             _ => BindError::Io { address: *address, source },
-        })?;
-        listeners.push(listener);
+        })?);
     }
     Ok(listeners)
 }

@@ -102,26 +102,26 @@ impl StreamReader {
             | (_, Team)
             | (Self::OperatorTool, Shared { .. } | Private { .. }) => true,
             (Self::OperatorTool | Self::Session { .. }, Answers) => false,
+            (Self::Session { reads_all: true, .. }, _) => true,
             (Self::Session { owner, .. }, Private { owner: other }) => owner == other,
             (
-                Self::Session { owner, project, reads_all },
+                Self::Session { owner, project, .. },
                 Shared { owner: other, runner, project: of_stream },
             ) => {
-                *reads_all
-                    || other.as_ref() == Some(owner)
+                other.as_ref() == Some(owner)
                     || runner.as_ref() == Some(owner)
                     || project.is_some() && project == of_stream
             }
         }
     }
 
-    /// Which streams it reads that are not its own, as a query counts it: 0 those of everybody and of its project, 1 those
-    /// of every project, 2 all but answers, 3 all.
+    /// Which streams it reads that are not its own, as a query counts it: 0 those of everybody and of its project, 1 all but
+    /// answers, 2 all.
     pub fn level(&self) -> i64 {
         match self {
             Self::Session { reads_all, .. } => i64::from(*reads_all),
-            Self::OperatorTool => 2,
-            Self::Operator => 3,
+            Self::OperatorTool => 1,
+            Self::Operator => 2,
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
             (shared("session:c", ""), [true, true, false, false, true, true]),
             (shared("operator", ""), [true, true, false, false, false, true]),
             (shared("who knows", ""), [true, true, false, false, false, true]),
-            (private, [true, true, true, false, false, false]),
+            (private, [true, true, true, false, false, true]),
             (StreamVisibility::Answers, [true, false, false, false, false, false]),
         ] {
             let given: Vec<_> = readers.iter().map(|reader| reader.may_read(&visibility)).collect();

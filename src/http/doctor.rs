@@ -8,19 +8,20 @@ use tokio::time::timeout;
 use super::{
     App, Code, Problem, api::Api, body::Json, doctor_process::DoctorReport, openapi::Operation,
 };
-use crate::domain::Caller;
+use crate::domain::{Caller, READ_ALL};
 
 /// A check that has not ended within this time is given up.
 const WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) fn routes(api: Api) -> Api {
-    let on_doctor = Operation::new("What is wrong with this installation (operator)");
+    let on_doctor = Operation::new("What is wrong with this installation (operator, read_all)");
     api.get("/v1/doctor", on_doctor.answer::<DoctorReport>(200, "What each check found"), examine)
 }
 
 async fn examine(State(app): State<App>, caller: Caller) -> Result<Json<DoctorReport>, Problem> {
-    if !caller.is_operator() {
-        return Err(Problem::new(Code::Forbidden, "the installation is the operator's"));
+    if !caller.has_scope(READ_ALL) {
+        let why = "the installation is the operator's to look at, or needs read_all";
+        return Err(Problem::new(Code::Forbidden, why));
     }
     let doctor = app.doctor.as_ref();
     let doctor = doctor.ok_or_else(|| Problem::new(Code::NotFound, "there is no svc doctor"))?;

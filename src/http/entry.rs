@@ -109,7 +109,12 @@ impl EntryRules {
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
         let named = named_host(request.headers(), request.uri())?;
         let LocalAddress(address) = request.extensions().get()?;
-        let is_address = named.parse::<SocketAddr>().is_ok_and(|named| named == *address);
+        // A listener on all addresses sees IPv4 as IPv6.
+        let is_reached = |named: SocketAddr| {
+            named.port() == address.port()
+                && named.ip().to_canonical() == address.ip().to_canonical()
+        };
+        let is_address = named.parse::<SocketAddr>().is_ok_and(is_reached);
         (is_address || self.allows_host(named)).then(|| OwnAuthority(named.to_owned()))
     }
 

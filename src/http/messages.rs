@@ -25,7 +25,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_inbox =
         Operation::new("Take messages out of an inbox on a lease of 60 s, or peek").query::<Look>();
     let on_list = Operation::new(
-        "Messages between all peers, the latest first, with the beginnings of their texts (operator)",
+        "Messages between all peers, the latest first, with the beginnings of their texts (operator, read_all)",
     );
     let on_list = on_list.query::<ListMessages>();
     let on_ack = Operation::new("Acknowledge messages").body::<Acknowledge>();

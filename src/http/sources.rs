@@ -13,7 +13,7 @@ use super::{
     openapi::Operation,
 };
 use crate::{
-    domain::{Caller, limits, source::SourceView},
+    domain::{Caller, READ_ALL, limits, source::SourceView},
     service::{Page, sources::SourceKey},
     sources::{LoginOutcome, OpenLogin, SourceChange, SourceManager},
 };
@@ -22,12 +22,13 @@ pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
     let on_list = on_list.query::<SourceQuery>().answer::<SourceList>(200, "All of them");
     let on_get = Operation::new("A child MCP server").query::<OfProject>();
-    let on_log =
-        Operation::new("The end of what a child MCP server wrote to its error output (operator)");
+    let on_log = Operation::new(
+        "The end of what a child MCP server wrote to its error output (operator, read_all)",
+    );
     let on_log =
         on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
     let on_changes = Operation::new(
-        "Definitions of a child MCP server that are not those that a person has approved (operator)",
+        "Definitions of a child MCP server that are not those that a person has approved (operator, read_all)",
     );
     let on_changes = on_changes.query::<OfProject>();
     let change = |what| Operation::new(what).query::<OfProject>();
@@ -245,9 +246,9 @@ struct SourceLog {
     log: String,
 }
 
-/// The folder whose servers the caller sees. The operator may name any.
+/// The folder whose servers the caller sees. Who reads everything may name any.
 fn folder_of<'a>(caller: &'a Caller, query: &'a OfProject) -> Option<&'a str> {
-    if caller.is_operator() {
+    if caller.has_scope(READ_ALL) && query.project.is_some() || caller.is_operator() {
         query.project.as_deref().filter(|folder| folder.starts_with('/'))
     } else {
         caller.folder()
@@ -265,6 +266,13 @@ fn operators_own(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::new(Code::Forbidden, "child MCP servers are the operator's to start and to end"))
 }
 
+fn reads_everything(caller: &Caller) -> Result<(), Problem> {
+    if caller.has_scope(READ_ALL) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::Forbidden, "this is for the operator, or needs read_all"))
+}
+
 fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<SourceList, Problem> {
     let manager = sources(app)?;
     let views = manager.views(project).into_iter();
@@ -272,7 +280,7 @@ fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<SourceList, 
     let mut problems = manager.problems(project);
     // A session hears of its project's files alone.
     problems.retain(|problem| {
-        caller.is_operator() || caller.project().is_some_and(|root| problem.starts_with(root))
+        caller.has_scope(READ_ALL) || caller.project().is_some_and(|root| problem.starts_with(root))
     });
     Ok(SourceList { count: sources.len(), sources, next_cursor: None, problems })
 }
@@ -289,7 +297,7 @@ fn one(
 
 /// A server without the instances of others: their names are projects and sessions.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
-    if !caller.is_operator() {
+    if !caller.has_scope(READ_ALL) {
         let own = [caller.project(), caller.session()];
         view.instances.retain(|instance| own.contains(&Some(instance.key.as_str())));
     }
@@ -333,7 +341,7 @@ async fn log(
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceLog>, Problem> {
-    operators_own(&caller)?;
+    reads_everything(&caller)?;
     let log = sources(&app)?.log(folder_of(&caller, &query), &name);
     log.map(|log| Json(SourceLog { log })).ok_or_else(|| unknown(&name))
 }
@@ -344,7 +352,7 @@ async fn changes(
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
 ) -> Result<Json<SourceChanges>, Problem> {
-    operators_own(&caller)?;
+    reads_everything(&caller)?;
     let found = sources(&app)?.changes(folder_of(&caller, &query), &name);
     let (changes, digest) = found.ok_or_else(|| unknown(&name))?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))

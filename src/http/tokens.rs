@@ -23,8 +23,8 @@ use crate::{
 
 pub(super) fn routes(api: Api) -> Api {
     let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
-    let on_list =
-        Operation::new("Session tokens, the latest first (operator)").query::<ListTokens>();
+    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)")
+        .query::<ListTokens>();
     let on_revoke = Operation::new("Take a session token back (operator)");
     let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
     let on_trade = Operation::new(

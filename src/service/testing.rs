@@ -12,7 +12,7 @@ pub(crate) fn services(test: &TestStore) -> Services {
 
 /// The same with these times and bounds.
 pub(crate) fn services_with(test: &TestStore, tuning: Tuning) -> Services {
-    let tokens = Tokens::open(&test.folder().join("token")).unwrap();
+    let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
     let clock = Arc::clone(&test.clock) as _;
     Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
 }

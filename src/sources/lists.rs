@@ -132,25 +132,64 @@ fn capabilities_of(result: &Value) -> Map<String, Value> {
     result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// Fetches all lists that the server has.
+/// What a server gave when it was asked for its lists. A list that it did not give is `None`.
+#[derive(Debug, Default)]
+pub(super) struct FetchedLists {
+    tools: Option<Vec<Value>>,
+    resources: Option<Vec<Value>>,
+    templates: Option<Vec<Value>>,
+    prompts: Option<Vec<Value>>,
+    /// Why it did not give a list; the reasons of several are joined.
+    pub(super) problem: Option<String>,
+}
+
+impl FetchedLists {
+    /// These lists, and of those that are missing the last known ones.
+    pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
+        OfferedLists {
+            tools: self.tools.unwrap_or_else(|| known.tools.clone()),
+            resources: self.resources.unwrap_or_else(|| known.resources.clone()),
+            templates: self.templates.unwrap_or_else(|| known.templates.clone()),
+            prompts: self.prompts.unwrap_or_else(|| known.prompts.clone()),
+        }
+    }
+}
+
+/// Fetches all lists that the server says it has, side by side, each within `bound`. A list that fails leaves the others as
+/// they are.
+///
+/// # Errors
+/// Why the server is not there any more.
 pub(super) async fn fetch(
     connection: &Arc<SourceConnection>,
     capabilities: &Map<String, Value>,
-) -> Result<OfferedLists, String> {
-    let mut lists = OfferedLists::default();
-    if capabilities.contains_key("tools") {
-        lists.tools = pages(connection, "tools/list", "tools").await?;
+    bound: Duration,
+) -> Result<FetchedLists, String> {
+    let list = async |capability: &str, method: &str, member: &str| {
+        if !capabilities.contains_key(capability) {
+            return Ok(Vec::new());
+        }
+        let asked = tokio::time::timeout(bound, pages(connection, method, member)).await;
+        asked
+            .unwrap_or_else(|_| Err(format!("{method}: no answer within {} ms", bound.as_millis())))
+    };
+    let (tools, resources, templates, prompts) = tokio::join!(
+        list("tools", "tools/list", "tools"),
+        list("resources", "resources/list", "resources"),
+        list("resources", "resources/templates/list", "resourceTemplates"),
+        list("prompts", "prompts/list", "prompts"),
+    );
+    let mut problems = Vec::new();
+    let mut given =
+        |result: Result<Vec<Value>, String>| result.map_err(|problem| problems.push(problem)).ok();
+    let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
+    // Many servers with resources have no templates, and say so with an error.
+    let templates = Some(templates.unwrap_or_default());
+    if connection.end().is_some() || connection.closed.is_cancelled() {
+        return Err(problems.into_iter().next().unwrap_or_else(|| "it ended".to_owned()));
     }
-    if capabilities.contains_key("resources") {
-        lists.resources = pages(connection, "resources/list", "resources").await?;
-        // Many servers with resources have no templates, and say so with an error.
-        let templates = pages(connection, "resources/templates/list", "resourceTemplates").await;
-        lists.templates = templates.unwrap_or_default();
-    }
-    if capabilities.contains_key("prompts") {
-        lists.prompts = pages(connection, "prompts/list", "prompts").await?;
-    }
-    Ok(lists)
+    let problem = (!problems.is_empty()).then(|| problems.join("; "));
+    Ok(FetchedLists { tools, resources, templates, prompts, problem })
 }
 
 async fn pages(

@@ -44,6 +44,33 @@ fn a_token_file_with_a_second_name_is_refused() {
     Daemon::with(|plan| plan.home(&home)).get("/v1/health").ok(200);
 }
 
+/// A name that is wrong is no wish for a new token, with which nobody else would come in.
+#[test]
+fn a_token_file_that_is_named_is_never_made() {
+    let home = home_with_token();
+    let file = home.user().join("named");
+    let named = file.display().to_string();
+    let run = || svc(&home, &["serve", "--listen", "127.0.0.1:0", "--token-file", &named]);
+    let refused = |reason: &str| {
+        let ran = run();
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(reason) && ran.stderr.contains("svc token init"), "{ran:?}");
+    };
+    refused("is not there");
+    assert!(!file.exists());
+    fs::write(&file, "\n").expect("writes");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("is ours");
+    refused("is empty");
+    fs::write(&file, "a".repeat(64)).expect("writes");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("is ours");
+    assert_eq!(run().code, Some(1));
+    fs::remove_file(&file).expect("is there");
+    svc(&home, &["token", "init", &named]).ok();
+    let token = fs::read_to_string(&file).expect("is there");
+    let d = Daemon::with(|plan| plan.home(&home).flag("--token-file").flag(&named));
+    d.with_token(token.trim()).get("/v1/health").ok(200);
+}
+
 #[test]
 fn what_is_no_file_is_refused_and_not_waited_for() {
     let home = home_with_token();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, Home, Running, eventually, free_port, svc, until};
 use crate::expect::{problem, text};
 use crate::identity::process_token;
-use crate::wire::Reply;
+use crate::wire::{Caller, Reply};
 
 const SOON: Duration = Duration::from_secs(30);
 /// `www-data` on many systems. It need not have a name.
@@ -484,6 +484,23 @@ fn a_listener_on_all_addresses_answers_to_addresses_of_this_machine_alone() {
     }
     for host in ["evil.example".to_owned(), format!("{ip}.evil.example"), "x.localhost".into()] {
         problem(&ask(&host), 403, "forbidden");
+    }
+}
+
+/// A port alone means all addresses, of both families where the machine has both; commands find the daemon by any of them.
+#[test]
+fn a_port_alone_listens_on_all_addresses() {
+    let port = free_port();
+    let d = Daemon::with(|plan| plan.flag("--listen").flag(&format!(":{port}")));
+    let address = format!("127.0.0.1:{port}");
+    let here = Caller { addr: address.parse().expect("an address"), token: d.token.clone() };
+    here.get("/v1/health").ok(200);
+    // It proves itself at the address that the client named, though the listener sees that as one of IPv6.
+    let question = json!({ "token": "0".repeat(16), "nonce": "5e".repeat(32) });
+    problem(&here.stranger().post("/v1/daemon_proof", &question), 404, "not_found");
+    if let Some(ip) = network_address() {
+        let there = Caller { addr: (ip, port).into(), token: None };
+        assert_eq!(there.get("/health").status(), 200);
     }
 }
 

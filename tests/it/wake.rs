@@ -20,9 +20,12 @@ fn event(session: &str, name: &str, more: &Value) -> Value {
     payload
 }
 
+/// Hooks have all the time that a busy machine takes.
+const PATIENT: (&str, &str) = ("SVC_HOOK_DEADLINE_MS", "20000");
+
 fn run_with(home: &Home, args: &[&str], variables: &[(&str, &str)], payload: &Value) -> Running {
     let mut command = home.command(args);
-    command.env("SVC_HOOK_DEADLINE_MS", "20000").envs(variables.iter().copied());
+    command.envs([PATIENT]).envs(variables.iter().copied());
     command.stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
@@ -188,7 +191,7 @@ fn the_waiter_of_a_killed_client_takes_nothing() {
     let mut client = Command::new("python3");
     client.args(["-c", KEPT_CLIENT]).arg(svc.get_program());
     let variables = svc.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    client.env_clear().envs(variables).envs([NEW]).stdin(Stdio::piped());
+    client.env_clear().envs(variables).envs([NEW, PATIENT]).stdin(Stdio::piped());
     let mut client = Running::spawn(client);
     let start = event("k", "SessionStart", &json!({ "source": "startup" }));
     let stop = event("k", "Stop", &json!({}));

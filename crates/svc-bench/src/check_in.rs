@@ -26,7 +26,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let names: Arc<[StreamName]> =
         (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
     runtime.block_on(append_inproc::make_streams(&store, &names))?;
-    let tokens = Tokens::open(&bench.sandbox.path("check-in.token"))?;
+    let tokens = Tokens::open_or_make(&bench.sandbox.path("check-in.token"))?;
     let services = Services::new(
         store.clone(),
         Arc::new(SystemClock),

@@ -68,7 +68,7 @@ impl TestServer {
 
     fn over(test: TestStore, tuning: &Tuning) -> Self {
         let file = test.folder().join("token");
-        let tokens = Tokens::open(&file).unwrap();
+        let tokens = Tokens::open_or_make(&file).unwrap();
         let clock = Arc::clone(&test.clock) as _;
         let services = Services::new(test.store.clone(), clock, Ids::counting(), *tuning, tokens);
         let operator = std::fs::read_to_string(file).unwrap().trim().to_owned();

@@ -189,8 +189,16 @@ pub enum TokenFileError {
         fault: WeakSecret,
     },
     /// It holds no token.
-    #[error("token file {path} is empty: remove it, and the next start makes a new one")]
+    #[error(
+        "token file {path} is empty: remove it, and write a new one with `svc token init {path}`"
+    )]
     Empty {
+        /// The file.
+        path: String,
+    },
+    /// It was named, and is not there.
+    #[error("token file {path} is not there: `svc token init {path}` makes it")]
+    Missing {
         /// The file.
         path: String,
     },
@@ -198,23 +206,36 @@ pub enum TokenFileError {
 
 impl Tokens {
     /// Reads the operator's token, or makes one if there is no file yet.
-    pub fn open(file: &Path) -> Result<Self, TokenFileError> {
+    pub fn open_or_make(file: &Path) -> Result<Self, TokenFileError> {
         let failed = |source| TokenFileError::Io { path: file.display().to_string(), source };
         let token = if let Some(text) = private_file::read_secret(file).map_err(failed)? {
-            text.trim().to_owned()
+            text
         } else {
             let token = new_secret();
             write_token(file, &token).map_err(failed)?;
             token
         };
+        Self::holding(file, token.trim())
+    }
+
+    /// Reads the operator's token from a file that a person named.
+    pub fn open(file: &Path) -> Result<Self, TokenFileError> {
+        let path = || file.display().to_string();
+        let text = private_file::read_secret(file)
+            .map_err(|source| TokenFileError::Io { path: path(), source })?;
+        let text = text.ok_or_else(|| TokenFileError::Missing { path: path() })?;
+        Self::holding(file, text.trim())
+    }
+
+    fn holding(file: &Path, token: &str) -> Result<Self, TokenFileError> {
         if token.is_empty() {
             return Err(TokenFileError::Empty { path: file.display().to_string() });
         }
-        check_secret(&token)
+        check_secret(token)
             .map_err(|fault| TokenFileError::Weak { path: file.display().to_string(), fault })?;
         Ok(Self(Arc::new(SharedCredentials {
             file: file.to_owned(),
-            operator: RwLock::new(token_hash(&token)),
+            operator: RwLock::new(token_hash(token)),
             seen: Mutex::default(),
             watched: Mutex::default(),
             revocations: AtomicU64::new(0),

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, IdReference, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId, is_agent_key,
-        is_daemons_session_id, is_reserved_name, limits, new_secret, token_hash,
+        Caller, IdReference, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId,
+        is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret, token_hash,
     },
     service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
     store::TokenRow,
@@ -236,14 +236,17 @@ impl Access {
             .await
     }
 
-    /// A page of session tokens, the latest first. Only the operator may see them.
+    /// A page of session tokens, the latest first. Only who reads everything sees them.
     pub async fn list_tokens(
         &self,
         caller: &Caller,
         cursor: Option<&str>,
         limit: impl Into<PageLimit>,
     ) -> Result<Page<TokenInfo>, Error> {
-        only_operator(caller)?;
+        if !caller.has_scope(READ_ALL) {
+            let why = "tokens are the operator's to see, or need read_all";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens(before.as_deref(), limit).await
         };

@@ -82,7 +82,7 @@ impl Conversations {
         query: &SessionHistoryQuery,
     ) -> Result<SessionHistory, Error> {
         check::key("sessionKey", Some(named))?;
-        let requester = self.requester(caller, session).await?;
+        let requester = self.reader(caller, session).await?;
         let row = match self.find(&requester, SessionName::Key(named)).await? {
             Ok(row) => row,
             Err(none) => return Err(unseen(named, &none)),
@@ -116,7 +116,7 @@ impl Conversations {
         let Some(peer) = row.peer().map(|row| &row.peer.peer_id) else {
             return Ok((Vec::new(), false));
         };
-        let sees_all = requester.is_operator || requester.sight(row).is_self;
+        let sees_all = requester.sees_all || requester.sight(row).is_self;
         let store = &self.core.store;
         let size = PageSize::rows(limit);
         let page = match (&requester.peer, sees_all) {

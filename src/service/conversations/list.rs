@@ -122,10 +122,10 @@ impl Conversations {
         session: Option<&str>,
         query: &ListSessions,
     ) -> Result<SessionsPage, Error> {
-        let requester = self.requester(caller, session).await?;
+        let requester = self.reader(caller, session).await?;
         let rows = self.rows().await?;
         let is_seen = |row: &SessionRow| {
-            requester.is_operator || self.policy().may_see(requester.sight(row)).is_ok()
+            requester.sees_all || self.policy().may_see(requester.sight(row)).is_ok()
         };
         let (mut seen, mut hidden) = (Vec::new(), 0_usize);
         for row in rows {

@@ -3,7 +3,7 @@
 use super::Conversations;
 use crate::{
     domain::{
-        AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, Timestamp,
+        AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, READ_ALL, Timestamp,
         conversation::{SessionDenial, SessionParty, SessionSight},
         is_agent_key, limits,
         stamp::address,
@@ -33,8 +33,8 @@ pub(super) struct Requester {
     project: Option<String>,
     /// Where a hosted session works.
     pub(super) cwd: Option<String>,
-    /// The person sees all.
-    pub(super) is_operator: bool,
+    /// Whether it sees every session: the person, and in a call that only reads whoever reads everything.
+    pub(super) sees_all: bool,
 }
 
 /// A session that there is.
@@ -197,7 +197,7 @@ impl Conversations {
         let store = &self.core.store;
         let project = caller.project().map(str::to_owned);
         let principal = caller.principal();
-        let is_operator = caller.is_operator();
+        let sees_all = caller.is_operator();
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
             let agent = store.agent_of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
@@ -212,7 +212,7 @@ impl Conversations {
                     principal,
                     project: agent.owned.project,
                     cwd: Some(agent.info.worktree),
-                    is_operator,
+                    sees_all,
                 });
             }
         }
@@ -235,10 +235,10 @@ impl Conversations {
                 principal,
                 project: project.or(own.project),
                 cwd: None,
-                is_operator,
+                sees_all,
             });
         }
-        let Some(session) = named.filter(|_| !is_operator) else {
+        let Some(session) = named.filter(|_| !sees_all) else {
             return Ok(Requester {
                 key: OPERATOR.to_owned(),
                 agent_id: OPERATOR.to_owned(),
@@ -248,7 +248,7 @@ impl Conversations {
                 principal,
                 project,
                 cwd: None,
-                is_operator,
+                sees_all,
             });
         };
         Ok(Requester {
@@ -260,8 +260,18 @@ impl Conversations {
             principal,
             project,
             cwd: None,
-            is_operator,
+            sees_all,
         })
+    }
+
+    /// Who calls, for a call that changes nothing.
+    pub(super) async fn reader(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<Requester, Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok(Requester { sees_all: caller.has_scope(READ_ALL), ..requester })
     }
 
     /// The session that is named, if the caller may see it.
@@ -279,9 +289,8 @@ impl Conversations {
             SessionName::Instance(text) => self.of_instance(text).await?,
         };
         let policy = self.policy();
-        let is_seen = |row: &SessionRow| {
-            requester.is_operator || policy.may_see(requester.sight(row)).is_ok()
-        };
+        let is_seen =
+            |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
         rows.retain(is_seen);
         if let (SessionName::Label(text), true) = (name, rows.is_empty()) {
             rows = self.started_as(text).await?;
@@ -296,7 +305,7 @@ impl Conversations {
         Ok(match rows.len() {
             1 => Ok(rows.remove(0)),
             0 => Err(match policy.unseen() {
-                Some(denial) if !requester.is_operator => NoSession::Unseen(denial),
+                Some(denial) if !requester.sees_all => NoSession::Unseen(denial),
                 _ => NoSession::Unknown,
             }),
             _ => Err(NoSession::Ambiguous(rows.iter().map(SessionRow::key).collect())),

@@ -238,7 +238,7 @@ impl Conversations {
         input: &SendToSession,
     ) -> Result<(), Refusal> {
         let key = target.key();
-        if !requester.is_operator {
+        if !requester.sees_all {
             let agent_id = target.agent_id();
             let to = crate::domain::conversation::SessionParty { key: &key, agent_id: &agent_id };
             self.policy().may_send(requester.party(), to).map_err(Refusal::forbidden)?;

@@ -50,7 +50,7 @@ impl Conversations {
         session: Option<&str>,
         named: Option<&str>,
     ) -> Result<SessionStatusView, Error> {
-        let requester = self.requester(caller, session).await?;
+        let requester = self.reader(caller, session).await?;
         let named = named.unwrap_or(&requester.key);
         let row = match self.find(&requester, SessionName::Key(named)).await? {
             Ok(row) => row,

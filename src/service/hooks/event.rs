@@ -25,7 +25,7 @@ use crate::{
         project::project_to_start,
         team::{self, ActingSession},
     },
-    session_secret::SessionSecret,
+    session_secret::SessionSecrets,
     store::PeerRow,
     telemetry,
 };
@@ -86,10 +86,7 @@ impl Hooks {
         }
         let event = Arc::new(event);
         let (hook_id, timing) = (call.id.clone(), call.timing);
-        let secret = self.secret_to_write(caller, &event, &known);
-        let written = self.write(caller, &event, &known, call, secret.as_ref()).await;
-        self.keep_secret(&event.session_id, secret.as_ref(), written.is_ok());
-        let writes = written?;
+        let writes = self.write(caller, &event, &known, call).await?;
         self.access.forget(&writes.ended_tokens);
         // Only now it is certain that the session is the caller's.
         self.announce_call(caller, &event, timing, known.arrived);
@@ -111,29 +108,16 @@ impl Hooks {
         Ok(KnownSession { acting, is_own, session, peer, arrived })
     }
 
-    /// The secret that a session gets with its first event, and has again when it begins again. It takes a client's process,
-    /// whose end can be seen: nothing goes over from anybody else.
-    fn secret_to_write(
+    /// Where the session's secret is to be kept, if the event is one with which a session gets it: its first event, and each
+    /// with which it begins again. It takes a client's process, whose end can be seen: nothing goes over from anybody else.
+    fn secrets_to_keep(
         &self,
         caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
-    ) -> Option<SessionSecret> {
+    ) -> Option<SessionSecrets> {
         let is_due = caller.process().is_some() && (event.is_start() || known.session.is_none());
-        let secrets = self.core.session_secrets().filter(|_| is_due)?;
-        Some(secrets.obtain(&event.session_id))
-    }
-
-    /// Puts the secret into its file, now that the session is the caller's. Without it the session goes on, and only cannot be
-    /// taken up by another process.
-    fn keep_secret(&self, session_id: &str, secret: Option<&SessionSecret>, is_own: bool) {
-        let (Some(secret), Some(secrets)) = (secret, self.core.session_secrets()) else { return };
-        if !is_own {
-            return secrets.give_up(session_id);
-        }
-        if let Err(error) = secrets.keep(session_id, secret) {
-            tracing::warn!(%error, "cannot keep the secret by which a session is taken up again");
-        }
+        self.core.session_secrets().filter(|_| is_due).cloned()
     }
 
     /// Remembers that a tool is about to be called in the session.
@@ -167,7 +151,6 @@ impl Hooks {
         event: &Arc<HookEvent>,
         known: &KnownSession,
         call: HookCall,
-        secret: Option<&SessionSecret>,
     ) -> Result<HookWrites, Error> {
         let process = match caller {
             Caller::Operator => call.pid.and_then(process::running),
@@ -189,7 +172,7 @@ impl Hooks {
             timing: call.timing,
             lost: call.lost,
             shown: call.secret,
-            secret: secret.map(SessionSecret::hash),
+            secrets: self.secrets_to_keep(caller, event, known),
             project,
             peer_name,
             is_renamed: known.peer.is_some(),
@@ -421,4 +404,51 @@ fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
     }
     unseen::check_lost(&call.lost)?;
     check::key("cwd", event.cwd.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{Future as _, poll_fn},
+        pin::pin,
+        task::Poll,
+    };
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{domain::TokenId, service::testing::services, store::testing::TestStore};
+
+    /// A hook has little time, and may leave before its answer. What it told is written all the same, and so is the secret by
+    /// which its session is taken up again.
+    #[tokio::test]
+    async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
+        let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
+        let services = services(&test).with_home(home.path());
+        let process = ClientProcess { pid: std::process::id(), started: "1".to_owned() };
+        let caller = Caller::Session {
+            key: "client-1".into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: Some("/p".into()),
+            process: Some(Arc::new(process)),
+            folder: None,
+        };
+        let payload = json!({
+            "session_id": "s", "hook_event_name": "SessionStart", "source": "startup", "cwd": "/p",
+        });
+        let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        {
+            let mut told = pin!(services.hooks.hook(&caller, event, HookCall::default()));
+            let mut is_over = false;
+            // It leaves as soon as its session is on record.
+            while test.store.session("s").await.unwrap().is_none() {
+                assert!(!is_over, "a session after the answer");
+                is_over =
+                    poll_fn(|context| Poll::Ready(told.as_mut().poll(context).is_ready())).await;
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
+    }
 }

@@ -22,6 +22,7 @@ use crate::{
         journal::{NewOutcome, put_outcome},
         team::{self, ActingSession},
     },
+    session_secret::SessionSecrets,
     store::{PeerRow, SessionStart, StoreError, WriteTx},
 };
 
@@ -39,8 +40,8 @@ pub(super) struct HookWriteJob {
     pub(super) lost: Vec<String>,
     /// SHA-256 of the session's secret that the hook showed.
     pub(super) shown: Option<TokenHash>,
-    /// SHA-256 of the secret that the session has from now on, if that is to be written.
-    pub(super) secret: Option<TokenHash>,
+    /// Where the session's secret is kept, if it gets it with this event.
+    pub(super) secrets: Option<SessionSecrets>,
     /// Root of the project, if the session begins or is not known.
     pub(super) project: Option<String>,
     /// A free name for the session's peer, if it has none.
@@ -85,9 +86,7 @@ impl HookWriteJob {
             HookReception::Repeated { .. } => return Ok(HookWrites::default()),
         };
         let AppliedSession { effect, ended_tokens } = self.apply_session(tx, timing).await?;
-        if let Some(secret) = &self.secret {
-            tx.put_session_secret(&self.event.session_id, secret).await?;
-        }
+        self.keep_secret(tx).await?;
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
         let peer = self.apply_presence(tx, timing, &effect).await?;
@@ -101,6 +100,20 @@ impl HookWriteJob {
         };
         let audience = hook::audience(&self.event, timing, self.policy);
         Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
+    }
+
+    /// Keeps the session's secret, now that the session is the caller's. The file is written before the commit: a hook that
+    /// leaves before its answer, or the daemon's end, cannot come between the two. Without the file the session goes on, and
+    /// only cannot be taken up by another process.
+    async fn keep_secret(&self, tx: &mut WriteTx) -> Result<(), StoreError> {
+        let Some(secrets) = &self.secrets else { return Ok(()) };
+        match secrets.ensure(&self.event.session_id) {
+            Ok(secret) => tx.put_session_secret(&self.event.session_id, &secret).await,
+            Err(error) => {
+                tracing::warn!(%error, "cannot keep the secret by which a session is taken up again");
+                Ok(())
+            }
+        }
     }
 
     /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and

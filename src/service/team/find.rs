@@ -4,7 +4,8 @@ use super::{Team, peers::may_act_for};
 use crate::{
     domain::{
         Caller, IdReference, Message, MessageId, NewEvent, Peer, PeerId, PeerPresence,
-        PeerReference, Principal, RowReader, StreamName, StreamVisibility, choose, limits,
+        PeerReference, Principal, READ_ALL, RowReader, StreamName, StreamVisibility, choose,
+        limits,
     },
     service::{Candidate, Error, ResourceKind},
     store::{PeerRow, StoreError, WriteTx},
@@ -130,9 +131,9 @@ impl Team {
         }
     }
 
-    /// Whether a caller sent a message, receives it, or is the operator.
+    /// Whether a caller sent a message, receives it, or reads everything.
     pub(super) async fn concerns(&self, caller: &Caller, message: &Message) -> Result<bool, Error> {
-        if caller.is_operator() {
+        if caller.has_scope(READ_ALL) {
             return Ok(true);
         }
         for peer in [message.from_peer.as_str(), message.to_peer.as_str()] {

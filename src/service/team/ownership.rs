@@ -378,9 +378,7 @@ mod tests {
             client: None,
         };
         services.team.start_session(&former, None, new).await.unwrap();
-        let secret = secrets.obtain("a");
-        let hash = secret.hash();
-        secrets.keep("a", &secret).unwrap();
+        let hash = secrets.ensure("a").unwrap();
         let claimed = async |contact: SessionContact| {
             let caller = heir.clone();
             let claimed: Result<(), Error> = test

@@ -347,7 +347,7 @@ fn positions(content: &[u8], wanted: &[u8]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
 
     use serde_json::Value;
 
@@ -540,5 +540,29 @@ mod tests {
         ] {
             assert_eq!(desk.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
         }
+    }
+
+    /// A link that leads to nothing stays a link, and what it leads to has to be inside.
+    #[test]
+    fn a_link_to_nothing_is_followed() {
+        let desk = Desk::new();
+        let at = |name: &str| desk.folder.path().join(name);
+        let outside = tempfile::tempdir().expect("a folder");
+        for (target, link) in [
+            ("made".into(), "near"),
+            ("near".into(), "far"),
+            (outside.path().join("x"), "out"),
+            ("ring".into(), "ring"),
+        ] {
+            symlink::<std::path::PathBuf, _>(target, at(link)).expect("is linked");
+        }
+        desk.write(json!({ "path": "far", "content": "one" })).expect("is written");
+        assert_eq!(desk.get("made"), b"one");
+        assert!(at("far").is_symlink() && at("near").is_symlink());
+        for link in ["out", "ring"] {
+            let refused = desk.write(json!({ "path": link, "content": "" }));
+            assert_eq!(refused.expect_err(link).kind, ErrorType::Forbidden);
+        }
+        assert!(!outside.path().join("x").exists());
     }
 }

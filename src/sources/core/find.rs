@@ -163,8 +163,12 @@ fn walk(
         }
         let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
         // What is named itself is searched, whatever is said of it.
-        entry.depth() == 0
-            || rules.as_ref().is_none_or(|rules| !rules.leave_out(entry.path(), is_folder))
+        if entry.depth() == 0 {
+            return true;
+        }
+        // The repository itself is thousands of files that nobody asks for.
+        entry.file_name() != ".git"
+            && rules.as_ref().is_none_or(|rules| !rules.leave_out(entry.path(), is_folder))
     });
     walk
 }
@@ -543,7 +547,7 @@ mod tests {
 
     #[test]
     fn files_by_table() {
-        let (_folder, bounds) = tree();
+        let (folder, bounds) = tree();
         let globbed = |input: &Value| {
             let input = serde_json::from_value(input.clone()).expect("arguments");
             glob(&bounds, &input, &Arc::default()).map(|found| (found.paths, found.truncated))
@@ -568,6 +572,15 @@ mod tests {
                 "{input}"
             );
         }
+        let git = folder.path().join("in/.git");
+        std::fs::create_dir(&git).expect("a folder");
+        std::fs::write(git.join("config"), "fn one").expect("a file");
+        let everything =
+            json!({ "pattern": "**", "include_hidden": true, "respect_gitignore": false });
+        let (paths, _) = globbed(&everything).expect("is found");
+        assert!(paths.iter().all(|path| !path.starts_with(".git/")), "{paths:?}");
+        let (named, _) = globbed(&json!({ "pattern": "*", "path": ".git" })).expect("is found");
+        assert_eq!(named, [".git/config"]);
         for pattern in ["../*", "/etc/*", "[", "a/../../*"] {
             assert!(globbed(&json!({ "pattern": pattern })).is_err(), "{pattern}");
         }

@@ -14,6 +14,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat
 use super::names::{FileNames, NameCounts};
 use crate::tools::{ErrorType, ToolError};
 
+/// Most links to nothing that follow each other.
+const MAX_LINKS: usize = 8;
+
 /// The folders in which a caller's paths may lead.
 #[derive(Debug, Clone)]
 pub(super) struct FolderBounds {
@@ -118,9 +121,18 @@ impl FolderBounds {
 
     /// Something that may not be there yet.
     pub(super) fn to_write(&self, path: &str, field: &str) -> Result<BoundPath, ToolError> {
-        let asked = self.base.join(checked(path, field)?);
+        let mut asked = self.base.join(checked(path, field)?);
         if let Ok(resolved) = asked.canonicalize() {
             return self.bound(resolved, field);
+        }
+        // A link that leads to nothing stays a link: the file is made where it leads.
+        let mut links = 0;
+        while let Ok(target) = std::fs::read_link(&asked) {
+            links += 1;
+            let Some(folder) = asked.parent().filter(|_| links <= MAX_LINKS) else {
+                return Err(self.outside(field));
+            };
+            asked = folder.join(target);
         }
         let Some(name) = asked.file_name().map(ToOwned::to_owned) else {
             return Err(ToolError::invalid(field, format!("{field}: names no file")));

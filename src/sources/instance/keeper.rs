@@ -142,10 +142,11 @@ impl Keeper {
         }
     }
 
-    /// Shows why the lists of a server that works are old ones, or that they are so no more.
+    /// Shows why a server that works did not give all of its lists, or that it did.
     async fn show_problem(&self, running: &Running, problem: Option<String>) {
         let name = &self.starter.parts.spec.key.name;
-        let reason = problem.map(|problem| format!("its lists are the old ones: {problem}"));
+        let reason = problem
+            .map(|problem| format!("some lists are the last known ones, or empty: {problem}"));
         if self.status.borrow().status.reason == reason {
             return;
         }
@@ -153,7 +154,7 @@ impl Keeper {
             tracing::warn!(
                 server = name.as_str(),
                 problem = reason.as_str(),
-                "lists stay as they were"
+                "a server did not give all of its lists"
             );
         }
         let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
@@ -161,20 +162,15 @@ impl Keeper {
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
-    /// Fetches the lists of a server that works. The old ones stay if this fails.
+    /// Fetches the lists of a server that works. The old ones stay where this fails.
     async fn refetch(&self, running: &Running) {
         let bound = self.starter.parts.spec.entry.startup_timeout;
-        let fetched = fetch(&running.connection, &running.capabilities);
-        match tokio::time::timeout(bound, fetched).await {
-            Ok(Ok(lists)) => {
-                self.show_problem(running, None).await;
+        match fetch(&running.connection, &running.capabilities, bound).await {
+            Ok(lists) => {
+                self.show_problem(running, lists.problem.clone()).await;
                 self.starter.teach(lists).await;
             }
-            Ok(Err(problem)) => self.show_problem(running, Some(problem)).await,
-            Err(_) => {
-                let text = format!("no lists within {} ms", bound.as_millis());
-                self.show_problem(running, Some(text)).await;
-            }
+            Err(problem) => self.show_problem(running, Some(problem)).await,
         }
     }
 
@@ -187,6 +183,7 @@ impl Keeper {
         let learns = self.starter.parts.learned.is_some();
         let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
         self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
+        self.show_problem(&running, running.list_problem.clone()).await;
         let is_wanted_anew = loop {
             tokio::select! {
                 () = self.starter.stop.cancelled() => break false,

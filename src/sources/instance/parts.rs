@@ -13,7 +13,7 @@ use crate::{
     service::{Services, sources::SourceStatus},
     sources::{
         auth::SourceAuth, connection::SourceConnection, containers::Containers,
-        http_clients::HttpClients, lists::OfferedLists, spec::SourceSpec, stderr::StderrLines,
+        http_clients::HttpClients, lists::FetchedLists, spec::SourceSpec, stderr::StderrLines,
     },
 };
 
@@ -50,7 +50,7 @@ pub(in crate::sources) struct InstanceParts {
 #[derive(Debug)]
 pub(in crate::sources) struct StartLesson {
     pub(in crate::sources) spec: Arc<SourceSpec>,
-    pub(in crate::sources) lists: OfferedLists,
+    pub(in crate::sources) lists: FetchedLists,
     /// Hears when callers see them.
     pub(in crate::sources) done: oneshot::Sender<()>,
 }

@@ -20,7 +20,7 @@ use crate::{
     service::sources::SourceProcess,
     sources::{
         connection::{ConnectionEnd, SourceConnection},
-        lists::{OfferedLists, fetch, introduce},
+        lists::{FetchedLists, fetch, introduce},
         remote::{RemoteEndpoint, RemoteLink},
         spec::{FilledCommand, FilledEntry, Variables},
         stdio::{ServerLog, read, read_log, write},
@@ -35,6 +35,8 @@ pub(super) struct Running {
     pub(super) capabilities: serde_json::Map<String, serde_json::Value>,
     /// Changes of its lists since it was started.
     pub(super) changes: watch::Receiver<u64>,
+    /// Why it did not give all of its lists when it was started.
+    pub(super) list_problem: Option<String>,
 }
 
 /// What carries a connection.
@@ -153,7 +155,8 @@ impl ServerStarter {
         };
         let changes = connection.list_changes.subscribe();
         let capabilities = serde_json::Map::new();
-        let mut running = Running { link, connection, capabilities, changes };
+        let list_problem = None;
+        let mut running = Running { link, connection, capabilities, changes, list_problem };
         let bound = parts.spec.entry.startup_timeout;
         let learned = tokio::select! {
             () = self.stop.cancelled() => Err("it is to end".to_owned()),
@@ -241,7 +244,10 @@ impl ServerStarter {
         };
         self.watch_again(&running.connection).await?;
         if self.parts.learned.is_some() {
-            let lists = fetch(&running.connection, &running.capabilities).await?;
+            // Half of the time is for the introduction.
+            let bound = self.parts.spec.entry.startup_timeout / 2;
+            let lists = fetch(&running.connection, &running.capabilities, bound).await?;
+            running.list_problem.clone_from(&lists.problem);
             self.teach(lists).await;
         }
         Ok(())
@@ -260,7 +266,7 @@ impl ServerStarter {
     }
 
     /// Who hears that the server works finds its tools.
-    pub(super) async fn teach(&self, lists: OfferedLists) {
+    pub(super) async fn teach(&self, lists: FetchedLists) {
         if let Some(learned) = &self.parts.learned {
             let (done, is_done) = oneshot::channel();
             let spec = Arc::clone(&self.parts.spec);

@@ -78,7 +78,8 @@ impl SourceManager {
             reason: status.reason,
             next_action: status.next_action,
             attempt: status.attempt,
-            next_at: status.next_at,
+            // What a server leaves behind may take longer to end than the pause.
+            next_at: status.next_at.map(|at| at.max(self.0.services.now())),
             transport: entry.map(|entry| entry.transport_name().to_owned()),
             sharing: entry.map(|entry| entry.sharing),
             tools: own.map_or(0, |own| own.tools.len()),
@@ -184,7 +185,7 @@ impl SourceManager {
     }
 }
 
-fn standing_status(planned: &PlannedSource) -> SourceStatus {
+pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
     let (state, reason, next_action) = match &planned.standing {
         SourceStanding::InForce => (SourceState::Pending, None, None),
         SourceStanding::Disabled => (

@@ -7,7 +7,10 @@ use std::{
     time::SystemTime,
 };
 
-use super::state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap};
+use super::{
+    overview::standing_status,
+    state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap},
+};
 use crate::{
     config::sources::{KeptSecrets, SourceChoices, SourceStanding, naming_folder, project_files},
     domain::{Caller, source::SourceState},
@@ -227,9 +230,8 @@ impl SourceManager {
 
     /// The caller's server that a tool's name begins with, and what it is doing, if it has never said which tools it has.
     fn status_of_unknown(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
-        let is_of =
-            |server: &str| tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"));
-        let spec = self.open_to(caller).into_iter().find(|spec| is_of(&spec.key.name))?;
+        let spec =
+            self.open_to(caller).into_iter().find(|spec| is_tool_of(tool, &spec.key.name))?;
         let state = self.state();
         let known = state.lists.get(&spec.key);
         if known.is_some_and(|kept| kept.fingerprint == spec.fingerprint) {
@@ -240,12 +242,32 @@ impl SourceManager {
         Some((name, learner.status().status))
     }
 
+    /// The caller's server that a tool's name begins with, and why it does not run, if no server of that name is to run.
+    fn status_of_resting(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
+        let folder = self.plan_of(caller);
+        let state = self.state();
+        let own = state.plans.get(&folder)?.plan.sources.iter();
+        let named: Vec<_> = own.filter(|planned| is_tool_of(tool, &planned.name)).collect();
+        if named.iter().any(|planned| planned.standing == SourceStanding::InForce) {
+            return None;
+        }
+        let planned = named
+            .into_iter()
+            .find(|planned| !matches!(planned.standing, SourceStanding::Hidden(_)))?;
+        Some((planned.name.clone(), standing_status(planned)))
+    }
+
     /// Turns a server on or off, for good.
     pub fn switch(&self, name: &str, enabled: bool) -> std::io::Result<()> {
         SourceChoices::change(&self.0.files.home, |choices| choices.set_switch(name, enabled))?;
         self.reload();
         Ok(())
     }
+}
+
+/// Whether the name of a tool is one of this server's.
+fn is_tool_of(tool: &str, server: &str) -> bool {
+    tool.strip_prefix(server).is_some_and(|rest| rest.starts_with("__"))
 }
 
 impl ForeignTools for SourceManager {
@@ -262,8 +284,11 @@ impl ForeignTools for SourceManager {
     }
 
     fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
-        let (server, status) = self.status_of_unknown(caller, name)?;
-        (status.state != SourceState::Connected).then(|| unavailable(&server, &status))
+        if let Some((server, status)) = self.status_of_unknown(caller, name) {
+            return (status.state != SourceState::Connected).then(|| unavailable(&server, &status));
+        }
+        let (server, status) = self.status_of_resting(caller, name)?;
+        Some(unavailable(&server, &status))
     }
 
     fn all(&self) -> Vec<Arc<Tool>> {

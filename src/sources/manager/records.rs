@@ -37,8 +37,7 @@ const GATHERING: Duration = Duration::from_millis(20);
 impl SourceManager {
     pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLesson>) {
         while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
-            let kept = rows_of(&spec.fingerprint, &lists);
-            let (is_new, pin) = {
+            let (kept, is_new, pin) = {
                 let mut state = self.state();
                 // An instance that is ending, of an entry or an approval of before, would undo what holds now.
                 let learner = state.instances.get(&(spec.key.clone(), String::new()));
@@ -46,9 +45,11 @@ impl SourceManager {
                     continue;
                 }
                 let known = state.lists.get(&spec.key);
-                let is_new = known.is_none_or(|known| {
-                    known.fingerprint != spec.fingerprint || *known.lists != lists
-                });
+                let of_this = known.filter(|known| known.fingerprint == spec.fingerprint);
+                let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
+                let lists = lists.or_last_known(&last_known);
+                let kept = rows_of(&spec.fingerprint, &lists);
+                let is_new = of_this.is_none() || *last_known != lists;
                 let before = known.map(|known| Arc::clone(&known.shown));
                 // The first connection after an approval: what the server says now is what was approved.
                 let basis = spec.pin_basis();
@@ -69,7 +70,7 @@ impl SourceManager {
                 let news = note_changes(&mut state, &spec.key);
                 let is_changed = is_first || !news.is_empty();
                 let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
-                (is_new, pin.map(|pin| (pin, news)))
+                (kept, is_new, pin.map(|pin| (pin, news)))
             };
             if is_new || pin.is_some() {
                 self.tell_catalogue();

@@ -153,7 +153,13 @@ impl RemoteEndpoint {
         if is_unreachable {
             return self.end(ConnectionEnd::Fault(format!("it cannot be reached: {problem}")));
         }
-        RequestLoss::Unanswered(problem)
+        self.down(problem)
+    }
+
+    /// Ends the connection to a server that is down; what became of the request is unknown.
+    pub(super) fn down(&self, reason: String) -> RequestLoss {
+        self.connection.end_for(ConnectionEnd::Fault(reason.clone()));
+        RequestLoss::Unanswered(reason)
     }
 
     fn not_renewed(&self, failure: RenewalFailure) -> RequestLoss {

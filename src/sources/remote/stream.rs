@@ -18,15 +18,25 @@ pub(super) fn is_event_stream(response: &Response) -> bool {
 }
 
 /// The body of a document. The error says what is wrong with it.
-pub(super) async fn document(mut response: Response) -> Result<String, String> {
+pub(super) async fn document(mut response: Response) -> Result<String, BrokenDocument> {
+    let unusable = |reason: &str| BrokenDocument { reason: reason.to_owned(), is_cut: false };
+    let cut = |error| BrokenDocument { reason: problem_of(error), is_cut: true };
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(problem_of)? {
+    while let Some(chunk) = response.chunk().await.map_err(cut)? {
         if body.len() + chunk.len() > MAX_MESSAGE {
-            return Err("it sent a message of more than 16 MiB".to_owned());
+            return Err(unusable("it sent a message of more than 16 MiB"));
         }
         body.extend_from_slice(&chunk);
     }
-    String::from_utf8(body).map_err(|_| "it sent a message that is no UTF-8".to_owned())
+    String::from_utf8(body).map_err(|_| unusable("it sent a message that is no UTF-8"))
+}
+
+/// Why a response has no document.
+#[derive(Debug)]
+pub(super) struct BrokenDocument {
+    pub(super) reason: String,
+    /// Whether the connection ended in the middle.
+    pub(super) is_cut: bool,
 }
 
 /// What a refusal says, as far as it is short.
@@ -67,22 +77,30 @@ pub(super) struct StreamCursor {
 pub(super) struct EventReader {
     response: Response,
     parser: SseParser,
+    is_cut: bool,
 }
 
 impl EventReader {
     pub(super) fn new(response: Response) -> Self {
-        Self { response, parser: SseParser::with_bound(MAX_MESSAGE) }
+        Self { response, parser: SseParser::with_bound(MAX_MESSAGE), is_cut: false }
     }
 
     /// The next events, each with its type and data; `None` at the end of the stream. The error says what broke it.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<(String, String)>>, String> {
-        let Some(chunk) = self.response.chunk().await.map_err(problem_of)? else {
-            return Ok(None);
-        };
+        let chunk = self.response.chunk().await.map_err(|error| {
+            self.is_cut = true;
+            problem_of(error)
+        })?;
+        let Some(chunk) = chunk else { return Ok(None) };
         let mut events = Vec::new();
         let fed = self.parser.feed(&chunk, &mut events);
         fed.map_err(|_| "it sent a message of more than 16 MiB".to_owned())?;
         Ok(Some(events.into_iter().map(|event| (event.event, event.data)).collect()))
+    }
+
+    /// Whether the connection ended in the middle.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// How far it was read.

@@ -207,7 +207,10 @@ impl StreamableTransport {
         session: &RemoteSession,
     ) -> Result<(), RequestLoss> {
         if !is_event_stream(&response) {
-            let text = document(response).await.map_err(RequestLoss::Unanswered)?;
+            let text = document(response).await.map_err(|broken| match broken.is_cut {
+                true => self.endpoint.down(broken.reason),
+                false => RequestLoss::Unanswered(broken.reason),
+            })?;
             deliver(self.connection(), &text, Some(id)).await;
             return self.answered(id, "its response has no answer to the request");
         }
@@ -219,7 +222,10 @@ impl StreamableTransport {
             let may_resume = !self.connection().is_modern() && !cursor.last_event_id.is_empty();
             if !may_resume {
                 let why = broke.unwrap_or_else(|| "its stream ended without the answer".to_owned());
-                return Err(RequestLoss::Unanswered(why));
+                return Err(match reader.is_cut() {
+                    true => self.endpoint.down(why),
+                    false => RequestLoss::Unanswered(why),
+                });
             }
             drop(reader);
             tokio::time::sleep(cursor.retry.unwrap_or(pause).min(LONGEST_REOPEN)).await;
@@ -300,7 +306,7 @@ impl StreamableTransport {
                 }
             }
         } else {
-            document(response).await.map_err(RequestLoss::Unanswered)?
+            document(response).await.map_err(|broken| RequestLoss::Unanswered(broken.reason))?
         };
         let parsed: Value = serde_json::from_str(&text).unwrap_or_default();
         let revision = parsed.pointer("/result/protocolVersion").and_then(Value::as_str);
@@ -331,10 +337,12 @@ impl StreamableTransport {
             return Ok(());
         }
         let text = format!("it answered HTTP {}", status.as_u16());
-        Err(if status.is_client_error() {
-            RequestLoss::NotTaken(text)
-        } else {
-            RequestLoss::Unanswered(text)
+        Err(match status {
+            StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => self.endpoint.down(text),
+            _ if status.is_client_error() => RequestLoss::NotTaken(text),
+            _ => RequestLoss::Unanswered(text),
         })
     }
 

@@ -26,8 +26,8 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
     from event e
     cross join stream s on s.id = e.stream_id
     where e.position > ?1 and e.position <= ?2 and s.name >= ?3 and s.name < ?4
-        and (?5 = 3 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
-            or ?5 = 2 and coalesce(s.owner, s.project) is not null or ?5 = 1 and s.project is not null)
+        and (?5 = 2 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
+            or ?5 = 1 and coalesce(s.owner, s.project) is not null)
     order by e.position";
 /// Where a hole ends that retention left.
 const NEXT_POSITION: &str = "select min(position) from event where position > ?1";

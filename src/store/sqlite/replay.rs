@@ -143,8 +143,8 @@ impl Store {
             cross join stream s on s.id = e.stream_id
             where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
                 and e.position <= ?6
-                and (?7 = 3 or s.visibility = 'team' or s.owner = ?8 or s.runner = ?8 or s.project = ?9
-                    or ?7 = 2 and coalesce(s.owner, s.project) is not null or ?7 = 1 and s.project is not null)
+                and (?7 = 2 or s.visibility = 'team' or s.owner = ?8 or s.runner = ?8 or s.project = ?9
+                    or ?7 = 1 and coalesce(s.owner, s.project) is not null)
             order by e.position limit ?5"#,
             after,
             lowest,

@@ -61,8 +61,8 @@ impl Store {
                 select s.name, (select position from event e where e.stream_id = s.id order by seq desc limit 1) as head
                 from stream s
                 where s.name in (select value from json_each(?1))
-                    and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
-                        or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
+                    and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
+                        or ?3 = 1 and coalesce(s.owner, s.project) is not null)
             ) where head > ?2 order by head"#,
             names,
             after,
@@ -86,8 +86,8 @@ impl Store {
         let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
         let rows = sqlx::query!(
             r#"select id, name from stream s
-            where id < ?1 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
-                or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
+            where id < ?1 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
+                or ?3 = 1 and coalesce(s.owner, s.project) is not null)
             order by id desc limit ?2"#,
             before,
             limit,
@@ -110,8 +110,8 @@ impl Store {
         let beyond = format!("{prefix}\x7f");
         let names = sqlx::query_scalar!(
             r#"select name from stream s
-            where name >= ?1 and name < ?2 and (?3 = 3 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
-                or ?3 = 2 and coalesce(s.owner, s.project) is not null or ?3 = 1 and s.project is not null)
+            where name >= ?1 and name < ?2 and (?3 = 2 or s.visibility = 'team' or s.owner = ?4 or s.runner = ?4 or s.project = ?5
+                or ?3 = 1 and coalesce(s.owner, s.project) is not null)
             order by name limit ?6"#,
             prefix,
             beyond,

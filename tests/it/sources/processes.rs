@@ -165,9 +165,13 @@ fn a_list_that_is_none_stands_as_a_problem() {
     let mut later = entry(&home, &[]);
     later["env"] = json!({ "ODD_FILE": odd });
     let d = with_servers(&home, &json!({ "odd": entry(&home, &["odd"]), "later": later }));
-    let now = in_state(&d, "odd", "backing_off");
+    let now = until(SOON, || {
+        let now = in_state(&d, "odd", "connected");
+        now["reason"].is_string().then_some(now)
+    });
     let reason = now["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("tools/list") && reason.contains("no list"), "{now}");
+    assert_eq!((&now["tools"], &now["resources"]), (&json!(0), &json!(1)), "{now}");
     // One that works keeps its old list, and says so.
     let before = in_state(&d, "later", "connected");
     fs::write(&odd, "").expect("is written");
@@ -181,6 +185,28 @@ fn a_list_that_is_none_stands_as_a_problem() {
     fs::remove_file(&odd).expect("is there");
     call(&d, "later__grow", &json!({}));
     until(SOON, || source(&d, "later")["reason"].is_null().then_some(()));
+}
+
+/// A server that refuses one list, or does not answer it, offers all that it gives: its tools above all.
+#[test]
+fn a_list_that_fails_takes_no_other_along() {
+    let home = Home::new();
+    let mut mute = entry(&home, &["mute:prompts/list"]);
+    mute["startup_timeout"] = json!(20_000);
+    let refuses = entry(&home, &["no:resources/list", "no:prompts/list"]);
+    let d = with_servers(&home, &json!({ "mute": mute, "refuses": refuses }));
+    let told = |name: &str, methods: &[&str]| {
+        let now = until(SOON, || {
+            let now = in_state(&d, name, "connected");
+            now["reason"].is_string().then_some(now)
+        });
+        let reason = now["reason"].as_str().unwrap_or_default();
+        assert!(methods.iter().all(|method| reason.contains(method)), "{now}");
+        assert_eq!((&now["tools"], &now["prompts"]), (&json!(20), &json!(0)), "{now}");
+        assert_eq!(said(&call(&d, &format!("{name}__say"), &json!({ "value": "hi" }))), "said");
+    };
+    told("refuses", &["resources/list", "prompts/list", "-32601"]);
+    told("mute", &["prompts/list"]);
 }
 
 #[test]

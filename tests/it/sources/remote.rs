@@ -65,6 +65,25 @@ fn a_server_of_either_era_is_called_and_heard() {
     );
 }
 
+/// A server that answers no call, or whose proxy says that it is down, is not shown as connected, and is tried again by itself.
+#[test]
+fn a_remote_server_that_is_down_is_shown_so() {
+    for sickness in [1, 502, 503, 504] {
+        let home = Home::new();
+        let server = ToyHttp::start(ToyEra::Legacy);
+        let d = with_servers(&home, &json!({ "web": entry(&server) }));
+        in_state(&d, "web", "connected");
+        server.toy.sick.store(sickness, SeqCst);
+        let error = failed(&call(&d, "web__bump", &json!({})));
+        assert_eq!(error["allowed"]["outcome"], "unknown", "{sickness}: {error}");
+        let down = in_state(&d, "web", "backing_off");
+        assert!(down["attempt"].is_u64() && down["next_at"].is_string(), "{sickness}: {down}");
+        server.toy.sick.store(0, SeqCst);
+        in_state(&d, "web", "connected");
+        assert_eq!(said(&call(&d, "web__bump", &json!({}))), "bumped", "{sickness}");
+    }
+}
+
 #[test]
 fn a_session_that_ended_is_opened_once_and_only_harmless_calls_are_repeated() {
     let home = Home::new();

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::{Body, Bytes};
@@ -58,6 +58,8 @@ pub(super) struct Toy {
     pub(super) cancelled: AtomicU32,
     /// Nothing is answered any more.
     pub(super) hangs: AtomicBool,
+    /// What it answers in place of all else: the status of a proxy, or 1 for an answer that is cut.
+    pub(super) sick: AtomicU16,
     /// How many requests of `server/discover` are still to be left without an answer.
     pub(super) unanswered_discoveries: AtomicU32,
     pub(super) issuer: Mutex<Issuer>,
@@ -111,6 +113,7 @@ impl ToyHttp {
             told: Mutex::default(),
             cancelled: AtomicU32::new(0),
             hangs: AtomicBool::new(false),
+            sick: AtomicU16::new(0),
             unanswered_discoveries: AtomicU32::new(0),
             issuer: Mutex::default(),
             wants: Mutex::default(),
@@ -202,6 +205,15 @@ async fn answer(
 ) -> Response {
     if toy.hangs.load(SeqCst) {
         std::future::pending::<()>().await;
+    }
+    match toy.sick.load(SeqCst) {
+        0 => {}
+        1 => {
+            let part = [Ok("{"), Err(std::io::Error::other("cut"))];
+            let body = Body::from_stream(futures_util::stream::iter(part));
+            return respond(200, "application/json", body);
+        }
+        status => return text_of(status, "no"),
     }
     let unanswered = &toy.unanswered_discoveries;
     if String::from_utf8_lossy(&body).contains("server/discover")

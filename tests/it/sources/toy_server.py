@@ -2,7 +2,7 @@
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `spill`: it prints its environment and crashes; `deaf`: it reads nothing
 after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone; `asks`: it has
-a tool that asks twice).
+a tool that asks twice; `no:METHOD` and `mute:METHOD`: it refuses a method, or does not answer it).
 """
 import json
 import os
@@ -218,6 +218,10 @@ def main():
             if waiting:
                 waiting[1] = message
                 waiting[0].set()
+        elif "no:" + method in WORDS:
+            send(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "Method not found"}}))
+        elif "mute:" + method in WORDS:
+            pass
         elif method == "initialize":
             capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}}
             info = {"name": "toy", "version": "1"}
