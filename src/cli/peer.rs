@@ -234,7 +234,8 @@ pub(super) fn is_of_task(name: &str) -> bool {
 fn leave_out_tasks(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
         peers.retain(|peer| !is_of_task(&output::cell(peer, "display_name")));
-        page["count"] = peers.len().into();
+        let count = peers.len();
+        page["count"] = count.into();
     }
 }
 

@@ -74,7 +74,8 @@ fn each_session_of_a_process_has_the_folder_of_its_own_hooks() {
     }
     // The next terminal opens, and its model is not told that it is one of those.
     let client_info = json!({ "name": "codex-mcp-client", "version": "0.169.0" });
-    let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info });
+    let hello =
+        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info });
     let id = client.send("initialize", &hello);
     let answer = client.answer(id);
     let told = answer["result"]["instructions"].as_str().expect("instructions").to_owned();
@@ -180,7 +181,7 @@ fn a_spooled_event_is_taken_in_while_the_daemon_runs() {
     let d = Daemon::start();
     let payload = event("s-late", "SessionStart", &json!({ "source": "startup" }));
     let at = d.get("/v1/peers").ok(200)["as_of"].clone();
-    let line = json!({ "client": "claude", "id": "late-1", "at": at, "payload": payload });
+    let line = json!({ "client": "claude-code", "id": "late-1", "at": at, "payload": payload });
     let spool = d.home.path("hooks.spool");
     let mut options = fs::OpenOptions::new();
     let mut file = options.create(true).append(true).open(&spool).expect("a file");

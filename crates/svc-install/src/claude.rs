@@ -113,8 +113,8 @@ pub(crate) fn refused(settings: &Value, version: ClientVersion) -> Option<String
              {ARGS_SINCE} is the first that does not"
         ));
     }
-    let late = ours.iter().find(|(event, _)| LATE_EVENTS.contains(event));
-    if let Some((event, _)) = late.filter(|_| version < LATE_EVENTS_SINCE) {
+    let late = LATE_EVENTS.iter().find(|late| ours.iter().any(|(event, _)| event == *late));
+    if let Some(event) = late.filter(|_| version < LATE_EVENTS_SINCE) {
         return Some(format!(
             "have the event {event}, for which Claude Code {version} ignores the whole file; \
              {LATE_EVENTS_SINCE} is the first that knows it"

@@ -236,7 +236,7 @@ fn who_waits_at_its_terminal_comes_first_and_says_for_what() {
     });
     team.peers.extend(items(&json!({ "peers": [waits] }), "peers"));
     update(&mut model, ScreenInput::Fetched(Box::new(team)));
-    assert_eq!(model.rows(super::model::Pane::People)[0].id(), "zoe");
+    assert_eq!(model.rows(Pane::People)[0].id(), "zoe");
     let shown = page(&model, 120, 30);
     assert!(shown.contains("codex@zoo waits at its terminal"), "{shown}");
     assert_eq!(shown.matches("needs permission: rm -r ").count(), 2, "{shown}");

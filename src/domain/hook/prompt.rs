@@ -83,7 +83,7 @@ mod tests {
             ..permission(title, tool)
         };
         let bash = json!({ "tool_name": "Bash", "tool_input": { "command": "touch\n made", "description": "x" } });
-        let event = |kind: &str, properties: serde_json::Value| json!({ "hook": "event", "event": { "type": kind, "properties": properties } });
+        let event = |kind: &str, properties: Value| json!({ "hook": "event", "event": { "type": kind, "properties": properties } });
         for (client, name, payload, expected) in [
             (
                 HookClient::ClaudeCode,
