@@ -18,6 +18,7 @@
 //! `hook_spool` and `session_secret` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
 
 mod bounded_file;
+mod claude_registry;
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -8,12 +8,11 @@ use super::output::cell;
 /// says nothing.
 pub(super) fn when(sent: &Value) -> &str {
     match sent["delivery"].as_str().unwrap_or_default() {
-        "at once" => "the message wakes it now",
-        "in this turn" => "it gets the message within its present turn",
-        "at next turn" => "it reads the message at its next turn",
-        "when it is back" => "it gets the message when it is back",
+        "now" => "it gets the message within its present turn",
+        "wakes" => "the message wakes it now",
+        "next_turn" => "it reads the message in its next turn",
+        "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and nobody gets the message",
-        "when it reads its inbox" => "it reads the message when it looks into its inbox",
         // Of a later daemon.
         other => other,
     }
@@ -75,11 +74,10 @@ mod tests {
     #[test]
     fn each_kind_of_delivery_has_words() {
         for (delivery, words) in [
-            ("at once", "wakes it now"),
-            ("in this turn", "within its present turn"),
-            ("at next turn", "at its next turn"),
-            ("when it is back", "when it is back"),
-            ("when it reads its inbox", "looks into its inbox"),
+            ("now", "within its present turn"),
+            ("wakes", "wakes it now"),
+            ("next_turn", "in its next turn"),
+            ("when_back", "when it is back"),
             ("never", "its agent has ended, and nobody gets the message"),
         ] {
             let said = expected(&json!({ "delivery": delivery }), "idle");

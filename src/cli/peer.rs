@@ -31,13 +31,13 @@ const LIST: Listing = Listing {
 /// `svc peer …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PeerCommand {
-    /// List who is here: online, busy, idle
+    /// List who is here
     #[command(after_help = "Examples:\n  svc peer list\n  svc peer list --all --circle backend")]
     List {
         /// Also those that are offline
         #[arg(long)]
         all: bool,
-        /// Only this status: online, busy, idle or offline
+        /// Only this status: online, busy, waiting, idle, unreachable or offline
         #[arg(long)]
         status: Option<String>,
         /// Only this backend, such as claude or codex
@@ -132,6 +132,7 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
                     client.get("/v1/requests?open=true&limit=500").await;
                 // A session may not be one that reads them.
                 mark_waiting(&mut page, &requests.unwrap_or_default());
+                leave_out_tasks(&mut page);
                 latest_offline_first(&mut page);
             }
             LIST.print(context, &page)?;
@@ -203,14 +204,38 @@ fn mark_operator(page: &mut Value) {
     }
 }
 
-/// Shows who waits for leave to go on: the state of such a peer is that of its turn.
+/// Shows what those wait for who cannot go on without a person.
 fn mark_waiting(page: &mut Value, requests: &Value) {
     for peer in page["peers"].as_array_mut().into_iter().flatten() {
+        if let Some(kind) = peer["waiting_for"]["kind"].as_str() {
+            let asked = match kind {
+                "permission" => "permission",
+                "question" => "an answer",
+                _ => "the end of a usage limit",
+            };
+            let title = output::cell(&peer["waiting_for"], "title");
+            let at = if title.is_empty() { String::new() } else { format!(": {title}") };
+            peer["waits_for"] = format!("{asked}, at its terminal{at}").into();
+        }
         let own = output::items(requests, "requests").iter();
         let mut own = own.filter(|request| request["peer_id"] == peer["peer_id"]);
         if let Some(request) = own.next() {
             peer["waits_for"] = format!("your leave: {}", output::cell(request, "title")).into();
         }
+    }
+}
+
+/// Whether a peer of this name is an agent that was started for one task, and ends with it.
+pub(super) fn is_of_task(name: &str) -> bool {
+    name.contains(":task-")
+}
+
+/// Leaves out the agents of tasks: who looks for them looks at their tasks.
+fn leave_out_tasks(page: &mut Value) {
+    if let Some(peers) = page["peers"].as_array_mut() {
+        peers.retain(|peer| !is_of_task(&output::cell(peer, "display_name")));
+        let count = peers.len();
+        page["count"] = count.into();
     }
 }
 
@@ -286,7 +311,10 @@ mod tests {
         let peer = |id: &str, status: &str, seen: &str| json!({ "peer_id": id, "status": status, "last_seen": seen });
         let mut page = json!({ "peers": [
             peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
+            { "peer_id": "d", "display_name": "codex:task-01", "status": "busy" },
         ] });
+        page["peers"][0]["display_name"] = "a-task".into();
+        leave_out_tasks(&mut page);
         let requests = json!({ "requests": [{ "peer_id": "a", "title": "Write: /etc/x" }, { "title": "of nobody" }] });
         mark_waiting(&mut page, &requests);
         latest_offline_first(&mut page);

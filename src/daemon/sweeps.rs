@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::hook_drain::drain_hook_spool;
 use super::lifecycle::Lifecycle;
 use crate::config::Config;
@@ -19,6 +21,7 @@ pub(super) fn start(
     config: &Config,
 ) {
     lifecycle.run("peers", sweep_peers(services.clone()));
+    lifecycle.run("client records", read_client_records(services.clone()));
     lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
     lifecycle.run("agents", services.agents.clone().run());
     lifecycle.run("tasks", sweep_tasks(services.clone()));
@@ -41,6 +44,17 @@ async fn sweep_peers(services: Services) {
             tracing::error!(error = chain(&error), "cannot sweep the peers");
             limits::PID_CHECK
         });
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn read_client_records(services: Services) {
+    loop {
+        let mut pause = limits::RECORDS_LOOK;
+        if let Err(error) = services.team.read_client_records().await {
+            tracing::error!(error = chain(&error), "cannot read what clients have on record");
+            pause = limits::PID_CHECK;
+        }
         tokio::time::sleep(pause).await;
     }
 }
@@ -90,17 +104,27 @@ async fn sweep_mcp_sessions(services: Services) {
     }
 }
 
+/// A hook that missed its deadline is in the spool although the daemon runs, so the spool is looked at all the time.
 async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::path::PathBuf) {
+    let maintenance = services.tuning().maintenance;
+    let mut forgotten: Option<Instant> = None;
     loop {
+        let mut pause = limits::RECORDS_LOOK.min(maintenance);
         match drain_hook_spool(&services, &catalogue, &home).await {
             Ok(0) => {}
             Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
-            Err(error) => tracing::error!(%error, "cannot take in the hooks' spool"),
+            Err(error) => {
+                tracing::error!(%error, "cannot take in the hooks' spool");
+                pause = maintenance;
+            }
         }
-        if let Err(error) = services.hooks.sweep_hooks().await {
-            tracing::error!(error = chain(&error), "cannot forget old events of hooks");
+        if forgotten.is_none_or(|at| at.elapsed() >= maintenance) {
+            if let Err(error) = services.hooks.sweep_hooks().await {
+                tracing::error!(error = chain(&error), "cannot forget old events of hooks");
+            }
+            forgotten = Some(Instant::now());
         }
-        tokio::time::sleep(services.tuning().maintenance).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

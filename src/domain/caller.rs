@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientProcess, Principal, TokenId};
+use super::{ClientProcess, Principal, TokenId, is_agent_key};
 
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +80,24 @@ impl Caller {
             }
             Self::Operator | Self::Session { .. } => Some(project),
         }
+    }
+
+    /// Whether the caller is a client's process, which may have several sessions, each in a project of its own. A hosted agent
+    /// is in the project that it was started in.
+    pub fn is_client_process(&self) -> bool {
+        self.process().is_some() && self.session().is_some_and(|key| !is_agent_key(key))
+    }
+
+    /// The same caller in another project: that of the session in which its client's process acts.
+    #[must_use]
+    pub fn in_project(&self, root: &str) -> Self {
+        let mut caller = self.clone();
+        if let Self::Session { project, .. } = &mut caller
+            && project.as_deref() != Some(root)
+        {
+            *project = Some(root.into());
+        }
+        caller
     }
 
     /// Whether the caller may do what this scope allows. The operator may do everything.

@@ -103,14 +103,27 @@ pub const EVENTS_WAIT: Duration = Duration::from_mins(1);
 /// Longest producer id of an event, in bytes.
 pub const PRODUCER_ID_BYTES: usize = 128;
 
-/// A name that the daemon gave to a session's peer is given to another one when the first was not here for so long.
-pub const PEER_NAME_KEPT: Duration = Duration::from_hours(24);
 /// Numbers behind such a name.
 pub const PEER_NAMES: u32 = 1000;
 /// A peer that was not heard of for this long is offline.
 pub const PEER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a reader has to acknowledge what it took from an inbox before it comes again.
 pub const LEASE: Duration = Duration::from_mins(1);
+/// A turn of which no hook tells for this long, while no call of a tool is open, is over.
+pub const TURN_SILENCE: Duration = Duration::from_mins(10);
+/// How often clients' own records of their sessions, and what hooks left in their spool, are looked at.
+pub const RECORDS_LOOK: Duration = Duration::from_millis(400);
+/// A client's record that is older than its last event counts when it still says the same after so long.
+pub const RECORD_GRACE: Duration = Duration::from_secs(1);
+/// A call of a tool that was begun is open for so long at most: its end may have been lost.
+pub const OPEN_CALL: Duration = Duration::from_hours(12);
+/// Open calls of tools that are remembered of a session. One more takes the place of the oldest.
+pub const OPEN_CALLS: usize = 64;
+/// A process of several sessions keeps one of them for so long after it was last heard of: nothing tells that its terminal was
+/// closed.
+pub const SHARED_PROCESS_SESSION: Duration = Duration::from_hours(12);
+/// Characters of what a session asks a person.
+pub const WAITING_TITLE_CHARS: usize = 300;
 /// Messages that may wait in one inbox. One more is refused, none is dropped.
 pub const INBOX_MAX: u32 = 10_000;
 /// How often the liveness of processes (a peer's `pid`, a task's runner) is looked at.
@@ -164,8 +177,8 @@ pub const BROWSER_KEPT: Duration = Duration::from_hours(720);
 pub const TOKEN_CACHE: Duration = Duration::from_secs(1);
 /// How long the token of a client's process lives. It ends with the process; a client that lives longer trades again.
 pub const PROCESS_TOKEN_TTL: Duration = Duration::from_hours(168);
-/// Tokens of one process. One more replaces the oldest.
-pub const PROCESS_TOKENS: u32 = 16;
+/// Tokens of a client's process that one process of ours bears. One more replaces the oldest of these.
+pub const BEARER_TOKENS: u32 = 4;
 /// How long the tokens of a process that is gone are kept: what it owned is still told from what another owns.
 pub const GONE_PROCESSES_KEPT: Duration = Duration::from_hours(720);
 /// How long the id of a session that is over stays its principal's.

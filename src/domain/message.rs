@@ -158,24 +158,17 @@ pub struct Delivery {
 
 /// When a message reaches its receiver's model, as it stands when the message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ExpectedDelivery {
-    /// Now: the receiver's session is idle, and the message wakes it.
-    #[serde(rename = "at once")]
-    AtOnce,
-    /// With its next tool call, or when its turn ends.
-    #[serde(rename = "in this turn")]
-    InThisTurn,
-    /// When somebody speaks to it: its session is idle, and nothing wakes it.
-    #[serde(rename = "at next turn")]
-    AtNextTurn,
+    /// In the turn under way: with its next tool call, or when its turn ends.
+    Now,
+    /// At once: its session is idle, and the message wakes it.
+    Wakes,
+    /// In its next turn, which somebody else begins: nothing wakes it, or no hooks tell of its session.
+    NextTurn,
     /// When it is back: it is offline.
-    #[serde(rename = "when it is back")]
     WhenBack,
-    /// When it looks into its inbox: no hooks tell of its session.
-    #[serde(rename = "when it reads its inbox")]
-    WhenItReads,
     /// Not at all: its agent has ended.
-    #[serde(rename = "never")]
     Never,
 }
 
@@ -183,11 +176,11 @@ impl ExpectedDelivery {
     /// The rule. `has_hooks`: its client's hooks hand messages over. `wakes`: a process waits beside its idle session.
     pub const fn of(status: PeerStatus, has_hooks: bool, wakes: bool) -> Self {
         match status {
-            PeerStatus::Offline => Self::WhenBack,
-            _ if !has_hooks => Self::WhenItReads,
-            PeerStatus::Busy => Self::InThisTurn,
-            PeerStatus::Online | PeerStatus::Idle if wakes => Self::AtOnce,
-            PeerStatus::Online | PeerStatus::Idle => Self::AtNextTurn,
+            PeerStatus::Unreachable | PeerStatus::Offline => Self::WhenBack,
+            _ if !has_hooks => Self::NextTurn,
+            PeerStatus::Busy | PeerStatus::Waiting => Self::Now,
+            PeerStatus::Online | PeerStatus::Idle if wakes => Self::Wakes,
+            PeerStatus::Online | PeerStatus::Idle => Self::NextTurn,
         }
     }
 }
@@ -228,15 +221,17 @@ mod tests {
     fn the_sender_is_told_when_it_arrives() {
         use super::{ExpectedDelivery, PeerStatus};
         for (status, has_hooks, wakes, is) in [
-            (PeerStatus::Idle, true, true, "at once"),
-            (PeerStatus::Online, true, true, "at once"),
-            (PeerStatus::Idle, true, false, "at next turn"),
-            (PeerStatus::Online, true, false, "at next turn"),
-            (PeerStatus::Busy, true, true, "in this turn"),
-            (PeerStatus::Busy, true, false, "in this turn"),
-            (PeerStatus::Offline, true, true, "when it is back"),
-            (PeerStatus::Offline, false, false, "when it is back"),
-            (PeerStatus::Busy, false, false, "when it reads its inbox"),
+            (PeerStatus::Idle, true, true, "wakes"),
+            (PeerStatus::Online, true, true, "wakes"),
+            (PeerStatus::Idle, true, false, "next_turn"),
+            (PeerStatus::Online, true, false, "next_turn"),
+            (PeerStatus::Busy, true, true, "now"),
+            (PeerStatus::Busy, true, false, "now"),
+            (PeerStatus::Waiting, true, true, "now"),
+            (PeerStatus::Unreachable, true, true, "when_back"),
+            (PeerStatus::Offline, true, true, "when_back"),
+            (PeerStatus::Offline, false, false, "when_back"),
+            (PeerStatus::Busy, false, false, "next_turn"),
         ] {
             let delivery = ExpectedDelivery::of(status, has_hooks, wakes);
             assert_eq!(serde_json::json!(delivery), is, "{status:?} {has_hooks} {wakes}");

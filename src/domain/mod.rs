@@ -7,6 +7,7 @@ mod access;
 pub mod agent;
 mod budget;
 mod caller;
+mod client_record;
 pub mod cluster;
 pub mod conversation;
 mod daemon_proof;
@@ -25,6 +26,7 @@ pub mod learning;
 pub mod limits;
 pub mod mcp;
 mod message;
+mod open_calls;
 mod operator_name;
 mod peer;
 mod peer_reference;
@@ -45,6 +47,7 @@ mod visibility;
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{Caller, Scope};
+pub use client_record::{ClientRecord, RecordedState};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
 pub use exposure::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
@@ -61,8 +64,12 @@ pub use json_weight::json_weight;
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
 };
+pub use open_calls::OpenCalls;
 pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};
-pub use peer::{Peer, PeerPresence, PeerRole, PeerStatus, RegisterInput};
+pub use peer::{
+    Peer, PeerPresence, PeerRole, PeerSilence, PeerStatus, RegisterInput, ReportedStatus,
+    WaitingFor, WaitingKind,
+};
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
 pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};

@@ -40,6 +40,11 @@ pub struct Peer {
     pub role: PeerRole,
     /// Present state.
     pub status: PeerStatus,
+    /// Since when it is in that state.
+    pub since: Timestamp,
+    /// What it waits for, while its state is `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
     /// The client's own id of its session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
@@ -67,6 +72,7 @@ pub struct PeerPresence {
     circle: String,
     role: PeerRole,
     status: PeerStatus,
+    since: Timestamp,
     registered_at: Timestamp,
     last_seen: Timestamp,
 }
@@ -81,6 +87,7 @@ impl PeerPresence {
             circle: peer.circle.clone(),
             role: peer.role,
             status: peer.status,
+            since: peer.since,
             registered_at: peer.registered_at,
             last_seen: peer.last_seen,
         }
@@ -98,6 +105,8 @@ impl From<PeerPresence> for Peer {
             circle: presence.circle,
             role: presence.role,
             status: presence.status,
+            since: presence.since,
+            waiting_for: None,
             session_id: None,
             tmux_pane: None,
             pid: None,
@@ -150,12 +159,71 @@ pub enum PeerRole {
 pub enum PeerStatus {
     /// Here, and free.
     Online,
-    /// Here, and at work.
+    /// Here, and at work: from the prompt to the end of the turn.
     Busy,
-    /// Here, and silent.
+    /// Here, and waits for what only a person, or time, can give.
+    Waiting,
+    /// Here, and its turn is over.
     Idle,
+    /// On a machine, or with a host, that does not answer.
+    Unreachable,
     /// Gone, or not heard of for 60 s.
     Offline,
+}
+
+/// The states that a client may say it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportedStatus {
+    /// Here, and free.
+    Online,
+    /// At work.
+    Busy,
+    /// Its turn is over.
+    Idle,
+    /// Gone.
+    Offline,
+}
+
+impl From<ReportedStatus> for PeerStatus {
+    fn from(reported: ReportedStatus) -> Self {
+        match reported {
+            ReportedStatus::Online => Self::Online,
+            ReportedStatus::Busy => Self::Busy,
+            ReportedStatus::Idle => Self::Idle,
+            ReportedStatus::Offline => Self::Offline,
+        }
+    }
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitingFor {
+    /// What kind of thing it is.
+    pub kind: WaitingKind,
+    /// Since when it waits for it.
+    pub since: Timestamp,
+    /// What is asked, such as a command, on one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The tool that is to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// When it goes on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// A kind of thing that a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitingKind {
+    /// A person's permission.
+    Permission,
+    /// A person's answer to a question.
+    Question,
+    /// The end of a usage limit.
+    Limit,
 }
 
 impl Peer {
@@ -169,6 +237,8 @@ impl Peer {
             circle: "default".to_owned(),
             role: PeerRole::Human,
             status: PeerStatus::Offline,
+            since: now,
+            waiting_for: None,
             session_id: None,
             tmux_pane: None,
             pid: None,
@@ -179,61 +249,53 @@ impl Peer {
     }
 }
 
-impl Peer {
-    /// Whether another session may have this peer's name. Who reads the name in an old message would take the one for the
-    /// other, so it is free only when this one was not here for long, when the other follows it in the same process, or when
-    /// its session has ended by itself and nobody ever wrote to it or heard of it.
-    pub fn frees_its_name(
-        &self,
-        is_predecessor: bool,
-        is_unmentioned: bool,
-        now: Timestamp,
-    ) -> bool {
-        let silence = now.since(self.last_seen);
-        let is_free = is_predecessor || is_unmentioned || silence >= limits::PEER_NAME_KEPT;
-        self.status == PeerStatus::Offline && is_free
-    }
-
-    /// The name of a peer whose own another session has got: with the end of its id, which no other has.
-    pub fn name_aside(&self) -> String {
-        if self.is_put_aside() {
-            return self.display_name.clone();
-        }
-        format!("{}{}", self.display_name, self.aside_end())
-    }
-
-    /// Whether another session has got its name.
-    pub fn is_put_aside(&self) -> bool {
-        self.display_name.ends_with(&self.aside_end())
-    }
-
-    fn aside_end(&self) -> String {
-        let id = self.peer_id.as_str();
-        let end = id.char_indices().nth_back(5).map_or(id, |(start, _)| &id[start..]);
-        format!("~{end}")
-    }
-}
-
 impl PeerStatus {
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Online => "online",
             Self::Busy => "busy",
+            Self::Waiting => "waiting",
             Self::Idle => "idle",
+            Self::Unreachable => "unreachable",
             Self::Offline => "offline",
         }
     }
 
-    /// What silence makes of a peer: after `timeout` it is offline, or idle while its process lives. `None` if
-    /// nothing changes.
-    pub fn after_silence(self, silence: Duration, timeout: Duration, alive: bool) -> Option<Self> {
-        if silence < timeout || self == Self::Offline {
-            return None;
-        }
-        let silent = if alive { Self::Idle } else { Self::Offline };
+    /// What silence makes of a peer; `None` if nothing changes. Who is not alive is offline after the timeout, and who is alive
+    /// is idle then. A turn of one that is alive goes on: it is over when nothing was heard for
+    /// [`limits::TURN_SILENCE`] and no call of a tool is open.
+    pub fn after_silence(self, silence: PeerSilence) -> Option<Self> {
+        let PeerSilence { lasts, timeout, is_alive, is_calling } = silence;
+        let silent = match self {
+            Self::Unreachable | Self::Offline => return None,
+            Self::Busy | Self::Waiting if is_alive => {
+                if is_calling || lasts < limits::TURN_SILENCE {
+                    return None;
+                }
+                Self::Idle
+            }
+            Self::Online | Self::Busy | Self::Waiting | Self::Idle if lasts < timeout => {
+                return None;
+            }
+            Self::Online | Self::Idle if is_alive => Self::Idle,
+            Self::Online | Self::Busy | Self::Waiting | Self::Idle => Self::Offline,
+        };
         (silent != self).then_some(silent)
     }
+}
+
+/// How a peer was silent.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerSilence {
+    /// For how long nothing was heard of it.
+    pub lasts: Duration,
+    /// After how long a peer that is not alive is offline.
+    pub timeout: Duration,
+    /// Whether its process or its session is known to live.
+    pub is_alive: bool,
+    /// Whether its client has begun a call of a tool and not ended it.
+    pub is_calling: bool,
 }
 
 #[cfg(test)]
@@ -241,58 +303,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_put_aside_has_a_name_of_its_own_and_keeps_it() {
-        let now = Timestamp::from_millis(1_800_000_000_000);
-        let id = PeerId::from("peer_01k9zz000000000000000abcde".to_owned());
-        let mut peer =
-            Peer { peer_id: id, display_name: "codex@web".to_owned(), ..Peer::operator(now) };
-        assert!(!peer.is_put_aside());
-        peer.display_name = peer.name_aside();
-        assert_eq!(peer.display_name, "codex@web~0abcde");
-        assert!(peer.is_put_aside());
-        assert_eq!(peer.name_aside(), peer.display_name);
-    }
-
-    #[test]
-    fn a_name_is_free_when_nobody_takes_the_one_for_the_other() {
-        let now = Timestamp::from_millis(1_800_000_000_000);
-        let long = limits::PEER_NAME_KEPT;
-        for (status, silence, is_predecessor, is_unmentioned, is_free) in [
-            (PeerStatus::Offline, long, false, false, true),
-            (
-                PeerStatus::Offline,
-                long.saturating_sub(Duration::from_millis(1)),
-                false,
-                false,
-                false,
-            ),
-            (PeerStatus::Offline, Duration::ZERO, true, false, true),
-            (PeerStatus::Offline, Duration::ZERO, false, true, true),
-            (PeerStatus::Idle, long, false, false, false),
-            (PeerStatus::Idle, long, true, true, false),
+    fn silence_makes_idle_or_offline_and_ends_no_turn_in_a_call() {
+        use PeerStatus::{Busy, Idle, Offline, Online, Unreachable, Waiting};
+        for (status, seconds, is_alive, is_calling, expected) in [
+            (Online, 59, false, false, None),
+            (Online, 60, false, false, Some(Offline)),
+            (Online, 60, true, false, Some(Idle)),
+            (Busy, 61, false, true, Some(Offline)),
+            (Busy, 599, true, false, None),
+            (Busy, 600, true, false, Some(Idle)),
+            (Busy, 40_000, true, true, None),
+            (Waiting, 599, true, false, None),
+            (Waiting, 600, true, false, Some(Idle)),
+            (Waiting, 600, true, true, None),
+            (Waiting, 60, false, true, Some(Offline)),
+            (Idle, 600, true, false, None),
+            (Idle, 600, false, false, Some(Offline)),
+            (Unreachable, 6000, false, false, None),
+            (Offline, 600, false, false, None),
+            (Offline, 600, true, false, None),
         ] {
-            let peer = Peer { status, last_seen: now.minus(silence), ..Peer::operator(now) };
-            let frees = peer.frees_its_name(is_predecessor, is_unmentioned, now);
-            assert_eq!(frees, is_free, "{status:?} {silence:?}");
-        }
-    }
-
-    #[test]
-    fn silence_makes_idle_or_offline() {
-        use PeerStatus::{Busy, Idle, Offline, Online};
-        for (status, silence, alive, expected) in [
-            (Online, 59, false, None),
-            (Online, 60, false, Some(Offline)),
-            (Online, 60, true, Some(Idle)),
-            (Busy, 61, true, Some(Idle)),
-            (Idle, 600, true, None),
-            (Idle, 600, false, Some(Offline)),
-            (Offline, 600, false, None),
-            (Offline, 600, true, None),
-        ] {
-            let after =
-                status.after_silence(Duration::from_secs(silence), Duration::from_mins(1), alive);
-            assert_eq!(after, expected, "{status:?} after {silence} s, alive: {alive}");
+            let silence = PeerSilence {
+                lasts: Duration::from_secs(seconds),
+                timeout: Duration::from_mins(1),
+                is_alive,
+                is_calling,
+            };
+            let after = status.after_silence(silence);
+            assert_eq!(after, expected, "{status:?} {silence:?}");
         }
     }
 }

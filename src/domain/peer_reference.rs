@@ -118,6 +118,8 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status,
+            since: Timestamp::from_millis(0),
+            waiting_for: None,
             session_id: session.map(str::to_owned),
             tmux_pane: None,
             pid: None,

@@ -284,6 +284,8 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            since: Timestamp::from_millis(0),
+            waiting_for: None,
             session_id: Some(session.to_owned()),
             tmux_pane: None,
             pid: None,

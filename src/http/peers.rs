@@ -13,14 +13,15 @@ use super::{
     openapi::Operation,
 };
 use crate::{
-    domain::{Caller, Peer, PeerStatus, RegisterInput, Timestamp, limits},
+    domain::{Caller, Peer, PeerStatus, RegisterInput, ReportedStatus, Timestamp, limits},
     service::{Page, shared_items},
     store::PeerFilter,
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list =
-        Operation::new("Peers: online, busy, idle, offline, by name").query::<ListPeers>();
+        Operation::new("Peers: online, busy, waiting, idle, unreachable, offline, by name")
+            .query::<ListPeers>();
     let on_register = Operation::new("Register a peer, or update the one with the same identity")
         .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
@@ -42,7 +43,7 @@ struct ListPeers {
     backend: Option<String>,
     circle: Option<String>,
     path: Option<String>,
-    /// Only those that are not offline.
+    /// Only those that are not offline, without the agents that were started for one task.
     #[serde(default)]
     live: bool,
     /// 1 to 500, by default 50.
@@ -94,7 +95,7 @@ async fn register(
 #[derive(Default, Deserialize, JsonSchema)]
 struct Heartbeat {
     /// The state from now on; without it, a peer that was idle or offline is online again.
-    status: Option<PeerStatus>,
+    status: Option<ReportedStatus>,
 }
 
 async fn heartbeat(

@@ -27,8 +27,11 @@ use super::{
     session::McpSession,
 };
 use crate::{
-    domain::{Caller, SessionStanding, is_daemons_session_id, limits, mcp::CLIENT_PROCESS},
-    service::Error,
+    domain::{
+        Caller, SessionStanding, is_daemons_session_id, journal::SessionSource, limits,
+        mcp::CLIENT_PROCESS,
+    },
+    service::{Error, team::NewSession},
     telemetry,
 };
 
@@ -116,16 +119,27 @@ impl McpServer {
         let Some(client_session) = self.session_of_call(caller, params) else { return Ok(named) };
         let team = &self.services.team;
         if !team.owns(caller, &client_session).await? {
-            // A thread that nobody has is one of the client's process; its hooks have not told of it yet.
-            let is_foreign = thread_of(params).is_some()
-                && team.standing(caller, &client_session).await? != SessionStanding::Unclaimed;
-            if !is_foreign {
+            if thread_of(params).is_none() {
                 return Ok(named);
             }
-            let text = format!(
-                "_meta.threadId: thread {client_session:?} is none of this client's process"
-            );
-            return Err(RpcError::new(INVALID_REQUEST, text).status(403));
+            if team.standing(caller, &client_session).await? != SessionStanding::Unclaimed {
+                let text = format!(
+                    "_meta.threadId: thread {client_session:?} is none of this client's process"
+                );
+                return Err(RpcError::new(INVALID_REQUEST, text).status(403));
+            }
+            if !caller.is_client_process() {
+                return Ok(named);
+            }
+            // A thread that nobody has is one of the client's process, and no other of its sessions: its hooks have not told of
+            // it yet, or there are none.
+            let new = NewSession {
+                session_id: Some(client_session.to_string()),
+                cwd: None,
+                source: SessionSource::Startup,
+                client: None,
+            };
+            team.start_session(caller, None, new).await?;
         }
         if let RequestOrigin::Legacy(session) = origin {
             self.keep_client_session(session, &client_session);

@@ -42,6 +42,11 @@ impl Call {
         Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd), params: None }
     }
 
+    /// Whether a program made the call by itself, as a hook does, and no model over its client's connection.
+    pub fn is_of_program(&self) -> bool {
+        !self.far_end.is_client()
+    }
+
     /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again waits no
     /// longer.
     pub fn time_left(&self, bound: Duration) -> Duration {
@@ -153,6 +158,10 @@ pub type ClientAnswers = Map<String, Value>;
 
 /// The client at the other end of a call, as a tool sees it.
 pub trait FarEnd: fmt::Debug + Send + Sync {
+    /// Whether a client of MCP is there, whose model calls.
+    fn is_client(&self) -> bool {
+        true
+    }
     /// See [`Call::progress`].
     fn progress(&self, progress: ToolProgress) -> BoxFuture<'_, ()>;
     /// See [`Call::log`].
@@ -204,6 +213,10 @@ impl CancelReason {
 pub struct NoFarEnd;
 
 impl FarEnd for NoFarEnd {
+    fn is_client(&self) -> bool {
+        false
+    }
+
     fn progress(&self, _: ToolProgress) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

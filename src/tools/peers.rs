@@ -9,7 +9,7 @@ use super::{Call, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::{
     domain::{
         MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus, RegisterInput,
-        SentMessage, Timestamp, limits,
+        ReportedStatus, SentMessage, Timestamp, limits,
     },
     service::{
         self, PageLimit, ResourceKind,
@@ -184,7 +184,7 @@ struct PeerHeartbeatArguments {
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     peer_id: Option<String>,
     /// The state from now on: `busy` while you are at work, `online` when you are free, `offline` when you go.
-    status: Option<PeerStatus>,
+    status: Option<ReportedStatus>,
 }
 
 async fn heartbeat(call: Call, input: PeerHeartbeatArguments) -> Result<Peer, Failure> {

@@ -536,7 +536,7 @@ fn name_and_status(d: &Daemon, session: &str) -> (String, String) {
 }
 
 #[test]
-fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
+fn a_session_whose_process_is_gone_is_offline_and_its_name_is_free() {
     let d = Daemon::with(|plan| plan.env("SVC_PEER_TIMEOUT_MS", "2000"));
     let status = |session: &str| name_and_status(&d, session).1;
     let name = |session: &str| name_and_status(&d, session).0;
@@ -566,15 +566,20 @@ fn a_session_whose_process_is_gone_is_offline_and_its_name_stays_its_own() {
     assert_eq!(peer_of(&d, "s-1").get("pid"), None, "its number may be another's by now");
     assert_ne!(status("s-3"), "offline", "its process lives");
 
-    // Who reads the name of the dead one in an old message does not mean this one.
+    // The living have the short names, and none is kept for the dead.
     let mut third = FakeClient::start(&d.home, "third", "web", "");
     third.hook(&start("s-4"));
-    let names = [name("s-1"), name("s-3"), name("s-4")];
-    assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2], "{names:?}");
-    // It comes back in another process, under its own name.
+    let [of_first, of_fourth] = [name("s-1"), name("s-4")];
+    assert_eq!(of_first, of_fourth);
+    assert_ne!(name("s-3"), of_fourth);
+    let to_it = d.get(&format!("/v1/peers/{of_fourth}")).ok(200);
+    assert_eq!(to_it["session_id"], "s-4", "of two of one name the living one is meant");
+    // It comes back in another process, where another has its name by now.
     third.hook(&start("s-1"));
     assert_eq!(peer_of(&d, "s-1")["peer_id"], gone["peer_id"]);
-    assert_eq!((name("s-1"), &*status("s-1")), (names[0].clone(), "online"));
+    let names = [name("s-1"), name("s-3"), name("s-4")];
+    assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2], "{names:?}");
+    assert_eq!(&*status("s-1"), "online");
     assert_eq!(peer_of(&d, "s-1")["pid"], json!(third.pid()));
     third.kill();
     eventually(SOON, || status("s-1") == "offline" && status("s-4") == "offline");

@@ -51,6 +51,7 @@ mod page;
 mod pages;
 mod peers;
 mod people;
+mod picture_attended;
 mod reference;
 mod restore;
 mod screens;

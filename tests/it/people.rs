@@ -421,7 +421,7 @@ fn session_event(d: &Daemon, session: &str, event: &str, more: &Value) -> String
 }
 
 #[test]
-fn a_session_that_nobody_talked_with_gives_its_name_free_when_it_ends() {
+fn a_name_is_of_who_lives_and_messages_are_of_the_session() {
     let d = Daemon::start();
     let begins =
         |session: &str| session_event(&d, session, "SessionStart", &json!({ "source": "startup" }));
@@ -431,38 +431,30 @@ fn a_session_that_nobody_talked_with_gives_its_name_free_when_it_ends() {
         assert_eq!(begins(session), "claude-code@web", "{session}");
         assert_eq!(ends(session), "claude-code@web");
     }
-    let names = each(&page(&d.get("/v1/peers"), "peers"), "display_name");
-    let mut distinct = names.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    assert_eq!((names.len(), distinct.len()), (3, 3), "no two rows have one name: {names:?}");
-
-    // One that lives keeps its name, and so does one that somebody may still mean.
+    // One that lives keeps its name, and none is kept for one that does not, whoever wrote to it.
     assert_eq!(begins("s-4"), "claude-code@web");
     assert_eq!(begins("s-5"), "claude-code@web-2");
     svc(&d.home, &["tell", "claude-code@web", "for the fourth"]).ok();
     ends("s-4");
-    assert_eq!(begins("s-6"), "claude-code@web-3");
-    let told = svc(&d.home, &["tell", "claude-code@web", "still for the fourth"]);
+    assert_eq!(begins("s-6"), "claude-code@web");
+    svc(&d.home, &["tell", "claude-code@web", "for the sixth"]).ok();
+    assert_eq!(peek(&d, "agent:claude:s-4").len(), 1);
+    assert_eq!(peek(&d, "agent:claude:s-6").len(), 1);
+    // Who writes to one that is gone hears who is here.
+    let told = svc(&d.home, &["tell", "agent:claude:s-4", "still for the fourth"]);
     told.ok();
     assert!(
-        told.stderr.contains("claude-code@web-2, claude-code@web-3 are here in the same folder"),
+        told.stderr.contains("claude-code@web, claude-code@web-2 are here in the same folder"),
         "{told:?}"
     );
-    let asked = svc(&d.home, &["ask", "claude-code@web", "and you?", "--timeout", "0"]);
-    asked.ok();
-    assert!(asked.stderr.contains("are here in the same folder"), "{asked:?}");
 
-    // Who comes back has its name if that is free, and gets what is its own alone.
-    ends("s-6");
-    let resumed = session_event(&d, "s-1", "SessionStart", &json!({ "source": "resume" }));
+    // Who comes back has the shortest name that is free, and gets what is its own alone.
+    let resumed = session_event(&d, "s-4", "SessionStart", &json!({ "source": "resume" }));
     assert_eq!(resumed, "claude-code@web-3");
-    for session in ["s-1", "s-6"] {
+    assert_eq!(peek(&d, "agent:claude:s-4").len(), 2);
+    for session in ["s-1", "s-5"] {
         assert_eq!(peek(&d, &format!("agent:claude:{session}")).len(), 0, "{session}");
     }
-    assert_eq!(peek(&d, "agent:claude:s-4").len(), 3);
-    let resumed = session_event(&d, "s-4", "SessionStart", &json!({ "source": "resume" }));
-    assert_eq!(resumed, "claude-code@web");
 }
 
 #[test]

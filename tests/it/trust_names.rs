@@ -349,7 +349,9 @@ fn a_session_goes_over_by_its_secret_alone() {
     eventually(SOON, || d.get("/v1/sessions/s-a").ok(200)["ended_at"].is_string());
     // In another project.
     let mut c = FakeClient::start(&d.home, "agent-c", "q", "");
-    assert_eq!(c.hook(&resume("s-a")), "");
+    let mut elsewhere = resume("s-a");
+    elsewhere["cwd"] = json!("/nowhere/q");
+    assert_eq!(c.hook(&elsewhere), "");
     not_yours(&mut c, "hook_event", &told(&resume("s-a"), Some(&secret)));
     // Without the file.
     let aside = d.home.path("aside");

@@ -91,7 +91,7 @@ fn a_session_is_woken_before_its_first_prompt() {
     let waiting = waiter(&d.home, "s", "SessionStart", &[]);
     // It wakes as soon as it waits, and only then is the sender promised so.
     let first = send(&d, &inbox, "is it green?");
-    eventually(SOON, || send(&d, &inbox, "and now?")["delivery"] == "at once");
+    eventually(SOON, || send(&d, &inbox, "and now?")["delivery"] == "wakes");
     let ran = waiting.wait(SOON);
     woken(&ran, "is it green?");
     assert_eq!(
@@ -137,7 +137,7 @@ fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
     hook(&d.home, "claude", &event("s", "Stop", &json!({})));
     let waiting = waiter(&d.home, "s", "Stop", &[]);
     let woke_by = |words: &str| send(&d, &inbox, words);
-    eventually(SOON, || woke_by("and now?")["delivery"] == "at once");
+    eventually(SOON, || woke_by("and now?")["delivery"] == "wakes");
     let ran = waiting.wait(SOON);
     woken(&ran, "and now?");
     assert!(!ran.stderr.contains("is it green?"), "{ran:?}");
@@ -201,7 +201,7 @@ fn the_waiter_of_a_killed_client_takes_nothing() {
     client.signal(Signal::KILL);
     eventually(SOON, || client.has_ended());
     let message = send(&d, &inbox_of_peer(&peer), "is it green?");
-    assert_eq!(message["delivery"], "when it is back");
+    assert_eq!(message["delivery"], "when_back");
     // It ends when the waiter does, which holds its output.
     client.wait(SOON);
     assert_eq!(state(&d, &message), "queued");
@@ -347,21 +347,21 @@ fn the_sender_is_told_when_a_message_arrives() {
         ("claude", "UserPromptSubmit", "Stop"),
     ] {
         let inbox = begin(&d, client, client);
-        expect(&inbox, "at next turn");
+        expect(&inbox, "next_turn");
         hook(&d.home, client, &event(client, prompt, &json!({ "prompt": "x" })));
-        expect(&inbox, "in this turn");
+        expect(&inbox, "now");
         hook(&d.home, client, &event(client, stop, &json!({})));
-        expect(&inbox, "at next turn");
+        expect(&inbox, "next_turn");
         hook(&d.home, client, &event(client, "SessionEnd", &json!({ "reason": "exit" })));
-        expect(&inbox, "when it is back");
+        expect(&inbox, "when_back");
     }
     let created = json!({ "hook": "event", "cwd": "/nowhere/p",
         "event": { "type": "session.created", "properties": { "sessionID": "o" } } });
     hook(&d.home, "opencode", &created);
-    expect(&inbox_of(&d, "o"), "at next turn");
+    expect(&inbox_of(&d, "o"), "next_turn");
     let script = json!({ "display_name": "a", "backend": "script", "session_id": "script" });
     d.post("/v1/peers/register", &script).ok(200);
-    expect(&inbox_of(&d, "script"), "when it reads its inbox");
+    expect(&inbox_of(&d, "script"), "next_turn");
 }
 
 /// Waiters are all that runs of us when everybody is idle.

@@ -22,10 +22,10 @@ use super::version::ClientVersion;
 
 /// The first version that passes `args` to a hook's command.
 const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
-/// An event that earlier versions do not know. They refuse the whole file because of it, with all that the person has there.
-const LATE_EVENT: &str = "PostToolUseFailure";
-/// The first version that knows it.
-const LATE_EVENT_SINCE: ClientVersion = ClientVersion([2, 0, 57]);
+/// Events that earlier versions do not know. They refuse the whole file because of them, with all that the person has there.
+const LATE_EVENTS: [&str; 2] = ["PostToolUseFailure", "PermissionRequest"];
+/// The first version that knows them.
+const LATE_EVENTS_SINCE: ClientVersion = ClientVersion([2, 0, 57]);
 
 /// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
 /// machine that is out of breath.
@@ -35,11 +35,15 @@ const EVENTS: &[(&str, u32)] = &[
     ("PreToolUse", 5),
     ("PostToolUse", 5),
     ("PostToolUseFailure", 5),
+    ("PermissionRequest", 5),
     ("Notification", 5),
     ("Stop", 10),
     // All handlers of this event share 1.5 s unless they say otherwise.
     ("SessionEnd", 5),
 ];
+
+/// The notifications that tell of a prompt, or of a turn that is over.
+const WAITING: &str = "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog";
 
 /// The events after which a session is idle: a waiter begins.
 const WAKING_EVENTS: [&str; 2] = ["SessionStart", "Stop"];
@@ -109,10 +113,11 @@ pub(crate) fn refused(settings: &Value, version: ClientVersion) -> Option<String
              {ARGS_SINCE} is the first that does not"
         ));
     }
-    if version < LATE_EVENT_SINCE && ours.iter().any(|(event, _)| *event == LATE_EVENT) {
+    let late = LATE_EVENTS.iter().find(|late| ours.iter().any(|(event, _)| event == *late));
+    if let Some(event) = late.filter(|_| version < LATE_EVENTS_SINCE) {
         return Some(format!(
-            "have the event {LATE_EVENT}, for which Claude Code {version} ignores the whole file; \
-             {LATE_EVENT_SINCE} is the first that knows it"
+            "have the event {event}, for which Claude Code {version} ignores the whole file; \
+             {LATE_EVENTS_SINCE} is the first that knows it"
         ));
     }
     None
@@ -137,12 +142,12 @@ fn groups(
         let mut group = json!({ "hooks": handlers });
         if event == "Notification" {
             // That the session waits for its person. A context that was cut down begins anew by `SessionStart`.
-            group["matcher"] = json!("idle_prompt|permission_prompt");
+            group["matcher"] = json!(WAITING);
         }
         (event, group)
     };
     let is_known = |event: &str| {
-        event != LATE_EVENT || version.is_none_or(|version| version >= LATE_EVENT_SINCE)
+        !LATE_EVENTS.contains(&event) || version.is_none_or(|version| version >= LATE_EVENTS_SINCE)
     };
     EVENTS.iter().filter(|(event, _)| is_known(event)).map(group).collect()
 }

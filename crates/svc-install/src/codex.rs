@@ -22,10 +22,15 @@ const EVENTS: &[(&str, u32)] = &[
     ("UserPromptSubmit", 10),
     ("PreToolUse", 5),
     ("PostToolUse", 5),
+    (NOTICE, 5),
+    ("Interrupt", 5),
     ("Stop", 10),
     // More is cut down to this, and the person is told so at every start.
     ("SessionEnd", 3),
 ];
+
+/// The event at which Codex asks its person. It would wait for the handler before it shows the dialog, so ours runs beside it.
+const NOTICE: &str = "PermissionRequest";
 
 pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
     locations.variable("CODEX_HOME").unwrap_or_else(|| locations.home.join(".codex"))
@@ -82,7 +87,10 @@ fn has_hooks(config: &Path) -> bool {
 fn groups(command: &ClientCommand, scope: InstallScope) -> Vec<(&'static str, Value)> {
     let line = command.shell_line(scope, &["hook", "codex"]);
     let group = |&(event, timeout): &(&'static str, u32)| {
-        let handler = json!({ "type": "command", "command": line, "timeout": timeout });
+        let mut handler = json!({ "type": "command", "command": line, "timeout": timeout });
+        if event == NOTICE {
+            handler["async"] = json!(true);
+        }
         (event, json!({ "hooks": [handler] }))
     };
     EVENTS.iter().map(group).collect()

@@ -1,7 +1,7 @@
 //! Gemini CLI: servers and hooks in one `settings.json`.
 //!
 //! It has handlers of the type `command` alone, run by a shell, with limits in milliseconds. `PreCompress` is left out,
-//! which fires before every call of the model, and `BeforeTool`, from which nothing reaches the model.
+//! which fires before every call of the model.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,10 @@ use super::locations::ClientLocations;
 const EVENTS: &[(&str, u32)] = &[
     ("SessionStart", 10_000),
     ("BeforeAgent", 10_000),
+    ("BeforeTool", 5_000),
     ("AfterTool", 5_000),
+    // That it asks its person.
+    ("Notification", 5_000),
     ("AfterAgent", 10_000),
     ("SessionEnd", 5_000),
 ];

@@ -115,6 +115,8 @@ let parts = 0
 const partID = () => `prt_zz${Date.now().toString(36)}${(parts++).toString(36).padStart(4, "0")}svc`
 
 const EVENTS = ["session.created", "session.idle", "session.error", "session.compacted", "session.deleted"]
+// What a person is asked, by a sub-agent too: its session shows the prompt.
+const PROMPTS = ["permission.asked", "permission.replied", "question.asked", "question.replied", "question.rejected"]
 
 export const SvcPlugin = async ({ directory }) => {
   /** A call of a tool, for the session that it is a part of. */
@@ -133,6 +135,13 @@ export const SvcPlugin = async ({ directory }) => {
       // Messages have parents, too.
       const parent = event?.type?.startsWith("session.") ? event.properties?.info?.parentID : undefined
       if (id && parent) parents.set(id, parent)
+      if (id && PROMPTS.includes(event?.type)) {
+        const session = root(id)
+        const agent = session === id ? {} : { agent_id: id }
+        const asked = { type: event.type, properties: { ...event.properties, sessionID: session } }
+        await tell(session, { hook: "event", cwd: directory, ...agent, event: asked })
+        return
+      }
       if (!id || parents.has(id) || !EVENTS.includes(event?.type)) return
       const payload = { hook: "event", cwd: directory, event }
       if (event.type === "session.idle") payload.last_assistant_message = said.get(id)?.text
@@ -157,8 +166,8 @@ export const SvcPlugin = async ({ directory }) => {
       said.set(input.sessionID, { message: input.messageID, text: (before + output.text).slice(0, WORDS) })
     },
     "tool.execute.before": async (input, output) => {
-      // The daemon's own tools do not hear from opencode in which session they are called.
-      if (input?.sessionID && input.tool?.startsWith("svc_")) await use("tool.execute.before", input, output)
+      // A turn is not over while a tool runs, and the daemon's own tools do not hear from opencode in which session they are called.
+      if (input?.sessionID) await use("tool.execute.before", input, output)
     },
     "tool.execute.after": async (input, output) => {
       if (!input?.sessionID) return

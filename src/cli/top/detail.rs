@@ -14,7 +14,7 @@ use crate::cli::output::Style;
 /// Draws all about the chosen row.
 pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>) {
     let lines = match model.chosen_row() {
-        Some(Row::Peer(peer)) => person(model, peer),
+        Some(Row::Peer(peer) | Row::Waiting(peer)) => person(model, peer),
         Some(Row::Request(request)) => request_lines(model, request),
         Some(Row::Question(message) | Row::Message(message)) => message_lines(model, message),
         Some(Row::Task(task)) => vec![
@@ -104,6 +104,11 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         field("id", &peer.peer_id),
         Line::default(),
     ];
+    if let Some((wait, since)) = peer.wait() {
+        lines.push(field("waits", &format!("{wait} ({})", when(model, since))));
+        lines.push(Line::raw(" its own terminal shows the prompt, and takes the answer"));
+        lines.push(Line::default());
+    }
     match model.team.attempt_of(peer) {
         Some(attempt) => lines.extend([
             field("goal", &attempt.goal),

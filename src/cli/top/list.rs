@@ -56,6 +56,7 @@ pub(super) fn draw(model: &Model, pane: Pane, area: Rect, frame: &mut Frame<'_>)
         .map(|row| match row {
             Row::Peer(peer) => person(model, peer, wide),
             Row::Request(request) => wanted(model, request, wide),
+            Row::Waiting(peer) => waiting(model, peer, wide),
             Row::Question(question) => asked(model, question, wide),
             Row::Task(task) => work(model, task, wide),
             Row::Message(message) => said(model, message, wide),
@@ -123,9 +124,10 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let tries = attempt.map_or_else(String::new, |attempt| attempt.goal.clone());
     let request = model.team.request_of(peer);
     // It does nothing before it has that.
-    let (tries, doing) = match request {
-        Some(request) => (format!("asks for leave: {}", request.title), Style::Waiting),
-        None => (tries, Style::Plain),
+    let (tries, doing) = match (request, peer.wait()) {
+        (Some(request), _) => (format!("asks for leave: {}", request.title), Style::Waiting),
+        (None, Some((wait, _))) => (wait, Style::Waiting),
+        (None, None) => (tries, Style::Plain),
     };
     let awaited = model.team.awaited_by(peer).join(", ");
     let waits = if awaited.is_empty() { String::new() } else { format!("waits for {awaited}") };
@@ -150,6 +152,13 @@ fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
     let who = if wide { format!(" {name} asks for leave") } else { format!(" {name} → you?") };
     let at = wide.then(|| when(model, request.opened_at));
     line(at, (who, Style::Waiting), request.title.clone())
+}
+
+fn waiting(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
+    let (what, since) = peer.wait().unwrap_or_default();
+    let who = format!(" {} waits at its terminal", peer.display_name);
+    let who = if wide { who } else { format!(" {} → you?", peer.display_name) };
+    line(wide.then(|| when(model, since)), (who, Style::Waiting), what)
 }
 
 fn asked(model: &Model, question: &TeamMessage, wide: bool) -> Vec<CellText> {

@@ -47,6 +47,8 @@ pub(super) enum DaemonConnectionState {
 pub(super) enum Row<'a> {
     Peer(&'a TeamPeer),
     Request(&'a TeamRequest),
+    /// Somebody who waits at a prompt of its own client.
+    Waiting(&'a TeamPeer),
     Question(&'a TeamMessage),
     Task(&'a OpenTask),
     Message(&'a TeamMessage),
@@ -56,7 +58,7 @@ impl<'a> Row<'a> {
     /// What tells it apart from the others of its list.
     pub(super) fn id(self) -> &'a str {
         match self {
-            Self::Peer(peer) => &peer.peer_id,
+            Self::Peer(peer) | Self::Waiting(peer) => &peer.peer_id,
             Self::Request(request) => &request.request_id,
             Self::Question(message) | Self::Message(message) => &message.id,
             Self::Task(task) => &task.task_id,
@@ -66,7 +68,7 @@ impl<'a> Row<'a> {
     /// Id and name of the peer to write to.
     pub(super) fn correspondent(self) -> Option<(&'a str, &'a str)> {
         match self {
-            Self::Peer(peer) => Some((&peer.peer_id, &peer.display_name)),
+            Self::Peer(peer) | Self::Waiting(peer) => Some((&peer.peer_id, &peer.display_name)),
             Self::Question(message) | Self::Message(message) => {
                 Some((&message.from_peer, message.from()))
             }
@@ -149,18 +151,25 @@ impl Model {
         match pane {
             Pane::People => {
                 let others = self.team.peers.iter().filter(|peer| !peer.is_own());
-                others
-                    .filter(|peer| !peer.is_spent() && (self.shows_away || !peer.is_away()))
-                    .map(Row::Peer)
-                    .collect()
+                let mut others: Vec<_> = others
+                    .filter(|peer| !peer.is_of_task() && (self.shows_away || !peer.is_away()))
+                    .collect();
+                // Who waits needs somebody.
+                others.sort_by_key(|peer| peer.status != "waiting");
+                others.into_iter().map(Row::Peer).collect()
             }
             Pane::Requests => {
                 let (far, near): (Vec<_>, Vec<_>) =
                     self.team.questions.iter().partition(|question| self.is_far(question));
                 let requests = self.team.requests.iter().map(Row::Request);
+                let asks = |peer: &&TeamPeer| {
+                    peer.wait().is_some() && self.team.request_of(peer).is_none()
+                };
+                let waiting = self.team.peers.iter().filter(asks).map(Row::Waiting);
                 let tasks = self.team.tasks.iter().map(Row::Task);
                 let far = far.into_iter().filter(|_| self.shows_away).map(Row::Question);
                 requests
+                    .chain(waiting)
                     .chain(near.into_iter().map(Row::Question))
                     .chain(tasks)
                     .chain(far)

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::cli::peer::is_of_task;
 use crate::cli::terminal;
 use crate::domain::{PeerId, Timestamp};
 
@@ -41,6 +42,18 @@ pub(super) struct TeamPeer {
     #[serde(default, deserialize_with = "harmless")]
     pub(super) session_id: String,
     pub(super) last_seen: Option<Timestamp>,
+    /// What it waits for, while its status is `waiting`.
+    pub(super) waiting_for: Option<TeamWait>,
+}
+
+/// What somebody waits for.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct TeamWait {
+    #[serde(deserialize_with = "harmless")]
+    kind: String,
+    #[serde(default, deserialize_with = "harmless")]
+    title: String,
+    pub(super) since: Option<Timestamp>,
 }
 
 /// A record that is not over: what a session tries.
@@ -130,9 +143,25 @@ impl TeamPeer {
         self.peer_id == PeerId::OPERATOR
     }
 
-    /// Whether it was an agent for one task, and that is over.
-    pub(super) fn is_spent(&self) -> bool {
-        self.is_away() && self.display_name.contains(":task-")
+    /// Whether it is an agent for one task, which stands in the list of tasks.
+    pub(super) fn is_of_task(&self) -> bool {
+        is_of_task(&self.display_name)
+    }
+
+    /// What it shows a person at its own terminal, in words, and since when.
+    pub(super) fn wait(&self) -> Option<(String, Option<Timestamp>)> {
+        let wait = self.waiting_for.as_ref().filter(|_| self.status == "waiting")?;
+        let what = match wait.kind.as_str() {
+            "permission" => "needs permission",
+            "question" => "asks its person",
+            "limit" => "waits for the end of a usage limit",
+            other => other,
+        };
+        let words = match wait.title.as_str() {
+            "" => what.to_owned(),
+            title => format!("{what}: {title}"),
+        };
+        Some((words, wait.since))
     }
 
     /// Whether nothing was heard of it for a while, or it has ended.
@@ -202,7 +231,7 @@ impl TeamSnapshot {
 
     /// How many others are here, and how many are not.
     pub(super) fn presence(&self) -> (usize, usize) {
-        let others = || self.peers.iter().filter(|peer| !peer.is_own() && !peer.is_spent());
+        let others = || self.peers.iter().filter(|peer| !peer.is_own() && !peer.is_of_task());
         let away = others().filter(|peer| peer.is_away()).count();
         (others().count() - away, away)
     }

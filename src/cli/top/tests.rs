@@ -227,6 +227,23 @@ fn the_living_are_listed_and_the_away_counted() {
 }
 
 #[test]
+fn who_waits_at_its_terminal_comes_first_and_says_for_what() {
+    let mut model = full();
+    let mut team = team();
+    let mut waits = peer("zoe", "codex@zoo", "waiting");
+    waits["waiting_for"] = json!({
+        "kind": "permission", "since": "2026-03-31T11:59:00.000Z", "title": "rm -r \u{1b}[31mbuild", "tool": "Bash",
+    });
+    team.peers.extend(items(&json!({ "peers": [waits] }), "peers"));
+    update(&mut model, ScreenInput::Fetched(Box::new(team)));
+    assert_eq!(model.rows(Pane::People)[0].id(), "zoe");
+    let shown = page(&model, 120, 30);
+    assert!(shown.contains("codex@zoo waits at its terminal"), "{shown}");
+    assert_eq!(shown.matches("needs permission: rm -r ").count(), 2, "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+}
+
+#[test]
 fn a_question_to_one_who_is_away_is_marked_and_ours_is_in_the_second_person() {
     let mut model = full();
     let mut team = team();
@@ -443,7 +460,7 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
         [1, 2].map(|n| message(&format!("n-{n}"), "notification", ANN, BOB, "the same words"));
     let all: Vec<Value> = copies.chain(twice).collect();
     team.messages = without_copies(items(&json!({ "messages": all }), "messages"));
-    let peers = json!({ "peers": [peer("ann", "claude@api", "busy"), peer("t", "codex:task-1", "offline")] });
+    let peers = json!({ "peers": [peer("ann", "claude@api", "busy"), peer("t", "codex:task-1", "offline"), peer("u", "codex:task-2", "busy")] });
     team.peers = items(&peers, "peers");
     update(&mut model, ScreenInput::Fetched(Box::new(team)));
     press(&mut model, &[Key::Char('o')]);
@@ -451,5 +468,5 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     assert_eq!(shown.matches("all hands").count(), 1, "{shown}");
     assert!(shown.contains("claude@api → everybody"), "{shown}");
     assert_eq!(shown.matches("the same words").count(), 2, "{shown}");
-    assert!(shown.contains("1 here  live") && !shown.contains("codex:task-1"), "{shown}");
+    assert!(shown.contains("1 here  live") && !shown.contains("codex:task-"), "{shown}");
 }

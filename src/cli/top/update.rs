@@ -171,7 +171,7 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
     let request = match row {
         Row::Request(request) => request,
         Row::Peer(peer) => model.team.request_of(peer)?,
-        Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
+        Row::Waiting(_) | Row::Question(_) | Row::Task(_) | Row::Message(_) => return None,
     };
     Some(RequestChoice {
         agent_id: request.agent_id.clone(),

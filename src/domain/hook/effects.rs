@@ -1,9 +1,9 @@
 //! What an event changes: given what is known and what happened, these effects. Pure, so that each rule is a line of a
 //! test; the service applies the effects in one write job.
 
-use super::{HookClient, HookEvent, HookMoment, HookToolUse};
+use super::{HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse};
 use crate::domain::{
-    Peer, PeerStatus, Timestamp,
+    OpenCalls, Peer, PeerStatus, Timestamp, WaitingFor,
     journal::{Session, SessionSource},
     limits,
 };
@@ -177,10 +177,11 @@ pub fn presence_change(
     session: &SessionEffect,
     known: Option<&Peer>,
 ) -> PresenceChange {
-    let said = event.moment.peer_status();
+    let said = said_status(event, known);
     // An event without a status, such as the end of a sub-agent, comes after the session's end and is no sign of life.
     let is_echo = said.is_none() && *session == SessionEffect::Keep { is_over: true };
-    if event.is_of_sub_agent() || is_echo {
+    let is_of_another = event.is_of_sub_agent() && !concerns_the_prompt(event, known);
+    if is_of_another || is_echo {
         return PresenceChange::Keep;
     }
     match known {
@@ -192,12 +193,80 @@ pub fn presence_change(
                 PeerStatus::Offline => PeerStatus::Online,
                 status => status,
             });
-            if event.is_start() {
+            let comes_back = peer.status == PeerStatus::Offline && status != PeerStatus::Offline;
+            if event.is_start() || comes_back {
                 PresenceChange::Register(status)
             } else {
                 PresenceChange::Report(status)
             }
         }
+    }
+}
+
+/// The status that an event tells of. While a person is asked about one tool, another that runs beside it ends nothing.
+fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
+    let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
+    match (&event.moment, asked) {
+        (HookMoment::ToolEnd(done), Some(asked)) if done.tool != asked => None,
+        (moment, _) => moment.peer_status(),
+    }
+}
+
+/// Whether an event of a sub-agent is about a prompt, which its session shows.
+fn concerns_the_prompt(event: &HookEvent, known: Option<&Peer>) -> bool {
+    let Some(peer) = known else { return false };
+    match event.moment {
+        HookMoment::Waiting(_) => true,
+        HookMoment::Answered | HookMoment::ToolStart(_) | HookMoment::ToolEnd(_) => {
+            peer.status == PeerStatus::Waiting
+        }
+        _ => false,
+    }
+}
+
+/// What a session waits for after an event that happened `at`, if it waits then.
+pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<WaitingFor> {
+    let waits = known.waiting_for.clone().filter(|_| known.status == PeerStatus::Waiting);
+    match (&event.moment, waits) {
+        // That it still waits, in fewer words.
+        (HookMoment::Waiting(HookPrompt { tool: None, .. }), Some(waits)) => Some(waits),
+        (HookMoment::Waiting(HookPrompt { kind, title, tool }), _) => Some(WaitingFor {
+            kind: *kind,
+            since: at,
+            title: title.clone(),
+            tool: tool.clone(),
+            until: None,
+        }),
+        (_, waits) => waits,
+    }
+}
+
+/// Notes which calls of tools are open after an event; answers whether that is another set. What is told late opens none: its
+/// end may have been told.
+pub fn follow_calls(
+    calls: &mut OpenCalls,
+    event: &HookEvent,
+    timing: HookTiming,
+    known: Option<&Peer>,
+) -> bool {
+    if event.is_of_sub_agent() {
+        return false;
+    }
+    let is_past = known.is_some_and(|peer| timing.is_before(peer.last_seen));
+    match &event.moment {
+        HookMoment::ToolEnd(tool) => calls.end(tool.call()),
+        _ if is_past => false,
+        HookMoment::ToolStart(tool) => calls.begin(tool.call()),
+        HookMoment::Start { source: SessionSource::Compact } => false,
+        HookMoment::Start { .. }
+        | HookMoment::Prompt { .. }
+        | HookMoment::Stop { .. }
+        | HookMoment::TurnOver
+        | HookMoment::End { .. } => calls.clear(),
+        HookMoment::Waiting(_)
+        | HookMoment::Answered
+        | HookMoment::Compacted
+        | HookMoment::Other => false,
     }
 }
 
@@ -268,13 +337,20 @@ pub fn tool_count_effect(
     }
 }
 
-/// Whether an event changes nothing but when session and peer were last heard of, and that was a moment ago. With mail in
-/// the inbox it changes more.
-pub fn is_sign_of_life(event: &HookEvent, session: &Session, peer: &Peer, now: Timestamp) -> bool {
+/// Whether an event changes nothing but when session and peer were last heard of, and that was a moment ago. `calls` are the
+/// open calls so far. With mail in the inbox it changes more.
+pub fn is_sign_of_life(
+    event: &HookEvent,
+    session: &Session,
+    (peer, calls): (&Peer, &OpenCalls),
+    now: Timestamp,
+) -> bool {
     let is_fresh = |at| now.since(at) < limits::HOOK_SEEN_RESOLUTION;
     let writes_nothing = match event.moment {
         HookMoment::ToolStart(_) | HookMoment::ToolEnd(_) => {
-            event.counted_tool().is_none() && event.finished_run().is_none()
+            event.counted_tool().is_none()
+                && event.finished_run().is_none()
+                && !follow_calls(&mut calls.clone(), event, HookTiming::Live, Some(peer))
         }
         HookMoment::Other => true,
         _ => false,
@@ -283,7 +359,7 @@ pub fn is_sign_of_life(event: &HookEvent, session: &Session, peer: &Peer, now: T
         && session.ended_at.is_none()
         && is_fresh(session.last_seen_at)
         && is_fresh(peer.last_seen)
-        && event.moment.peer_status().is_none_or(|status| status == peer.status)
+        && said_status(event, Some(peer)).is_none_or(|status| status == peer.status)
 }
 
 /// How the session begins, if this is the first event at which the client takes context. `peer` is what was known of its

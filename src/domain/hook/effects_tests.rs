@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, effects::*};
+use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse, effects::*};
 use crate::domain::{
-    Peer, PeerId, PeerRole, PeerStatus, Timestamp,
+    OpenCalls, Peer, PeerId, PeerRole, PeerStatus, Timestamp, WaitingKind,
     journal::{Session, SessionSource},
     limits,
 };
@@ -65,6 +65,16 @@ fn end() -> HookMoment {
     HookMoment::End { reason: Some("logout".to_owned()) }
 }
 
+fn compacted() -> HookMoment {
+    HookMoment::Start { source: SessionSource::Compact }
+}
+
+fn asks(tool: Option<&str>) -> HookMoment {
+    let title = Some("touch made".to_owned());
+    let tool = tool.map(str::to_owned);
+    HookMoment::Waiting(HookPrompt { kind: WaitingKind::Permission, title, tool })
+}
+
 fn late(happened_at: Timestamp) -> HookTiming {
     HookTiming::Late { happened_at }
 }
@@ -97,6 +107,8 @@ fn peer(status: PeerStatus, last_seen: Timestamp) -> Peer {
         circle: "default".to_owned(),
         role: PeerRole::Agent,
         status,
+        since: last_seen,
+        waiting_for: None,
         session_id: Some("s".to_owned()),
         tmux_pane: None,
         pid: None,
@@ -187,7 +199,7 @@ fn a_late_event_changes_nothing_that_is_known_from_later_on() {
 
 #[test]
 fn what_an_event_does_to_a_peer() {
-    use PeerStatus::{Busy, Idle, Offline, Online};
+    use PeerStatus::{Busy, Idle, Offline, Online, Waiting};
     use PresenceChange::{Keep, Register, Report};
     let live = HookTiming::Live;
     for (moment, known, expected) in [
@@ -197,11 +209,16 @@ fn what_an_event_does_to_a_peer() {
         (prompt(), Some(Idle), Report(Busy)),
         (HookMoment::ToolStart(tool("Bash")), Some(Online), Report(Busy)),
         (stop(), Some(Busy), Report(Idle)),
-        (HookMoment::Waiting, Some(Busy), Report(Idle)),
+        (HookMoment::TurnOver, Some(Busy), Report(Idle)),
+        (compacted(), Some(Busy), Register(Busy)),
+        (compacted(), Some(Idle), Register(Idle)),
+        (asks(Some("Bash")), Some(Busy), Report(Waiting)),
+        (HookMoment::Answered, Some(Waiting), Report(Busy)),
         (end(), None, Keep),
         (end(), Some(Busy), Report(Offline)),
         (HookMoment::Other, None, Register(Online)),
-        (HookMoment::Other, Some(Offline), Report(Online)),
+        (HookMoment::Other, Some(Offline), Register(Online)),
+        (prompt(), Some(Offline), Register(Busy)),
         (HookMoment::Other, Some(Busy), Report(Busy)),
         (HookMoment::Compacted, Some(Idle), Report(Idle)),
     ] {
@@ -214,8 +231,61 @@ fn what_an_event_does_to_a_peer() {
         }
         let beneath = in_sub_agent(event);
         let change = presence_change(&beneath, live, &SessionEffect::Touch, known_peer.as_ref());
-        assert_eq!(change, Keep, "{beneath:?}");
+        let shows = match (&beneath.moment, known) {
+            (HookMoment::Waiting(_), Some(_)) => Report(Waiting),
+            (HookMoment::Answered, Some(Waiting)) => Report(Busy),
+            _ => Keep,
+        };
+        assert_eq!(change, shows, "{beneath:?}");
     }
+}
+
+#[test]
+fn a_prompt_stands_until_its_tool_ends_or_another_begins() {
+    use PeerStatus::{Busy, Waiting};
+    let busy = peer(Busy, EARLIER);
+    let asked = waiting_for(&claude(asks(Some("Bash"))), &busy, NOW).expect("it waits");
+    assert_eq!((asked.since, asked.tool.as_deref()), (NOW, Some("Bash")));
+    assert_eq!(asked.title.as_deref(), Some("touch made"));
+    let waiting = Peer { waiting_for: Some(asked.clone()), ..peer(Waiting, EARLIER) };
+    for (moment, status) in [
+        (HookMoment::ToolEnd(tool("Bash")), Busy),
+        (HookMoment::ToolEnd(tool("Read")), Waiting),
+        (HookMoment::ToolStart(tool("Read")), Busy),
+        (HookMoment::Other, Waiting),
+    ] {
+        let event = claude(moment);
+        let change =
+            presence_change(&event, HookTiming::Live, &SessionEffect::Touch, Some(&waiting));
+        assert_eq!(change, PresenceChange::Report(status), "{event:?}");
+    }
+    // The client says once more that it waits, and not for what.
+    let again = waiting_for(&claude(asks(None)), &waiting, NOW.plus(Duration::from_secs(6)));
+    assert_eq!(again, Some(asked));
+}
+
+#[test]
+fn a_call_is_open_from_its_start_to_its_end() {
+    let live = HookTiming::Live;
+    let busy = peer(PeerStatus::Busy, NOW);
+    let mut calls = OpenCalls::default();
+    let mut follow = |moment: HookMoment, timing| {
+        let changed = follow_calls(&mut calls, &claude(moment), timing, Some(&busy));
+        (changed, calls.is_empty())
+    };
+    let (begins, ends) =
+        (|| HookMoment::ToolStart(tool("Bash")), || HookMoment::ToolEnd(tool("Bash")));
+    assert_eq!(follow(begins(), late(EARLIER)), (false, true), "its end may have been told");
+    assert_eq!(follow(begins(), live), (true, false));
+    assert_eq!(follow(HookMoment::Other, live), (false, false));
+    assert_eq!(follow(compacted(), live), (false, false));
+    assert_eq!(follow(ends(), late(EARLIER)), (true, true));
+    for end in [prompt(), stop(), HookMoment::TurnOver, start(), end()] {
+        assert_eq!(follow(begins(), live), (true, false));
+        assert_eq!(follow(end, live), (true, true));
+    }
+    let beneath = in_sub_agent(claude(begins()));
+    assert!(!follow_calls(&mut calls, &beneath, live, Some(&busy)));
 }
 
 #[test]
@@ -225,7 +295,7 @@ fn an_echo_of_a_session_that_is_over_is_no_sign_of_life() {
     for (moment, expected) in [
         (HookMoment::Other, PresenceChange::Keep),
         (HookMoment::Compacted, PresenceChange::Keep),
-        (stop(), PresenceChange::Report(PeerStatus::Idle)),
+        (stop(), PresenceChange::Register(PeerStatus::Idle)),
     ] {
         let change = presence_change(&claude(moment), HookTiming::Live, &over, Some(&gone));
         assert_eq!(change, expected);
@@ -291,28 +361,33 @@ fn a_tool_call_counts_at_its_start_or_at_its_end() {
 #[test]
 fn only_what_writes_nothing_is_a_mere_sign_of_life() {
     use HookMoment::{ToolEnd, ToolStart};
-    let busy = peer(PeerStatus::Busy, NOW);
+    let (busy, none) = (peer(PeerStatus::Busy, NOW), OpenCalls::default());
     for (event, expected) in [
         (claude(HookMoment::Other), true),
         (claude(ToolEnd(tool("Bash"))), true),
         (claude(ToolEnd(test_run())), false),
         (claude(ToolStart(tool("Bash"))), false),
-        (event(HookClient::Gemini, ToolStart(tool("Bash"))), true),
+        (event(HookClient::Gemini, ToolStart(tool("Bash"))), false),
         (event(HookClient::Gemini, ToolEnd(tool("Bash"))), false),
         (claude(prompt()), false),
         (claude(stop()), false),
         (claude(HookMoment::Compacted), false),
     ] {
-        assert_eq!(is_sign_of_life(&event, &session(NOW), &busy, NOW), expected, "{event:?}");
+        let is_sign = is_sign_of_life(&event, &session(NOW), (&busy, &none), NOW);
+        assert_eq!(is_sign, expected, "{event:?}");
     }
     let other = claude(HookMoment::Other);
     let stale = NOW.minus(limits::HOOK_SEEN_RESOLUTION);
-    assert!(!is_sign_of_life(&other, &session(stale), &busy, NOW));
-    assert!(!is_sign_of_life(&other, &session(NOW), &peer(PeerStatus::Busy, stale), NOW));
-    assert!(!is_sign_of_life(&other, &ended_session(NOW), &busy, NOW));
+    assert!(!is_sign_of_life(&other, &session(stale), (&busy, &none), NOW));
+    let silent = peer(PeerStatus::Busy, stale);
+    assert!(!is_sign_of_life(&other, &session(NOW), (&silent, &none), NOW));
+    assert!(!is_sign_of_life(&other, &ended_session(NOW), (&busy, &none), NOW));
     let tool_end = claude(ToolEnd(tool("Bash")));
     let idle = peer(PeerStatus::Idle, NOW);
-    assert!(!is_sign_of_life(&tool_end, &session(NOW), &idle, NOW), "it is busy now");
+    assert!(!is_sign_of_life(&tool_end, &session(NOW), (&idle, &none), NOW), "it is busy now");
+    let mut open = OpenCalls::default();
+    open.begin(tool("Bash").call());
+    assert!(!is_sign_of_life(&tool_end, &session(NOW), (&busy, &open), NOW), "it ends a call");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use svc_outcome::RunVerdict;
 
 use super::HookClient;
-use crate::domain::{PeerStatus, journal::SessionSource};
+use crate::domain::{PeerStatus, WaitingKind, journal::SessionSource};
 
 /// Something that happened in a client's session.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,8 +46,12 @@ pub enum HookMoment {
         /// Its last words; `None` if the client does not tell them.
         words: Option<String>,
     },
-    /// The session waits for a person.
-    Waiting,
+    /// The client shows its person a prompt, and the turn goes on with the answer.
+    Waiting(HookPrompt),
+    /// Such a prompt was answered.
+    Answered,
+    /// The turn is over without last words: it failed, or its person ended it.
+    TurnOver,
     /// The client replaced the model's context by a summary.
     Compacted,
     /// The session is over.
@@ -57,6 +61,17 @@ pub enum HookMoment {
     },
     /// Anything else: a sign of life.
     Other,
+}
+
+/// What a client asks its person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookPrompt {
+    /// What is wanted.
+    pub kind: WaitingKind,
+    /// What is asked, such as a command, on one line; `None` if the client does not say it.
+    pub title: Option<String>,
+    /// The tool that is to run.
+    pub tool: Option<String>,
 }
 
 /// One use of a tool.
@@ -82,6 +97,11 @@ pub struct CheckedRun {
 }
 
 impl HookToolUse {
+    /// What names this use among those of its session.
+    pub fn call(&self) -> &str {
+        self.use_id.as_deref().unwrap_or(&self.tool)
+    }
+
     /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`, and so is a `ToolCall` of
     /// it.
     pub fn calls(&self, ours: &str) -> bool {
@@ -98,11 +118,15 @@ impl HookMoment {
     /// The status that the session's peer has from now on; `None` if the event says nothing about that.
     pub fn peer_status(&self) -> Option<PeerStatus> {
         match self {
+            // A context is cut down within a turn as well as between two.
+            Self::Start { source: SessionSource::Compact } | Self::Compacted | Self::Other => None,
             Self::Start { .. } => Some(PeerStatus::Online),
-            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) => Some(PeerStatus::Busy),
-            Self::Stop { .. } | Self::Waiting => Some(PeerStatus::Idle),
+            Self::Prompt { .. } | Self::ToolStart(_) | Self::ToolEnd(_) | Self::Answered => {
+                Some(PeerStatus::Busy)
+            }
+            Self::Waiting(_) => Some(PeerStatus::Waiting),
+            Self::Stop { .. } | Self::TurnOver => Some(PeerStatus::Idle),
             Self::End { .. } => Some(PeerStatus::Offline),
-            Self::Compacted | Self::Other => None,
         }
     }
 }

@@ -14,6 +14,7 @@ mod headline;
 mod mail;
 mod output;
 mod payload;
+mod prompt;
 mod record_notes;
 mod reply;
 mod run_payload;
@@ -21,10 +22,11 @@ mod run_payload;
 pub use client::{HookClient, HookFormat};
 pub use effects::{
     HookAudience, HookIdHistory, HookPolicy, HookReception, HookTiming, MailHandover, MailOffer,
-    PresenceChange, SessionEffect, ToolCountEffect, audience, is_sign_of_life, mail_handover,
-    presence_change, reception, session_effect, session_source_of_start, tool_count_effect,
+    PresenceChange, SessionEffect, ToolCountEffect, audience, follow_calls, is_sign_of_life,
+    mail_handover, presence_change, reception, session_effect, session_source_of_start,
+    tool_count_effect, waiting_for,
 };
-pub use event::{CheckedRun, HookEvent, HookMoment, HookToolUse};
+pub use event::{CheckedRun, HookEvent, HookMoment, HookPrompt, HookToolUse};
 pub use headline::{headline, headlines};
 pub use mail::{MailDigest, turn_text};
 pub use output::{UnexpectedOutput, checked_output};

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, run_payload};
+use super::{CheckedRun, HookClient, HookEvent, HookMoment, HookToolUse, prompt, run_payload};
 use crate::domain::journal::SessionSource;
 
 /// A field that a payload does not have.
@@ -77,10 +77,13 @@ fn common(
             again: is_true(payload, "stop_hook_active"),
             words: last_words(payload),
         },
-        "StopFailure" | "Interrupt" => HookMoment::Waiting,
+        "StopFailure" | "Interrupt" => HookMoment::TurnOver,
+        "PermissionRequest" => HookMoment::Waiting(prompt::of_tool(&tool_use(payload)?)),
         "Notification" => match text(payload, "notification_type").as_deref() {
-            Some("idle_prompt" | "permission_prompt") => HookMoment::Waiting,
-            _ => HookMoment::Other,
+            Some("idle_prompt") => HookMoment::TurnOver,
+            Some(kind) => prompt::of_notification(kind, payload)
+                .map_or(HookMoment::Other, HookMoment::Waiting),
+            None => HookMoment::Other,
         },
         "PostCompact" => HookMoment::Compacted,
         "SessionEnd" => HookMoment::End { reason: text(payload, "reason") },
@@ -137,7 +140,10 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
             ..tool_use(&properties["args"])?
         }),
         "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
-        "session.error" => HookMoment::Waiting,
+        "session.error" => HookMoment::TurnOver,
+        "permission.asked" => HookMoment::Waiting(prompt::of_permission(properties)),
+        "question.asked" => HookMoment::Waiting(prompt::of_question(properties)),
+        "permission.replied" | "question.replied" | "question.rejected" => HookMoment::Answered,
         "session.compacted" => HookMoment::Compacted,
         "session.deleted" => HookMoment::End { reason: Some("deleted".to_owned()) },
         _ => HookMoment::Other,

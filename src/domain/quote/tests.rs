@@ -236,6 +236,8 @@ proptest! {
             circle: String::new(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            since: Timestamp::from_millis(0),
+            waiting_for: None,
             session_id: Some(key),
             tmux_pane: None,
             pid: None,

@@ -125,6 +125,8 @@ async fn resumable(
             return Ok(Err(Unresumable::Unknown("the client's answers cannot be read")));
         }
     };
+    let acts_for = record.acting_session.as_deref();
+    let caller = server.services.team.in_project_of(&caller, acts_for).await?;
     record.hold = server.services.hold_anyway(&caller, BudgetKind::Requests).map(Arc::new);
     let tool = server.catalogue.find(&caller, &row.tool).filter(|tool| tool.is_repeatable());
     let Some(tool) = tool else {

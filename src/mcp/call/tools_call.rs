@@ -45,6 +45,11 @@ impl McpServer {
         let RequestContext { caller, origin, acting_session, .. } = context;
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
+        let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
+        let acting_session =
+            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
+        // What it sees and which tools it has is a matter of the session's project.
+        let caller = self.services.team.in_project_of(&caller, acting_session.as_deref()).await?;
         let Some(tool) = self.catalogue.find_soon(&caller, name, FIRST_LISTS).await else {
             if let Some(error) = self.catalogue.absence(&caller, name) {
                 let answer = CallAnswer::of(&request.id, Err(error.into()), origin.answer_era());
@@ -54,9 +59,6 @@ impl McpServer {
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));
         };
-        let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
-        let acting_session =
-            self.acting_session(&caller, headers, &origin, acting_session, &request.params).await?;
         if let RequestOrigin::Modern(_) = &origin {
             era::check_argument_headers(headers, &tool, &request.params)?;
         }

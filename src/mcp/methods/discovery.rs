@@ -21,6 +21,9 @@ const TOOLS: &str = " peer_list shows who is here; peer_send asks, answers and t
     A GHAP record says what you try (goal, hypothesis, action, prediction) and what came of it: start_ghap before you test a \
     guess, resolve_ghap when you know. search_experiences finds what the team has learnt. TaskWait waits for a task.";
 
+/// In the names of clients that run many sessions in one process.
+const SHARED: [&str; 2] = ["codex", "opencode"];
+
 /// Longest name in the instructions, in bytes.
 const NAME_BYTES: usize = 60;
 
@@ -124,10 +127,12 @@ impl McpServer {
                 Some(_) if is_claude => self.services.tuning().first_hook,
                 _ => Duration::ZERO,
             };
-            introduction_of(
-                self.services.team.peer_of_caller(caller, bound).await?.as_ref(),
-                caller,
-            )
+            // Which of its sessions a process connects for that has several, its first call says.
+            let peer = match client {
+                Some(name) if SHARED.iter().any(|shared| name.contains(shared)) => None,
+                _ => self.services.team.peer_of_caller(caller, bound).await?,
+            };
+            introduction_of(peer.as_ref(), caller)
         };
         text.push(&TOOLS);
         Ok(text)
@@ -197,6 +202,8 @@ mod tests {
             circle: "default".to_owned(),
             role: PeerRole::Agent,
             status: PeerStatus::Online,
+            since: Timestamp::from_millis(0),
+            waiting_for: None,
             session_id: None,
             tmux_pane: None,
             pid: None,

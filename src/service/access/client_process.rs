@@ -20,6 +20,8 @@ pub(super) struct FoundClient {
     pub(super) between: Vec<ClientProcess>,
     /// The process on the socket.
     peer: u32,
+    /// When that started.
+    peer_started: u64,
 }
 
 impl FoundClient {
@@ -40,6 +42,7 @@ impl FoundClient {
             // Whoever has kept its connection may be anybody, and so may the process that has its id by now.
             return forbidden("the process that connected has ended".to_owned());
         };
+        let peer_started = descendant_started;
         let mut between = Vec::new();
         let mut pid = peer;
         for _ in 0..limits::PROCESS_DEPTH {
@@ -59,7 +62,7 @@ impl FoundClient {
                     return forbidden(format!("process {pid} is another user's"));
                 }
                 let (process, name) = (entry.identity(pid), entry.name);
-                return Ok(Self { process, name, between, peer });
+                return Ok(Self { process, name, between, peer, peer_started });
             }
             between.push(entry.identity(pid));
             if entry.parent <= 1 {
@@ -78,10 +81,30 @@ impl FoundClient {
     /// The folder that the client works in. Of a client that hides it (a program may ask the system to), that of the process
     /// on the socket, which it started.
     pub(super) fn cwd(&self) -> Option<String> {
-        let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
-        let folder: PathBuf = of(self.process.pid).or_else(|| of(self.peer))?;
-        folder.into_os_string().into_string().ok()
+        folder_of(self.process.pid).or_else(|| self.own_folder())
     }
+
+    /// The folder that the process on the socket works in.
+    pub(super) fn own_folder(&self) -> Option<String> {
+        folder_of(self.peer)
+    }
+
+    /// Names the process on the socket, which bears what it is given.
+    pub(super) fn bearer(&self) -> String {
+        format!("{}:{}", self.peer, self.peer_started)
+    }
+}
+
+/// Whether the process that [`FoundClient::bearer`] named still runs.
+pub(super) fn bears_still(bearer: &str) -> bool {
+    let Some((pid, started)) = bearer.split_once(':') else { return false };
+    let entry = pid.parse().ok().and_then(ProcessEntry::read);
+    entry.is_some_and(|entry| entry.is_running && entry.started.to_string() == started)
+}
+
+fn folder_of(pid: u32) -> Option<String> {
+    let folder: PathBuf = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    folder.into_os_string().into_string().ok()
 }
 
 /// The effective user of a process. The owner of its folder will not do: that is root for a process that may not be traced.

@@ -6,10 +6,15 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Credential, client_process::FoundClient, credentials::Seen};
+use super::{
+    Access, Credential,
+    client_process::{FoundClient, bears_still},
+    credentials::Seen,
+};
 use crate::{
     domain::{
-        Caller, ClientProcess, LocalProcess, Timestamp, TokenId, limits, new_secret, token_hash,
+        Caller, ClientProcess, LocalProcess, Timestamp, TokenId, is_agent_key, limits, new_secret,
+        token_hash,
     },
     service::{Error, check, process, project::project_root},
     store::{ProcessSubject, TokenRow, WriteTx},
@@ -62,18 +67,24 @@ impl Access {
         let name = input.client.unwrap_or_else(|| client.name.clone());
         let fresh = self.subject_of_unseen(&client.process, &name, client.cwd()).await?;
         let token = format!("svc_{}", new_secret());
+        let folder = client.own_folder();
+        let bearer = client.bearer();
         let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
         let (row, replaced) = self
             .core
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let subject = subject_of(tx, &process, fresh).await?;
-                    let kept = limits::PROCESS_TOKENS - 1;
-                    let limit = limits::PROCESSES_PER_PAGE;
-                    let replaced = tx.trim_tokens_of_process(&process, kept, limit).await?;
+                    let mut subject = subject_of(tx, &process, fresh).await?;
+                    if let (Some(folder), false) = (folder, is_agent_key(&subject.session)) {
+                        // One process may have sessions in several folders, and starts what serves one of them there.
+                        subject.project = Some(project_root(&folder));
+                        subject.cwd = Some(folder);
+                    }
+                    let replaced = replace_tokens(tx, &process, &bearer).await?;
                     let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
                     tx.insert_token(&row, &hash).await?;
+                    tx.set_bearer(&row.token_id, &bearer).await?;
                     Ok::<_, Error>((row, replaced))
                 })
             })
@@ -260,6 +271,24 @@ impl Access {
     }
 }
 
+/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this one. Those of other bearers stay,
+/// however many there are.
+async fn replace_tokens(
+    tx: &mut WriteTx,
+    process: &ClientProcess,
+    bearer: &str,
+) -> Result<Vec<TokenId>, Error> {
+    let limit = limits::PROCESSES_PER_PAGE;
+    let mut replaced = Vec::new();
+    for known in tx.bearers_of(process).await? {
+        let kept = if known == bearer { limits::BEARER_TOKENS - 1 } else { 0 };
+        if known == bearer || !bears_still(&known) {
+            replaced.extend(tx.trim_tokens_of_bearer(process, &known, kept, limit).await?);
+        }
+    }
+    Ok(replaced)
+}
+
 /// The subject of a process: what it was before, or the fresh one.
 async fn subject_of(
     tx: &mut WriteTx,
@@ -316,5 +345,62 @@ fn row_of(
         process: Some(process),
         cwd: subject.cwd,
         operator_credential: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::{
+        process_list::ProcessEntry, service::testing::services, store::testing::TestStore,
+    };
+
+    /// A process of ours that this one, as a client, has started.
+    fn bearer() -> Child {
+        Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap()
+    }
+
+    fn on_socket(child: &Child) -> LocalProcess {
+        let uid = rustix::process::geteuid().as_raw();
+        let started = ProcessEntry::read(child.id()).map(|entry| entry.started);
+        LocalProcess { uid, pid: Some(child.id()), started }
+    }
+
+    #[tokio::test]
+    async fn no_number_of_sessions_in_a_process_ends_a_token_of_another() {
+        if !crate::process_list::is_available() {
+            return;
+        }
+        let test = TestStore::open().await;
+        let access = services(&test).access;
+        let trade = async |child: &Child| {
+            let wish = NewProcessToken { client_pid: Some(std::process::id()), client: None };
+            access.trade(on_socket(child), wish).await.unwrap().token
+        };
+        let is_good = async |token: &str| access.authenticate(token).await.unwrap().is_some();
+        let mut bearers: Vec<Child> = (0..40).map(|_| bearer()).collect();
+        let mut tokens = Vec::new();
+        for child in &bearers {
+            tokens.push(trade(child).await);
+        }
+        for token in &tokens {
+            assert!(is_good(token).await, "each thread has its own `svc stdio`");
+        }
+        // One that trades again and again replaces its own.
+        for _ in 0..limits::BEARER_TOKENS {
+            trade(&bearers[0]).await;
+        }
+        assert!(!is_good(&tokens[0]).await && is_good(&tokens[1]).await);
+        // And what has ended leaves nothing.
+        bearers[1].kill().unwrap();
+        bearers[1].wait().unwrap();
+        trade(&bearers[2]).await;
+        assert!(!is_good(&tokens[1]).await && is_good(&tokens[2]).await);
+        for mut child in bearers {
+            child.kill().ok();
+            child.wait().unwrap();
+        }
     }
 }

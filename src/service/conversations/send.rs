@@ -257,7 +257,9 @@ impl Conversations {
             SessionRow::Hosted(agent, _) => {
                 matches!(agent.info.state, AgentState::Running | AgentState::RequiresAction)
             }
-            SessionRow::Attended(peer) => peer.peer.status == PeerStatus::Busy,
+            SessionRow::Attended(peer) => {
+                matches!(peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
+            }
         };
         if input.mode == RunMode::Steer && !is_busy {
             let error = format!("{key} is in no turn that could be steered: use mode followup");

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, ClientProcess, Peer, PeerStatus, Timestamp, TokenHash,
+        Caller, OpenCalls, Peer, PeerStatus, Timestamp, TokenHash,
         hook::{
             self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
             ReplyParts,
@@ -22,8 +22,8 @@ use crate::{
         Error, check,
         journal::ContextRequest,
         process,
-        project::project_to_start,
-        team::{self, ActingSession},
+        project::{project_root, project_to_start},
+        team::ActingSession,
     },
     session_secret::SessionSecrets,
     store::PeerRow,
@@ -45,6 +45,8 @@ pub struct HookCall {
     pub lost: Vec<String>,
     /// SHA-256 of the session's secret, which the hook read in the data folder.
     pub secret: Option<TokenHash>,
+    /// Whether the event's folder is that of the session: its client's hook tells of it, and no model.
+    pub names_folder: bool,
 }
 
 /// What is known of the session when an event arrives.
@@ -54,6 +56,8 @@ struct KnownSession {
     is_own: bool,
     session: Option<Session>,
     peer: Option<Peer>,
+    /// The calls of tools that are open.
+    calls: OpenCalls,
     arrived: Timestamp,
 }
 
@@ -79,6 +83,7 @@ impl Hooks {
     ) -> Result<HookReply, Error> {
         check_call(&event, &call)?;
         let known = self.recognise(caller, &event).await?;
+        let caller = &in_its_project(caller, &event, &known, call.names_folder);
         let is_small = call.lost.is_empty() && known.is_own;
         if is_small && self.changes_nothing(&event, &known).await? {
             self.announce_call(caller, &event, call.timing, known.arrived);
@@ -101,11 +106,14 @@ impl Hooks {
         let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
         check::short("agent_id", sub_agent)?;
         let is_own = self.team.owns(caller, &session_id).await?;
-        let peer = self.core.store.peer_of_session(&session_id).await?.map(|row| row.peer);
+        let (peer, calls) = match self.core.store.peer_of_session(&session_id).await? {
+            Some(row) => (Some(row.peer), row.open_calls),
+            None => (None, OpenCalls::default()),
+        };
         let session = self.core.store.session(&session_id).await?;
         let agent_id = sub_agent.unwrap_or_default().to_owned();
         let acting = ActingSession { session_id, agent_id };
-        Ok(KnownSession { acting, is_own, session, peer, arrived })
+        Ok(KnownSession { acting, is_own, session, peer, calls, arrived })
     }
 
     /// Where the session's secret is to be kept, if the event is one with which a session gets it: its first event, and each
@@ -140,7 +148,7 @@ impl Hooks {
         known: &KnownSession,
     ) -> Result<bool, Error> {
         let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
-        Ok(hook::is_sign_of_life(event, session, peer, known.arrived)
+        Ok(hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
             && !self.core.store.has_mail(&peer.peer_id, known.arrived).await?)
     }
 
@@ -159,8 +167,7 @@ impl Hooks {
                 process.as_deref().filter(|process| !process.started.is_empty()).cloned()
             }
         };
-        let SessionProfile { project, peer_name } =
-            self.profile(caller, event, known, process.as_ref()).await?;
+        let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
         let job = HookWriteJob {
             core: self.core.clone(),
             caller: caller.clone(),
@@ -195,55 +202,34 @@ impl Hooks {
         caller: &Caller,
         event: &HookEvent,
         known: &KnownSession,
-        process: Option<&ClientProcess>,
     ) -> Result<SessionProfile, Error> {
         // Finding a project's root looks at the disk, and a known session has its project already.
-        let is_new = known.session.is_none() || known.peer.is_none() || event.is_start();
+        let is_away = known.peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Offline);
+        let is_new = known.session.is_none() || is_away || event.is_start();
         let cwd = event.cwd.as_deref().filter(|_| is_new);
         let project = project_to_start(caller, cwd);
         let base = base_name(event.client, project.as_deref());
         let needs_name = match &known.peer {
             _ if event.is_of_sub_agent() => false,
             None => true,
-            // It comes back, and another has or had its name by now.
-            Some(own) => event.is_start() && self.is_taken_from(own, &base).await?,
+            // It comes back. Another may have its name by now, and the short one may be free.
+            Some(own) => own.status == PeerStatus::Offline && is_numbered(&own.display_name, &base),
         };
         let peer_name =
-            if needs_name { Some(self.free_peer_name(&base, known, process).await?) } else { None };
+            if needs_name { Some(self.free_peer_name(&base, known).await?) } else { None };
         Ok(SessionProfile { project, peer_name })
     }
 
-    /// Whether a peer that is here has the name that the daemon once gave to this one.
-    async fn is_taken_from(&self, own: &Peer, base: &str) -> Result<bool, Error> {
-        if !own.display_name.starts_with(base) {
-            return Ok(false);
-        }
-        if own.is_put_aside() {
-            return Ok(true);
-        }
-        let namesakes =
-            self.core.store.peers_named(&own.display_name, limits::PAGE_DEFAULT).await?;
-        let is_taken_by = |row: &PeerRow| {
-            row.peer.peer_id != own.peer_id && row.peer.status != PeerStatus::Offline
-        };
-        Ok(namesakes.iter().any(is_taken_by))
-    }
-
-    /// A name for a session's peer: client and folder, with a number if another has that name, or had it lately.
-    async fn free_peer_name(
-        &self,
-        base: &str,
-        known: &KnownSession,
-        process: Option<&ClientProcess>,
-    ) -> Result<String, Error> {
+    /// A name for a session's peer: client and folder, with a number if another who is here has that name. None is kept for
+    /// those who are not.
+    async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String, Error> {
         let own = known.peer.as_ref().map(|peer| &peer.peer_id);
         let mut name = base.to_owned();
         for number in 2..limits::PEER_NAMES {
-            let mut is_free = true;
-            for row in self.namesakes(&name).await? {
-                is_free &= Some(&row.peer.peer_id) == own
-                    || self.frees_its_name(&row, process, known.arrived).await?;
-            }
+            let namesakes = self.namesakes(&name).await?;
+            let is_free = namesakes.iter().all(|row| {
+                Some(&row.peer.peer_id) == own || row.peer.status == PeerStatus::Offline
+            });
             if is_free {
                 break;
             }
@@ -264,27 +250,6 @@ impl Hooks {
         }
         self.team.sweep_peers().await?;
         Ok(self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?)
-    }
-
-    async fn frees_its_name(
-        &self,
-        row: &PeerRow,
-        process: Option<&ClientProcess>,
-        now: Timestamp,
-    ) -> Result<bool, Error> {
-        // The sessions of one process follow each other, as after `/clear`.
-        let is_predecessor = process.is_some() && row.process().as_ref() == process;
-        let is_unmentioned = row.peer.status == PeerStatus::Offline
-            && !self.was_killed(&row.peer).await?
-            && self.core.store.is_unmentioned(&row.peer.peer_id).await?;
-        Ok(row.peer.frees_its_name(is_predecessor, is_unmentioned, now))
-    }
-
-    /// Whether a peer's session is over because its process is gone: who killed it may resume it.
-    async fn was_killed(&self, peer: &Peer) -> Result<bool, Error> {
-        let Some(session) = &peer.session_id else { return Ok(false) };
-        let session = self.core.store.session(session).await?;
-        Ok(session.is_some_and(|session| session.end_reason.as_deref() == Some(team::PROCESS_GONE)))
     }
 
     /// Composes the reply for whoever reads it.
@@ -389,6 +354,26 @@ impl Hooks {
     }
 }
 
+/// The caller in the project of the session that the event is of: the one that the session has, and of a session that is not
+/// known yet the one that its client's hook runs in. One process may have sessions in several.
+fn in_its_project(
+    caller: &Caller,
+    event: &HookEvent,
+    known: &KnownSession,
+    names_folder: bool,
+) -> Caller {
+    if !caller.is_client_process() {
+        return caller.clone();
+    }
+    let has = known.session.as_ref().filter(|_| known.is_own);
+    let has = has.and_then(|session| session.project.clone());
+    let named = || event.cwd.as_deref().filter(|_| names_folder).map(project_root);
+    match has.or_else(named) {
+        Some(project) => caller.in_project(&project),
+        None => caller.clone(),
+    }
+}
+
 /// What the daemon calls a session's peer: client and folder.
 fn base_name(client: HookClient, project: Option<&str>) -> String {
     let client = client.as_str();
@@ -396,6 +381,13 @@ fn base_name(client: HookClient, project: Option<&str>) -> String {
         Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
         None => client.to_owned(),
     }
+}
+
+/// Whether the daemon gave a name to the peer of a session: the base, or that with a number.
+fn is_numbered(name: &str, base: &str) -> bool {
+    let is_number = |end: &str| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix(base)
+        .is_some_and(|end| end.is_empty() || end.strip_prefix('-').is_some_and(is_number))
 }
 
 fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {

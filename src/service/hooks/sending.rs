@@ -27,7 +27,7 @@ impl Hooks {
         // Before it is sent: a waiter that takes it waits no more.
         let expected = self.expected_delivery(&to).await?;
         let message = self.team.send_message(caller, to.as_str(), input).await?;
-        let delivery = expected.unwrap_or(ExpectedDelivery::WhenItReads);
+        let delivery = expected.unwrap_or(ExpectedDelivery::NextTurn);
         Ok(SentMessage { message, delivery })
     }
 
@@ -43,11 +43,7 @@ impl Hooks {
                 return Ok(Some(ExpectedDelivery::Never));
             }
             let is_free = agent.info.state == AgentState::Idle;
-            return Ok(Some(if is_free {
-                ExpectedDelivery::AtOnce
-            } else {
-                ExpectedDelivery::InThisTurn
-            }));
+            return Ok(Some(if is_free { ExpectedDelivery::Wakes } else { ExpectedDelivery::Now }));
         }
         let has_hooks = HookClient::parse(&row.peer.backend).is_some();
         let owner = match &row.peer.session_id {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::{mail, unseen};
 use crate::{
     domain::{
-        Caller, ClientProcess, Ids, Peer, PeerId, RegisterInput, SessionContact, Timestamp,
-        TokenHash, TokenId,
+        Caller, ClientProcess, Ids, Peer, PeerId, PeerStatus, RegisterInput, SessionContact,
+        Timestamp, TokenHash, TokenId,
         hook::{
             self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote,
             HookPolicy, HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect,
@@ -20,7 +20,7 @@ use crate::{
         budget::Budget,
         core::Core,
         journal::{NewOutcome, put_outcome},
-        team::{self, ActingSession},
+        team::{self, ActingSession, PeerState},
     },
     session_secret::SessionSecrets,
     store::{PeerRow, SessionStart, StoreError, WriteTx},
@@ -91,7 +91,14 @@ impl HookWriteJob {
         let run = self.record_run(tx).await?;
         let peer = self.apply_presence(tx, timing, &effect).await?;
         let (mail, headline) = match peer {
-            Some(peer) if timing.is_live() => self.hand_over_mail(tx, &peer).await?,
+            Some(mut peer) if timing.is_live() => {
+                let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
+                if mail.is_some() && matches!(self.event.moment, HookMoment::Stop { .. }) {
+                    // What it is given at the end of its turn, it goes on with.
+                    team::set_status(tx, &mut peer, PeerStatus::Busy, "hook").await?;
+                }
+                (mail, headline)
+            }
             Some(peer) => {
                 self.answer_questions(tx, &peer.peer_id).await?;
                 (None, None)
@@ -238,17 +245,28 @@ impl HookWriteJob {
             known => known,
         };
         let known_peer = known.as_ref().map(|row| &row.peer);
-        let (mut peer, status) =
-            match hook::presence_change(&self.event, timing, session, known_peer) {
-                PresenceChange::Keep => return Ok(None),
-                PresenceChange::Register(status) => (self.register(tx, known).await?, status),
-                PresenceChange::Report(status) => match known {
-                    Some(row) => (self.in_process(tx, row).await?, status),
-                    None => return Ok(None),
-                },
-            };
-        peer.last_seen = timing.time(tx.now());
-        team::set_status(tx, &mut peer, status, "hook").await?;
+        let mut calls = known.as_ref().map(|row| row.open_calls.clone()).unwrap_or_default();
+        let are_others = hook::follow_calls(&mut calls, &self.event, timing, known_peer);
+        let change = hook::presence_change(&self.event, timing, session, known_peer);
+        let known_id = known_peer.map(|peer| peer.peer_id.clone());
+        let (peer, status) = match change {
+            PresenceChange::Keep => (None, PeerStatus::Online),
+            PresenceChange::Register(status) => (Some(self.register(tx, known).await?), status),
+            PresenceChange::Report(status) => match known {
+                Some(row) => (Some(self.in_process(tx, row).await?), status),
+                None => (None, status),
+            },
+        };
+        let id = peer.as_ref().map(|peer| peer.peer_id.clone()).or(known_id);
+        if let (Some(id), true) = (id, are_others) {
+            tx.set_open_calls(&id, &calls).await?;
+        }
+        let Some(mut peer) = peer else { return Ok(None) };
+        let at = timing.time(tx.now());
+        peer.last_seen = at;
+        let waiting_for = hook::waiting_for(&self.event, &peer, at);
+        let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
+        team::set_state(tx, &mut peer, PeerState { status, waiting_for, at }, "hook").await?;
         Ok(Some(peer))
     }
 
@@ -284,10 +302,6 @@ impl HookWriteJob {
             Some(free) if self.is_renamed || known_name.is_none() => Some(free.clone()),
             _ => known_name,
         };
-        if let (Some(name), Some(_)) = (&name, &self.peer_name) {
-            let own = known.as_ref().map(|row| &row.peer.peer_id);
-            team::put_aside(tx, name, client, own).await?;
-        }
         let input = RegisterInput {
             display_name: name.unwrap_or_else(|| client.to_owned()),
             backend: client.to_owned(),

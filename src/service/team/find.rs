@@ -3,7 +3,7 @@
 use super::{Team, peers::may_act_for};
 use crate::{
     domain::{
-        Caller, IdReference, Message, MessageId, NewEvent, Peer, PeerId, PeerPresence,
+        Caller, IdReference, Message, MessageId, NewEvent, OpenCalls, Peer, PeerId, PeerPresence,
         PeerReference, Principal, READ_ALL, RowReader, StreamName, StreamVisibility, choose,
         limits,
     },
@@ -168,6 +168,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
         owner: None,
         project: None,
         process_started: None,
+        open_calls: OpenCalls::default(),
     };
     tx.put_peer(&row).await?;
     let own = StreamName::of("peer", &id);

@@ -118,7 +118,7 @@ impl BroadcastReach {
         for (_, status) in took {
             self.delivered_to += 1;
             match status {
-                PeerStatus::Offline => self.later += 1,
+                PeerStatus::Unreachable | PeerStatus::Offline => self.later += 1,
                 _ => self.now += 1,
             }
         }

@@ -5,6 +5,7 @@ mod find;
 mod inbox;
 mod ownership;
 mod peers;
+mod records;
 mod room;
 mod runs;
 mod session_stream;
@@ -20,7 +21,7 @@ pub(super) use delivery::{
 pub(super) use find::operator_peer;
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
-pub(super) use peers::{PROCESS_GONE, create, may_act_for, put_aside, set_status, update};
+pub(super) use peers::{PeerState, create, may_act_for, set_state, set_status, update};
 pub(super) use runs::{
     UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker,
     remove_agents_peer, turn_began, turn_ended, turn_said,

@@ -47,6 +47,22 @@ impl Team {
         Ok(is_own_session(&caller.principal(), session_id, row))
     }
 
+    /// The caller in the project of a session of its own: one process may have sessions in several.
+    pub async fn in_project_of(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<Caller, Error> {
+        let Some(session) = session.filter(|_| caller.is_client_process()) else {
+            return Ok(caller.clone());
+        };
+        if !self.owns(caller, session).await? {
+            return Ok(caller.clone());
+        }
+        let project = self.core.store.session(session).await?.and_then(|known| known.project);
+        Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
+    }
+
     /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by `claim`.
     ///
     /// # Errors

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, ClientProcess, NewEvent, Peer, PeerId, PeerPresence, PeerRole, PeerStatus,
-        RegisterInput, RowReader, StreamName, StreamVisibility, Timestamp, changes_direction,
-        limits,
+        Caller, ClientProcess, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole,
+        PeerSilence, PeerStatus, RegisterInput, ReportedStatus, RowReader, StreamName,
+        StreamVisibility, Timestamp, WaitingFor, changes_direction, limits,
     },
     service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The reason that an event gives for a peer or a session whose process the sweep did not find.
-pub(in crate::service) const PROCESS_GONE: &str = "its process is gone";
+const PROCESS_GONE: &str = "its process is gone";
 /// Why a message does not reach a peer that was taken out of the list.
 const PEER_REMOVED: &str = "the peer was removed";
 
@@ -76,7 +76,13 @@ impl Team {
                         )
                         .await?;
                     if let Some(known) = known {
-                        update(tx, &caller, known, input, project, process).await
+                        let mut peer = update(tx, &caller, known, input, project, process).await?;
+                        // What hooks tell of its turn stands.
+                        if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
+                            let online = PeerStatus::Online;
+                            set_status(tx, &mut peer, online, "registered").await?;
+                        }
+                        Ok(peer)
                     } else {
                         core.budget.check_rows(tx, &caller, 1).await?;
                         let id = PeerId::new(&core.ids, tx.now());
@@ -92,7 +98,7 @@ impl Team {
         &self,
         caller: &Caller,
         id: &str,
-        status: Option<PeerStatus>,
+        status: Option<ReportedStatus>,
     ) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
         let caller = caller.clone();
@@ -102,10 +108,13 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
-                    let next = status.unwrap_or(match row.peer.status {
-                        PeerStatus::Busy => PeerStatus::Busy,
-                        _ => PeerStatus::Online,
-                    });
+                    let next = status.map_or(
+                        match row.peer.status {
+                            PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
+                            _ => PeerStatus::Online,
+                        },
+                        PeerStatus::from,
+                    );
                     row.peer.last_seen = tx.now();
                     set_status(tx, &mut row.peer, next, "heartbeat").await?;
                     Ok(row.peer)
@@ -183,7 +192,7 @@ impl Team {
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
-    /// A page of peers, as far as the caller may see them: online, busy, idle, offline, and by name among those.
+    /// A page of peers, as far as the caller may see them: in the order of their states, and by name among those.
     pub async fn peers(
         &self,
         caller: &Caller,
@@ -226,11 +235,17 @@ impl Team {
             let alive = process.is_some()
                 || row.peer.pid.is_some_and(process::is_alive)
                 || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
-            let Peer { peer_id, last_seen, status, .. } = row.peer;
-            if last_seen <= now
-                && status.after_silence(now.since(last_seen), timeout, alive).is_none()
-            {
-                // Idle, as it was: nothing to write for as long as its process or session lives.
+            let silence = move |row: &PeerRow, now: Timestamp| {
+                let lasts = now.since(row.peer.last_seen);
+                let is_calling = !row.open_calls.is_empty() && lasts < limits::OPEN_CALL;
+                PeerSilence { lasts, timeout, is_alive: alive, is_calling }
+            };
+            let lasts = now.since(row.peer.last_seen);
+            let is_for_long = lasts >= limits::SHARED_PROCESS_SESSION && process.is_some();
+            let is_unchanged = row.peer.status.after_silence(silence(&row, now)).is_none();
+            let Peer { peer_id, last_seen, .. } = row.peer;
+            if last_seen <= now && is_unchanged && !is_for_long {
+                // As it was: nothing to write for as long as its process or session lives.
                 continue;
             }
             self.core
@@ -240,18 +255,26 @@ impl Team {
                         let Some(mut row) = tx.peer(&peer_id).await? else {
                             return Ok(());
                         };
-                        let peer = &mut row.peer;
-                        if peer.last_seen != last_seen {
+                        if row.peer.last_seen != last_seen {
                             return Ok(());
                         }
-                        if peer.last_seen > tx.now() {
+                        if row.peer.last_seen > tx.now() {
                             // The clock was set back: silence is counted anew, or it would never end.
-                            let now = tx.now();
-                            return tx.touch_peer(&peer_id, peer.status, now).await;
+                            row.peer.last_seen = tx.now();
+                            return tx.touch_peer(&row.peer).await;
                         }
-                        let silence = tx.now().since(peer.last_seen);
-                        match peer.status.after_silence(silence, timeout, alive) {
-                            Some(next) => set_status(tx, peer, next, "silent").await,
+                        let is_left = is_for_long && tx.shares_its_process(&peer_id).await?;
+                        let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
+                            _ if is_left => Some(PeerStatus::Offline),
+                            next => next,
+                        };
+                        match next {
+                            Some(next) => {
+                                if !row.open_calls.is_empty() {
+                                    tx.set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                                }
+                                set_status(tx, &mut row.peer, next, "silent").await
+                            }
                             None => Ok(()),
                         }
                     })
@@ -378,6 +401,8 @@ pub(in crate::service) async fn create(
         circle: input.circle.unwrap_or_else(|| "default".to_owned()),
         role: input.role.unwrap_or(PeerRole::Agent),
         status: PeerStatus::Online,
+        since: now,
+        waiting_for: None,
         session_id: given_owned(input.session_id),
         tmux_pane: given_owned(input.tmux_pane),
         pid: input.pid,
@@ -387,7 +412,8 @@ pub(in crate::service) async fn create(
     };
     let owner = caller.session().map(str::to_owned);
     let process_started = process.map(|process| process.started);
-    let row = PeerRow { peer, owner, project, process_started };
+    let open_calls = OpenCalls::default();
+    let row = PeerRow { peer, owner, project, process_started, open_calls };
     tx.put_peer(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
     tx.open_stream(&StreamName::of("peer", &row.peer.peer_id), &visibility).await?;
@@ -395,6 +421,7 @@ pub(in crate::service) async fn create(
     Ok(row.peer)
 }
 
+/// Writes what a peer says of itself anew. Its state stays.
 pub(in crate::service) async fn update(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -443,27 +470,7 @@ pub(in crate::service) async fn update(
     if changed {
         note(tx, "peer.updated", &row.peer).await?;
     }
-    if row.peer.status != PeerStatus::Online {
-        set_status(tx, &mut row.peer, PeerStatus::Online, "registered").await?;
-    }
     Ok(row.peer)
-}
-
-/// Gives those who have a name and are not here one of their own each: another session of their client has it from now on.
-pub(in crate::service) async fn put_aside(
-    tx: &mut WriteTx,
-    name: &str,
-    backend: &str,
-    own: Option<&PeerId>,
-) -> Result<(), StoreError> {
-    for mut row in tx.absent_namesakes(name, backend, limits::PAGE_DEFAULT).await? {
-        if Some(&row.peer.peer_id) != own {
-            row.peer.display_name = row.peer.name_aside();
-            tx.put_peer(&row).await?;
-            note(tx, "peer.updated", &row.peer).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Whether a peer is this session token's: it was registered with it, or stands for a session of its own.
@@ -484,18 +491,46 @@ async fn is_own(
     }
 }
 
-/// Stores a peer's state and time, with an event if the state is another.
+/// Stores a peer's state and time, with an event if the state is another. Who waits goes on to wait for the same.
 pub(in crate::service) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
     next: PeerStatus,
     reason: &'static str,
 ) -> Result<(), StoreError> {
+    let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
+    let at = tx.now();
+    set_state(tx, peer, PeerState { status: next, waiting_for, at }, reason).await
+}
+
+/// A state of a peer.
+pub(in crate::service) struct PeerState {
+    pub(in crate::service) status: PeerStatus,
+    /// What it waits for, if it waits.
+    pub(in crate::service) waiting_for: Option<WaitingFor>,
+    /// When it got into that state.
+    pub(in crate::service) at: Timestamp,
+}
+
+/// The same with what the peer waits for, and since when. Who waits for something else is told of, too.
+pub(in crate::service) async fn set_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let PeerState { status: next, waiting_for, at } = state;
     let previous = std::mem::replace(&mut peer.status, next);
-    tx.touch_peer(&peer.peer_id, next, peer.last_seen).await?;
-    if previous == next {
+    let is_changed = previous != next || waiting_for != peer.waiting_for;
+    if previous != next {
+        peer.since = at;
+    }
+    peer.waiting_for = waiting_for;
+    tx.touch_peer(peer).await?;
+    if !is_changed {
         return Ok(());
     }
+    // Everybody reads this stream, so it does not say what is asked.
     let data = json!({
         "peer_id": peer.peer_id, "display_name": peer.display_name, "status": next,
         "previous": previous, "reason": reason,
@@ -747,6 +782,79 @@ mod tests {
         let place = services.team.acting_session(&operator, Some("s-1"), None, None).await.unwrap();
         services.team.end_session(place, None).await.unwrap();
         assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
+    }
+
+    /// However long a tool runs, its turn goes on; and no turn for ever.
+    #[tokio::test]
+    async fn a_turn_of_a_living_client_is_not_over_because_it_is_silent() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let input = RegisterInput { pid: Some(std::process::id()), ..input("a") };
+        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
+        let busy = Some(ReportedStatus::Busy);
+        services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
+        let status = async || {
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        let set_calls = async |open: bool| {
+            let id = id.clone();
+            let write = test.store.write(move |tx| {
+                Box::pin(async move {
+                    let mut calls = OpenCalls::default();
+                    if open {
+                        calls.begin("toolu_1");
+                    }
+                    tx.set_open_calls(&id, &calls).await
+                })
+            });
+            let written: Result<(), StoreError> = write.await;
+            written.unwrap();
+        };
+        test.clock.advance(Duration::from_secs(61));
+        assert_eq!(status().await, PeerStatus::Busy, "in one long thought");
+        set_calls(true).await;
+        test.clock.advance(Duration::from_hours(2));
+        assert_eq!(status().await, PeerStatus::Busy, "in one long build");
+        set_calls(false).await;
+        assert_eq!(status().await, PeerStatus::Idle, "no call is open");
+        services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
+        set_calls(true).await;
+        test.clock.advance(limits::OPEN_CALL);
+        assert_eq!(status().await, PeerStatus::Idle, "not for ever");
+    }
+
+    #[tokio::test]
+    async fn a_shared_process_keeps_no_session_for_ever() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let register = async |session: &str| {
+            let new = NewSession {
+                session_id: Some(session.to_owned()),
+                cwd: None,
+                source: SessionSource::Startup,
+                client: None,
+            };
+            services.team.start_session(&operator, None, new).await.unwrap();
+            let input = RegisterInput {
+                pid: Some(std::process::id()),
+                session_id: Some(session.to_owned()),
+                ..input(session)
+            };
+            services.team.register_peer(&operator, input).await.unwrap().peer_id
+        };
+        let status = async |id: &PeerId| {
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        let first = register("s-1").await;
+        test.clock.advance(limits::SHARED_PROCESS_SESSION);
+        assert_eq!(status(&first).await, PeerStatus::Idle, "the process is its own");
+        let second = register("s-2").await;
+        assert_eq!(status(&first).await, PeerStatus::Offline, "its terminal may be closed");
+        assert_eq!(status(&second).await, PeerStatus::Online);
     }
 
     #[tokio::test]

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{
-    ClientProcess, DeliveryState, Message, MessageType, Ownership, Peer, PeerId, PeerPresence,
-    PeerRole, PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId, is_agent_key,
-    stamp,
+    ClientProcess, DeliveryState, Message, MessageType, OpenCalls, Ownership, Peer, PeerId,
+    PeerPresence, PeerRole, PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId,
+    is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -19,6 +19,8 @@ pub struct PeerRow {
     pub project: Option<String>,
     /// When the process of its `pid` started, if that ran when it was named.
     pub process_started: Option<String>,
+    /// The tools that its client has begun to call.
+    pub open_calls: OpenCalls,
 }
 
 impl PeerRow {
@@ -83,7 +85,7 @@ pub struct PeerFilter {
     pub circle: Option<String>,
     /// Working folder.
     pub path: Option<String>,
-    /// Only those that are not offline.
+    /// Only those that are not offline, without the agents that were started for one task.
     pub is_living: bool,
 }
 

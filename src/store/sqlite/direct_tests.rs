@@ -6,8 +6,8 @@ use futures_util::future::{BoxFuture, join_all};
 use super::tx::WriteRoute;
 use crate::{
     domain::{
-        AgentId, DeliveryState, Message, MessageId, MessageType, PeerId, PeerRole, PeerStatus,
-        Principal, RunId, StreamName, TaskId, Timestamp,
+        AgentId, DeliveryState, Message, MessageId, MessageType, OpenCalls, PeerId, PeerRole,
+        PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
         conversation::{Provenance, RunMode, RunState, SourceTool},
     },
     store::{
@@ -71,7 +71,9 @@ fn peer_row(id: &str) -> PeerRow {
         owner: Some(format!("agent:pair:{id}")),
         project: Some("/p".to_owned()),
         process_started: Some("5".to_owned()),
+        open_calls: OpenCalls::default(),
     };
+    row.open_calls.begin("call");
     row.peer.peer_id = PeerId::from(format!("peer_{id}"));
     row.peer.role = PeerRole::Orchestrator;
     row.peer.status = PeerStatus::Busy;
@@ -234,7 +236,9 @@ async fn what_one_connection_writes_the_other_reads() {
         through(store, writer, move |tx| {
             Box::pin(async move {
                 tx.update_run(&ended_run(id)).await?;
-                tx.touch_peer(&peer_row(id).peer.peer_id, PeerStatus::Idle, AT).await?;
+                let mut peer = peer_row(id).peer;
+                peer.status = PeerStatus::Idle;
+                tx.touch_peer(&peer).await?;
                 Ok(String::new())
             })
         })

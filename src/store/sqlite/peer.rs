@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     db::Store,
     errors::changed,
+    json::to_json,
     page::read_page,
     statement::{
         change, direct_row, read_all, read_one, select_all, select_checked, select_one,
@@ -13,7 +14,7 @@ use super::{
     tx::WriteTx,
 };
 use crate::{
-    domain::{Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
+    domain::{OpenCalls, Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
     store::{PageSize, PeerFilter, PeerRow, RowPage, StoreError},
 };
 
@@ -26,6 +27,9 @@ struct RawPeer {
     circle: String,
     role: PeerRole,
     status: PeerStatus,
+    since: Timestamp,
+    waiting_for: Option<String>,
+    open_calls: String,
     session_id: String,
     tmux_pane: String,
     pid: Option<i64>,
@@ -50,6 +54,14 @@ impl TryFrom<RawPeer> for PeerRow {
             .map_err(|error| bad(format!("metadata: {error}")))?;
         let pid =
             raw.pid.map(u32::try_from).transpose().map_err(|error| bad(format!("pid: {error}")))?;
+        let waiting_for = raw
+            .waiting_for
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad(format!("waiting_for: {error}")))?;
+        let open_calls = serde_json::from_str(&raw.open_calls)
+            .map_err(|error| bad(format!("open_calls: {error}")))?;
         let given = |text: String| (!text.is_empty()).then_some(text);
         Ok(Self {
             peer: Peer {
@@ -60,6 +72,8 @@ impl TryFrom<RawPeer> for PeerRow {
                 circle: raw.circle,
                 role: raw.role,
                 status: raw.status,
+                since: raw.since,
+                waiting_for,
                 session_id: given(raw.session_id),
                 tmux_pane: given(raw.tmux_pane),
                 pid,
@@ -70,6 +84,7 @@ impl TryFrom<RawPeer> for PeerRow {
             owner: raw.owner,
             project: given(raw.project),
             process_started: raw.process_started,
+            open_calls,
         })
     }
 }
@@ -79,7 +94,7 @@ macro_rules! peers {
     ($run:ident, $($rest:tt)*) => {
         $run!(
             r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
-                status as "status: PeerStatus", session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
+                status as "status: PeerStatus", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
                 registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
             from peer "#,
             RawPeer,
@@ -96,6 +111,9 @@ direct_row!(RawPeer {
     circle,
     role,
     status,
+    since,
+    waiting_for,
+    open_calls,
     session_id,
     tmux_pane,
     pid,
@@ -202,27 +220,9 @@ impl WriteTx {
         let rows = peers!(select_all, self, "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
-            order by status = 'busy', last_seen desc, peer_id limit ?",
+            order by status in ('busy', 'waiting'), last_seen desc, peer_id limit ?",
             backend,
             limit);
-        rows.into_iter().map(PeerRow::try_from).collect()
-    }
-
-    /// Sessions of a client that have this name and are not here, at most `limit`.
-    pub async fn absent_namesakes(
-        &mut self,
-        name: &str,
-        backend: &str,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(
-            select_all,
-            self,
-            "where display_name = ? and backend = ? and status = 'offline' and session_id <> '' limit ?",
-            name,
-            backend,
-            limit
-        );
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
@@ -250,15 +250,17 @@ impl WriteTx {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
+        let waiting_for = peer.waiting_for.as_ref().map(to_json);
+        let open_calls = to_json(&row.open_calls);
         change!(
             self,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
-                pid, metadata, owner, registered_at, last_seen, project, process_started) \
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) \
+                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
             on conflict (peer_id) do update set \
                 display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
                 tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
-                project = ?15, process_started = ?16",
+                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19",
             id,
             peer.display_name,
             path,
@@ -274,27 +276,56 @@ impl WriteTx {
             peer.registered_at,
             peer.last_seen,
             project,
-            row.process_started
+            row.process_started,
+            peer.since,
+            waiting_for,
+            open_calls
         );
         Ok(())
     }
 
-    /// Sets what time and heartbeats change.
-    pub async fn touch_peer(
-        &mut self,
-        id: &PeerId,
-        status: PeerStatus,
-        last_seen: Timestamp,
-    ) -> Result<(), StoreError> {
-        let id = id.as_str();
+    /// Sets what time and heartbeats change: the state, and when it was last heard of.
+    pub async fn touch_peer(&mut self, peer: &Peer) -> Result<(), StoreError> {
+        let id = peer.peer_id.as_str();
+        let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let done = change!(
             self,
-            "update peer set status = ?, last_seen = ? where peer_id = ?",
-            status,
-            last_seen,
+            "update peer set status = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
+            peer.status,
+            peer.since,
+            waiting_for,
+            peer.last_seen,
             id
         );
         changed(done, "peer", id)
+    }
+
+    /// Sets the calls of tools that a peer's client has begun.
+    pub async fn set_open_calls(
+        &mut self,
+        id: &PeerId,
+        calls: &OpenCalls,
+    ) -> Result<(), StoreError> {
+        let (id, calls) = (id.as_str(), to_json(calls));
+        let done = change!(self, "update peer set open_calls = ? where peer_id = ?", calls, id);
+        changed(done, "peer", id)
+    }
+
+    /// Whether another session that is not over runs in the process of a peer.
+    pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let shares = select_value!(
+            self,
+            r#"select exists (
+                select 1 from peer own
+                join peer other on other.pid = own.pid and other.process_started = own.process_started
+                    and other.peer_id <> own.peer_id
+                join session s on s.session_id = other.session_id
+                where own.peer_id = ? and s.ended_at is null
+            ) as "shares!: bool""#,
+            id
+        );
+        Ok(shares)
     }
 
     /// Forgets the process of a peer, which is gone.
@@ -425,24 +456,6 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Whether a peer's session is over, and no message is from it, or for it alone. Only messages that are younger than the
-    /// peer are looked at: ids begin with their time.
-    pub async fn is_unmentioned(&self, id: &PeerId) -> Result<bool, StoreError> {
-        let id = id.as_str();
-        let is_unmentioned = sqlx::query_scalar!(
-            r#"select exists (
-                select 1 from peer join session using (session_id)
-                where peer_id = ?1 and session.ended_at is not null
-            ) and not exists (
-                select 1 from message
-                where message_id >= 'msg_' || substr(?1, 6, 10)
-                    and (from_peer = ?1 or (to_peer = ?1 and type <> 'broadcast'))
-            ) as "is_unmentioned!: bool""#,
-            id
-        );
-        Ok(is_unmentioned.fetch_one(&self.readers).await?)
-    }
-
     /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
     pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
@@ -507,7 +520,10 @@ impl Store {
         let rows = peers!(select_checked,
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
-                and (status_rank, display_name, peer_id) > (?5, ?6, ?7) and (not ?11 or status <> 'offline')
+                and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
+                and (not ?11 or status <> 'offline' and not exists (
+                    select 1 from agent own where own.session_key = peer.owner and own.task_id is not null
+                ))
             order by status_rank, display_name, peer_id limit ?8",
             filter.status,
             filter.backend,
@@ -542,12 +558,26 @@ impl Store {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// When the first of the peers that are not offline was last heard of, leaving out those that are idle and
-    /// may be so because of their process or session.
+    /// Peers of this client that are here and run in processes that are known.
+    pub async fn peers_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            select_checked,
+            "where status <> 'offline' and status <> 'unreachable' and backend = ?
+                and process_started is not null and session_id <> ''",
+            backend
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// When the first of the peers that are here was last heard of, leaving out those that may stay as they are because of their
+    /// process or session.
     pub async fn longest_silence(&self) -> Result<Option<Timestamp>, StoreError> {
         let at = sqlx::query_scalar!(
             r#"select min(last_seen) as "at: Timestamp" from peer
-            where status <> 'offline' and not (status = 'idle' and (pid is not null or session_id <> ''))"#
+            where status not in ('unreachable', 'offline')
+                and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#
         )
         .fetch_one(&self.readers)
         .await?;

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use super::testing::{TestStore, event, journal::record};
 use crate::{
     domain::{
-        CallId, GhapId, McpSessionId, MessageId, Ownership, PeerId, PeerStatus, StreamName,
+        CallId, GhapId, McpSessionId, MessageId, OpenCalls, Ownership, Peer, PeerId, StreamName,
         StreamVisibility, Task, TaskId, TaskReport, TaskState, Timestamp, TokenId, journal::Ghap,
         mcp::Revision,
     },
@@ -65,7 +65,11 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
         ("session", |tx| Box::pin(async move { tx.end_session("unknown", None).await })),
         ("session", |tx| Box::pin(async move { tx.date_session("unknown", AT, false).await })),
         ("peer", |tx| {
-            Box::pin(async move { tx.touch_peer(&id::<PeerId>(), PeerStatus::Busy, AT).await })
+            let peer = Peer { peer_id: id(), ..Peer::operator(AT) };
+            Box::pin(async move { tx.touch_peer(&peer).await })
+        }),
+        ("peer", |tx| {
+            Box::pin(async move { tx.set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await })
         }),
         ("peer", |tx| Box::pin(async move { tx.delete_peer(&id::<PeerId>()).await })),
         ("message", |tx| {

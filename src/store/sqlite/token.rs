@@ -181,22 +181,46 @@ impl WriteTx {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Removes the tokens of a process but for the latest `kept`, and for those that the operator took back, at most `limit` of
-    /// them. What is removed is good for nothing any more.
-    pub async fn trim_tokens_of_process(
+    /// Notes which process of ours bears a token of a client's process.
+    pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update token set bearer = ? where token_id = ?", bearer, id)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// The processes that bear tokens of a client's process.
+    pub async fn bearers_of(&mut self, process: &ClientProcess) -> Result<Vec<String>, StoreError> {
+        let bearers = sqlx::query_scalar!(
+            r#"select distinct bearer as "bearer!" from token
+            where client_pid = ? and client_started = ? and bearer is not null"#,
+            process.pid,
+            process.started
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(bearers)
+    }
+
+    /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`, at most `limit`; those that the
+    /// operator took back stay.
+    pub async fn trim_tokens_of_bearer(
         &mut self,
         process: &ClientProcess,
+        bearer: &str,
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
         let ids = sqlx::query_scalar!(
             r#"delete from token where token_id in
-                (select token_id from token where client_pid = ?1 and client_started = ?2
+                (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
-                order by token_id desc limit ?4 offset ?3)
+                order by token_id desc limit ?5 offset ?4)
             returning token_id as "token_id!""#,
             process.pid,
             process.started,
+            bearer,
             kept,
             limit
         )

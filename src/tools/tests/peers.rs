@@ -34,7 +34,7 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     let mut expected = sent.clone();
     // What its sender is told alone.
     let delivery = expected.as_object_mut().expect("an object").remove("delivery");
-    assert_eq!(delivery, Some(json!("when it reads its inbox")));
+    assert_eq!(delivery, Some(json!("next_turn")));
     assert_eq!(json!(seen), expected);
     let stamp = stamp.as_str().expect("a text");
     let lines: Vec<&str> = stamp.lines().collect();

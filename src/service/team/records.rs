@@ -1,0 +1,60 @@
+//! What clients have on record of their own sessions. A record is better evidence than hooks, which do not tell of everything.
+
+use super::{
+    Team,
+    peers::{PeerState, set_state},
+};
+use crate::{
+    claude_registry,
+    domain::{ClientRecord, OpenCalls, PeerId, is_agent_key, limits},
+    service::Error,
+};
+
+/// The clients that keep a record which is read here.
+const CLAUDE: &str = "claude-code";
+
+impl Team {
+    /// Reads what Claude Code has on record of its sessions, and corrects what is known of them.
+    pub async fn read_client_records(&self) -> Result<(), Error> {
+        for row in self.core.store.peers_in_processes(CLAUDE).await? {
+            let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
+            let (Some(process), Some(session)) = (row.process(), row.peer.session_id.clone())
+            else {
+                continue;
+            };
+            if is_hosted {
+                // Its host tells of its turns.
+                continue;
+            }
+            let read = move || claude_registry::read(&process, &session);
+            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let now = self.core.now();
+            let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
+            if record.corrects(&row.peer, now).is_some() || (is_silent && record.is_in_turn()) {
+                self.apply_record(row.peer.peer_id, record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply_record(&self, id: PeerId, record: ClientRecord) -> Result<(), Error> {
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peer(&id).await? else { return Ok(()) };
+                let now = tx.now();
+                let corrected = record.corrects(&row.peer, now);
+                if record.is_in_turn() {
+                    row.peer.last_seen = row.peer.last_seen.max(now);
+                } else if !row.open_calls.is_empty() {
+                    tx.set_open_calls(&id, &OpenCalls::default()).await?;
+                }
+                let Some((status, waiting_for)) = corrected else {
+                    return tx.touch_peer(&row.peer).await;
+                };
+                let state = PeerState { status, waiting_for, at: now };
+                set_state(tx, &mut row.peer, state, "registry").await
+            })
+        });
+        Ok(write.await?)
+    }
+}

@@ -1,0 +1,222 @@
+//! What is shown of sessions that a person started is what the person would see there.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, eventually, svc, until};
+use crate::expect::page;
+use crate::identity::{FakeClient, event, id_of, peer_of, prompt, start};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// An event of a session that works in a folder of the user's.
+fn event_in(d: &Daemon, folder: &str, session: &str, name: &str, more: &Value) -> Value {
+    let mut payload = event(session, name, more);
+    payload["cwd"] = json!(d.home.user().join(folder));
+    payload
+}
+
+fn began(d: &Daemon, folder: &str, session: &str) -> Value {
+    event_in(d, folder, session, "SessionStart", &json!({ "source": "startup" }))
+}
+
+fn status(d: &Daemon, session: &str) -> String {
+    peer_of(d, session)["status"].as_str().expect("a status").to_owned()
+}
+
+/// As Codex runs all its terminals in one app-server.
+#[test]
+fn each_session_of_a_process_has_the_folder_of_its_own_hooks() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "codex", "api", "");
+    fs::create_dir_all(d.home.user().join("web/.git")).expect("a folder");
+    client.hook(&began(&d, "api", "s-api"));
+    client.hook(&began(&d, "web", "s-web"));
+    for (session, folder) in [("s-api", "api"), ("s-web", "web")] {
+        let (peer, root) = (peer_of(&d, session), json!(d.home.user().join(folder)));
+        assert_eq!(peer["display_name"], format!("claude-code@{folder}"), "{peer}");
+        assert_eq!(peer["path"], root, "{peer}");
+        // What a call in it writes is of its project, and so is what it reads.
+        let attempt = json!({
+            "domain": "debugging", "strategy": "read-the-error", "goal": format!("goal of {folder}"),
+            "hypothesis": "h", "action": "a", "prediction": "p",
+        });
+        let id = client.begin("start_ghap", &attempt, &json!({ "threadId": session }));
+        let answer = client.answer(id);
+        assert!(answer["result"]["isError"].is_null(), "{answer}");
+        let id = client.begin("get_session", &json!({}), &json!({ "threadId": session }));
+        let known = client.answer(id)["result"]["structuredContent"].clone();
+        assert_eq!((&known["session_id"], &known["project"]), (&json!(session), &root), "{known}");
+    }
+    let records = page(&d.get("/v1/ghap"), "ghap");
+    let mut projects: Vec<_> =
+        records.iter().map(|record| (record["goal"].clone(), record["project"].clone())).collect();
+    projects.sort_by_key(|(goal, _)| goal.to_string());
+    let root = |folder: &str| json!(d.home.user().join(folder));
+    assert_eq!(
+        projects,
+        [(json!("goal of api"), root("api")), (json!("goal of web"), root("web"))],
+        "each in its own project"
+    );
+    // Wherever its model goes afterwards, and whatever a model says: a session stays where it began.
+    client.hook(&event_in(&d, "web", "s-api", "UserPromptSubmit", &json!({ "prompt": "go on" })));
+    client.hook(&event_in(&d, "web", "s-api", "SessionStart", &json!({ "source": "compact" })));
+    let told = json!({ "client": "claude-code", "payload": event_in(&d, "web", "s-new", "SessionStart", &json!({})) });
+    let id = client.begin("hook_event", &told, &json!({}));
+    client.answer(id);
+    for session in ["s-api", "s-new"] {
+        let known = d.get(&format!("/v1/sessions/{session}")).ok(200);
+        assert_eq!(known["project"], root("api"), "{known}");
+    }
+    // The next terminal opens, and its model is not told that it is one of those.
+    let client_info = json!({ "name": "codex-mcp-client", "version": "0.169.0" });
+    let hello =
+        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info });
+    let id = client.send("initialize", &hello);
+    let answer = client.answer(id);
+    let told = answer["result"]["instructions"].as_str().expect("instructions").to_owned();
+    assert!(!told.contains("claude-code@"), "{told}");
+    // A thread of which no hook has told is none of the others.
+    let id = client.begin("get_session", &json!({}), &json!({ "threadId": "s-untold" }));
+    let known = client.answer(id)["result"]["structuredContent"].clone();
+    assert_eq!(known["session_id"], "s-untold", "{known}");
+}
+
+#[test]
+fn who_shows_a_prompt_is_waiting_and_says_for_what() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    client.hook(&start("s"));
+    client.hook(&prompt("s"));
+    assert_eq!(status(&d, "s"), "busy");
+    let bash = json!({ "tool_name": "Bash", "tool_input": { "command": "touch made", "description": "x" } });
+    let with_id = |id: &str| {
+        let mut tool = bash.clone();
+        tool["tool_use_id"] = json!(id);
+        tool
+    };
+    client.hook(&event("s", "PreToolUse", &with_id("toolu_1")));
+    client.hook(&event("s", "PermissionRequest", &bash));
+    let peer = peer_of(&d, "s");
+    assert_eq!(peer["status"], "waiting", "{peer}");
+    let asked = &peer["waiting_for"];
+    assert_eq!(
+        (&asked["kind"], &asked["title"], &asked["tool"]),
+        (&json!("permission"), &json!("touch made"), &json!("Bash")),
+        "{peer}"
+    );
+    assert!(asked["since"].is_string() && peer["since"].is_string(), "{peer}");
+    let shown = svc(&d.home, &["peer", "list"]);
+    assert!(shown.ok().contains("permission, at its terminal: touch made"), "{shown:?}");
+    let waiting = d.get("/v1/peers?status=waiting").ok(200);
+    assert_eq!(waiting["peers"][0]["peer_id"], peer["peer_id"]);
+    // A message is read with the tool's result.
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer));
+    assert_eq!(d.post(&inbox, &json!({ "text": "hello" })).ok(200)["delivery"], "now");
+    // Whoever is not of its project sees that it waits, and not for what.
+    let stranger = d.session("stranger").get(&format!("/v1/peers/{}", id_of(&peer))).ok(200);
+    assert_eq!((&stranger["status"], &stranger["waiting_for"]), (&json!("waiting"), &Value::Null));
+
+    client.hook(&event("s", "PostToolUse", &with_id("toolu_1")));
+    let peer = peer_of(&d, "s");
+    assert_eq!((&peer["status"], &peer["waiting_for"]), (&json!("busy"), &Value::Null), "{peer}");
+    // A context that is cut down in the middle of a turn does not end it.
+    client.hook(&event("s", "SessionStart", &json!({ "source": "compact" })));
+    assert_eq!(status(&d, "s"), "busy");
+    client.hook(&event("s", "Interrupt", &json!({})));
+    assert_eq!(status(&d, "s"), "idle");
+    // Nobody but a client's own hooks and records says that it waits.
+    let beat = format!("/v1/peers/{}/heartbeat", id_of(&peer));
+    assert_eq!(d.post(&beat, &json!({ "status": "waiting" })).status(), 422);
+}
+
+/// Claude Code calls no hook when its person says No, or presses Esc.
+#[test]
+fn what_claude_has_on_record_corrects_what_its_hooks_told() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    let Some(started) = started(client.pid()) else { return };
+    client.hook(&start("s"));
+    client.hook(&prompt("s"));
+    let folder = d.home.user().join(".claude/sessions");
+    fs::create_dir_all(&folder).expect("a folder");
+    let is = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(&folder, is(0o700)).expect("its mode");
+    let file = folder.join(format!("{}.json", client.pid()));
+    let record = |state: &str, asks: Option<&str>| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let record = json!({
+            "pid": client.pid(), "sessionId": "s", "procStart": started, "kind": "interactive", "status": state,
+            "waitingFor": asks, "statusUpdatedAt": u64::try_from(now.expect("after 1970").as_millis()).expect("a time"),
+        });
+        let new = folder.join("new");
+        fs::write(&new, record.to_string()).expect("a file");
+        fs::set_permissions(&new, is(0o600)).expect("its mode");
+        fs::rename(&new, &file).expect("it moves");
+    };
+    record("waiting", Some("permission prompt"));
+    eventually(SOON, || status(&d, "s") == "waiting");
+    assert_eq!(peer_of(&d, "s")["waiting_for"]["kind"], "permission");
+    record("busy", None);
+    eventually(SOON, || status(&d, "s") == "busy");
+    record("waiting", Some("input needed"));
+    eventually(SOON, || peer_of(&d, "s")["waiting_for"]["kind"] == "question");
+    record("idle", None);
+    eventually(SOON, || status(&d, "s") == "idle");
+}
+
+/// When a process started, in the system's own count.
+fn started(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
+}
+
+/// A hook that missed its deadline leaves its event in the spool, and the daemon runs.
+#[test]
+fn a_spooled_event_is_taken_in_while_the_daemon_runs() {
+    let d = Daemon::start();
+    let payload = event("s-late", "SessionStart", &json!({ "source": "startup" }));
+    let at = d.get("/v1/peers").ok(200)["as_of"].clone();
+    let line = json!({ "client": "claude-code", "id": "late-1", "at": at, "payload": payload });
+    let spool = d.home.path("hooks.spool");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create(true).append(true).open(&spool).expect("a file");
+    file.set_permissions(fs::Permissions::from_mode(0o600)).expect("its mode");
+    writeln!(file, "{line}").expect("it is written");
+    drop(file);
+    let known = until(SOON, || {
+        let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
+        peers.into_iter().find(|peer| peer["session_id"] == "s-late")
+    });
+    assert_eq!(known["status"], "online");
+}
+
+#[test]
+fn the_living_have_the_short_name() {
+    let d = Daemon::start();
+    let name = |session: &str| peer_of(&d, session)["display_name"].clone();
+    let mut client = FakeClient::start(&d.home, "claude", "web", "");
+    client.hook(&began(&d, "web", "s-1"));
+    let id = peer_of(&d, "s-1")["peer_id"].clone();
+    // Somebody wrote to it.
+    d.post(&format!("/v1/peers/{}/messages", id.as_str().expect("one")), &json!({ "text": "x" }))
+        .ok(200);
+    client.hook(&event("s-1", "SessionEnd", &json!({ "reason": "exit" })));
+    let mut second = FakeClient::start(&d.home, "again", "web", "");
+    second.hook(&began(&d, "web", "s-2"));
+    assert_eq!(name("s-2"), "claude-code@web");
+    client.hook(&began(&d, "web", "s-3"));
+    assert_eq!(name("s-3"), "claude-code@web-2");
+    // Who comes back has what is free, and keeps it as long as it lives.
+    client.hook(&event("s-1", "UserPromptSubmit", &json!({ "prompt": "go on" })));
+    assert_eq!(name("s-1"), "claude-code@web-3");
+    second.hook(&event("s-2", "SessionEnd", &json!({ "reason": "exit" })));
+    client.hook(&began(&d, "web", "s-3"));
+    assert_eq!(name("s-3"), "claude-code@web-2");
+    let peers = d.get("/v1/peers").ok(200).to_string();
+    assert!(!peers.contains('~'), "{peers}");
+}
