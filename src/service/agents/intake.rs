@@ -197,13 +197,13 @@ async fn open_request(
         kind: request.kind,
         title: request.title.clone(),
         options: request.options.clone(),
+        tool: request.tool.clone(),
         opened_at,
         deadline: opened_at.plus(row.request_timeout),
         closed_at: None,
         answer: None,
     };
-    let tool = request.tool.as_ref().map(Value::to_string);
-    if !tx.insert_agent_request(&asked, tool.as_deref()).await? {
+    if !tx.insert_agent_request(&asked).await? {
         return Ok(());
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
