@@ -50,7 +50,7 @@ function Bars({ of, label }) {
   const most = Math.max(1, ...counts);
   const total = counts.slice(WINDOW - known).reduce((sum, count) => sum + count, 0);
   const each = total / known;
-  return html`<div class="bars"><p><span class="big">${each < 1 && total ? each.toFixed(2) : each < 10 ? each.toFixed(1) : Math.round(each)}</span> <span class="muted">${label} a second, over ${known === WINDOW ? 'a minute' : `${known} s`}; at most ${Math.max(...counts)} in one</span></p>
+  return html`<div class="bars"><p><span class="big">${!total ? 0 : each < 1 ? each.toFixed(2) : each < 10 ? each.toFixed(1) : Math.round(each)}</span> <span class="muted">${label} a second, over ${known === WINDOW ? 'a minute' : `${known} s`}${total > 0 && `, at most ${Math.max(...counts)} in one`}</span></p>
     <svg viewBox="0 0 240 40" preserveAspectRatio="none" role="img" aria-label=${`${label} in the last ${known} seconds, at most ${Math.max(...counts)} in one`}>
       ${counts.map((count, index) => count > 0 && html`<rect x=${index * 4} width="3" y=${40 - Math.max(1, (38 * count) / most)} height=${Math.max(1, (38 * count) / most)} />`)}</svg></div>`;
 }

@@ -1,7 +1,7 @@
 // Log: the feed of all events. A position is a link.
 import { html, useEffect, useMemo, useRef, useState } from '../lib.js';
 import { get, query } from '../api.js';
-import { nameOf } from '../attention.js';
+import { nameOf, nameOfHost } from '../attention.js';
 import { callLine } from '../call.js';
 import { List } from '../list.js';
 import { go, path, setQuery } from '../router.js';
@@ -48,6 +48,14 @@ function agentLine(kind, data) {
   if (kind === 'error') return data.error;
   if (kind === 'exit') return [STATES[data.final_state] ?? data.final_state, data.exit_code !== undefined && `exit ${data.exit_code}`, data.signal && `signal ${data.signal}`].filter(Boolean).join(' · ');
   return null;
+}
+
+/** Whose a stream is, where it has a name. */
+function streamName(state, stream) {
+  const [family, id] = stream.split('/');
+  if (family === 'agent' && state.hosts?.has(id)) return `agent ${nameOfHost(state.hosts.get(id))}`;
+  if (family === 'peer') return `mail of ${nameOf(state, id)}`;
+  return stream;
 }
 
 /** What an event says, in a line. */
@@ -99,7 +107,7 @@ async function positionAt(moment, head) {
 }
 
 export function Log({ route }) {
-  const state = useStore('events', 'peers', 'ghap');
+  const state = useStore('events', 'peers', 'ghap', 'hosts');
   const family = route.query.get('in') ?? '';
   const kind = route.query.get('kind') ?? '';
   const chosen = Number(route.id) || 0;
@@ -184,7 +192,7 @@ export function Log({ route }) {
           const event = rows[index];
           if (event.isMark) return html`<span class="gap">${event.text}</span>`;
           return html`<a class="position" href=${path('log', String(event.position), Object.fromEntries(route.query))}>${event.position}</a><span class="at" title=${exact(event.at)}>${clock(event.at)}</span>
-            <span class="stream">${line(event.stream, 60)}</span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(state, event)}</bdi></span>`;
+            <span class="stream" title=${event.stream}><bdi>${line(streamName(state, event.stream), 60)}</bdi></span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(state, event)}</bdi></span>`;
         }} />`}</section>
     ${chosen ? html`<${Event} key=${chosen} position=${chosen} close=${path('log', '', Object.fromEntries(route.query))} />` : ''}</div>`;
 }
