@@ -247,6 +247,27 @@ test('an agent that works stands before one that waits, and one that left behind
   assert.deepEqual(tab.problems, []);
 });
 
+test('a session that waits at its own terminal needs a person', async (daemon) => {
+  const ann = await daemon.peer('ann');
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('ann');
+  // As the daemon tells of it: what a client's hooks say is tested where they are.
+  await tab.page.evaluate(async (id) => {
+    const { changed, state } = await import('/assets/store.js');
+    const waiting = { kind: 'permission', since: new Date().toISOString(), title: 'touch made', tool: 'Bash' };
+    state.peers.set(id, { ...state.peers.get(id), status: 'waiting', waiting_for: waiting });
+    changed('peers');
+  }, ann.peer_id);
+  await tab.has('ann needs permission: Bash touch made');
+  await tab.has('answer it in its terminal, in /work/ann');
+  assert.equal(await tab.page.$eval('.team tbody td .state', (each) => each.innerText), 'waiting');
+  await axe(tab, 'a session that waits');
+  await tab.click('Show session');
+  await tab.page.waitForFunction((id) => location.pathname === `/ui/agents/${id}`, { timeout: 5000 }, ann.peer_id);
+  await tab.has('permission: Bash: touch made');
+  assert.deepEqual(tab.problems, []);
+});
+
 test('a person replies in a thread, and an answer is read when it was seen', async (daemon) => {
   const ann = await daemon.peer('ann');
   const question = await daemon.post(`/v1/peers/operator/messages`, { text: 'Which port?', from_peer: ann.peer_id, type: 'query' });
