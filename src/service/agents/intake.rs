@@ -2,7 +2,7 @@
 //! job, so the log has each event once, and nothing that follows from it is lost.
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     records::{stream_of, tell_team, unknown},
