@@ -27,10 +27,9 @@ export function team(state, isWhole = false) {
   for (const host of state.hosts?.values() ?? []) {
     const isOver = OVER.includes(host.state);
     const peer = peers.get(host.session_key) ?? peers.get(host.session_id);
-    if (!isOver || !isWhole) {
-      if (host.session_key) hosted.add(host.session_key);
-      if (host.session_id) hosted.add(host.session_id);
-    }
+    if (host.session_key) hosted.add(host.session_key);
+    // A person may have taken up the conversation of one that is over.
+    if (!isOver && host.session_id) hosted.add(host.session_id);
     if (isOver && !isWhole) continue;
     const words = state.words.get(host.id);
     rows.push({
