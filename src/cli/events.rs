@@ -9,7 +9,7 @@ use super::feed::TerminalFeed;
 use super::output::{self, Column, Listing};
 use super::presence::OperatorPresence;
 use super::{Context, UsageError};
-use crate::client::{FollowItem, Follower, with_query};
+use crate::client::{FollowGap, FollowItem, Follower, with_query};
 use crate::domain::GapReason;
 
 const LIST: Listing = Listing {
@@ -129,6 +129,19 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a gap says is gone. Retention keeps the last event of each stream, so a feed may have a hole without an end.
+fn gone(gap: &FollowGap) -> String {
+    let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
+    let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));
+    if first < last {
+        format!("events {first} to {last} are gone ({reason})")
+    } else if first == last {
+        format!("event {first} is gone ({reason})")
+    } else {
+        format!("some of the events after {} are gone ({reason})", gap.requested)
+    }
+}
+
 /// Prints on standard error what a follower met besides events.
 pub(super) fn note(item: &FollowItem) {
     match item {
@@ -138,15 +151,34 @@ pub(super) fn note(item: &FollowItem) {
             gap.requested, gap.latest
         )),
         FollowItem::Gap(gap) => {
-            let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
-            output::note(&format!(
-                "svc: events after {} and before {} are gone ({reason})",
-                gap.requested, gap.oldest
-            ));
+            output::note(&format!("svc: {}", gone(gap)));
         }
         FollowItem::Disconnected { .. } => {
             output::note("svc: lost the daemon; resuming as soon as it answers");
         }
         FollowItem::Resumed => output::note("svc: resumed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_names_what_is_gone() {
+        let gap = |requested, oldest| FollowGap {
+            requested,
+            oldest,
+            latest: 300,
+            reason: Some(GapReason::Pruned),
+        };
+        for (gap, text) in [
+            (gap(96, 205), "events 97 to 204 are gone (pruned)"),
+            (gap(96, 98), "event 97 is gone (pruned)"),
+            (gap(96, 97), "some of the events after 96 are gone (pruned)"),
+            (gap(96, 7), "some of the events after 96 are gone (pruned)"),
+        ] {
+            assert_eq!(gone(&gap), text);
+        }
     }
 }

@@ -88,6 +88,18 @@ pub(super) enum GhapCommand {
         /// The record's id
         id: String,
     },
+    /// Give up a record that a session left open, without a verdict
+    #[command(
+        after_help = "Examples:\n  svc ghap abandon ghap_…\n  svc ghap abandon ghap_… --reason 'the branch was dropped'\n\n\
+        Only a record whose session is over, or was not heard of for half an hour."
+    )]
+    Abandon {
+        /// The record's id
+        id: String,
+        /// Why nobody will know what would have come of it
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
     /// Print all records as JSON lines, the oldest first
     #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
     Export,
@@ -151,6 +163,16 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                     "result",
                 ];
                 output::object(&context.screen, &record, &first)?;
+            }
+        }
+        GhapCommand::Abandon { id, reason } => {
+            let path = format!("/v1/ghap/{}/abandon", encode(&id));
+            let record: Value = client.post(&path, &json!({ "reason": reason })).await?;
+            if context.json {
+                output::json(&record)?;
+            } else {
+                let text = |name: &str| record[name].as_str().unwrap_or_default();
+                output::line(&format!("gave up {}: {}", text("id"), text("goal")))?;
             }
         }
         GhapCommand::Export => {

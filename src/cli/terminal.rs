@@ -1,13 +1,13 @@
 //! One way to a terminal: what others wrote, with symbols for characters that a terminal obeys or a person does not see.
 //!
 //! Controls get the pictures of Unicode (`␛` for escape, `␊` for a line feed, `␡` for delete). 8-bit controls, characters without width
-//! and those that change the direction of a line become escapes, such as `\u{202e}`. In JSON all of them become JSON's
+//! and those that change the direction of a line become escapes, such as `\u{202e}`; a joiner that joins is text. In JSON all of them become JSON's
 //! own escapes, so a program reads the same text. `output` sends everything through here.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::domain::quote::is_invisible;
+use crate::domain::quote::{chars_with_visibility, is_invisible};
 
 /// A text on one line. The tab stays.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
@@ -69,9 +69,10 @@ fn shown(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
+    for (c, is_unseen) in chars_with_visibility(text) {
         match c {
             c if stays(c) || !is_unsafe(c) => out.push(c),
+            c if !is_unseen && !matches!(c, '\n' | '\t') => out.push(c),
             '\u{7f}' => out.push('\u{2421}'),
             c if c.is_ascii() => out.extend(char::from_u32(0x2400 + u32::from(c))),
             c => out.extend(c.escape_unicode()),
@@ -113,6 +114,8 @@ mod tests {
             assert_eq!(line(text), is);
             assert_eq!(line(&line(text)), is, "a second time changes nothing");
         }
+        let joined = "👩\u{200d}💻 می\u{200c}خواهم";
+        assert_eq!(line(joined), joined);
         assert_eq!(cell("a\tb\nc"), "a␉b␊c");
         assert_eq!(block("a\tb\nc\r\n\u{1b}"), "a\tb\nc␍\n␛");
         assert_eq!(

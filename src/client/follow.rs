@@ -78,7 +78,7 @@ pub struct FollowGap {
     /// The id that was resumed from.
     #[serde(default)]
     pub requested: u64,
-    /// The oldest id that there is.
+    /// The first id after `requested` that there is.
     #[serde(default)]
     pub oldest: u64,
     /// The newest.

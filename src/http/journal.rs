@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     App, Problem,
     api::Api,
-    body::{Json, Query},
+    body::{Json, MaybeJson, Query},
     list::List,
     openapi::Operation,
 };
@@ -24,6 +24,7 @@ use crate::{
         hooks::{MailWait, MailWaiter},
         journal::{Imported, OldGhap},
         search::ExperienceQuery,
+        team::ActingSession,
     },
     store::{GhapFilter, SearchFilter, SessionFilter},
 };
@@ -46,6 +47,8 @@ pub(super) fn routes(api: Api) -> Api {
         .query::<ReadCalibration>()
         .answer::<Calibration>(200, "Counts of records with a verdict");
     let on_ghap = Operation::new("A record with what it said before each change");
+    let on_abandon = Operation::new("End a record whose session is over, without a verdict");
+    let on_abandon = on_abandon.optional_body::<AbandonGhap>();
     let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
     let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
     let on_export = Operation::new("Records with their history, in the form that an import takes")
@@ -63,6 +66,7 @@ pub(super) fn routes(api: Api) -> Api {
     .list("/v1/ghap/export", on_export, export)
     .list("/v1/ghap/calibration", on_calibration, calibration)
     .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
+    .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
     .post("/v1/ghap/import", on_import, import)
 }
 
@@ -245,6 +249,7 @@ async fn search(
         filter: SearchFilter { domain: query.domain, status: query.status, part: None },
         limit,
         only_relevant: false,
+        with_open: true,
     };
     let hits = app.services.search.search_ghaps(&caller, &search).await?;
     let ghap: Vec<GhapHit> =
@@ -320,6 +325,24 @@ async fn ghap(
 ) -> Result<Json<GhapFound>, Problem> {
     let detail = app.services.journal.ghap(&caller, &id).await?;
     Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct AbandonGhap {
+    /// Why nobody will know; by default that it was given up.
+    reason: Option<String>,
+}
+
+async fn abandon(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    MaybeJson(body): MaybeJson<AbandonGhap>,
+) -> Result<Json<Ghap>, Problem> {
+    let session_id = caller.session().unwrap_or_default().to_owned();
+    let acting = ActingSession { session_id, agent_id: String::new() };
+    let reason = body.unwrap_or_default().reason.unwrap_or_else(|| "Given up.".to_owned());
+    Ok(Json(app.services.journal.abandon_orphan(&caller, acting, Some(&id), reason).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -28,9 +28,9 @@ pub(super) fn routes(api: Api) -> Api {
     let on_log =
         on_log.query::<OfProject>().answer::<SourceLog>(200, "At most 64 KiB of each instance");
     let on_changes = Operation::new(
-        "Definitions of a child MCP server that are not those that a person has approved (operator, read_all)",
+        "What waits for a person's approval: changed definitions of a child MCP server, or a project's file (operator, read_all)",
     );
-    let on_changes = on_changes.query::<OfProject>();
+    let on_changes = on_changes.query::<OfApproval>();
     let change = |what| Operation::new(what).query::<OfProject>();
     let on_reconnect = change("Start a child MCP server anew, at once (operator)");
     let on_enable = change("Turn a child MCP server on, for good (operator)");
@@ -47,7 +47,8 @@ pub(super) fn routes(api: Api) -> Api {
         )
         .post(
             "/v1/sources/{name}/approve",
-            change("Approve the changed definitions of a child MCP server (operator)")
+            Operation::new("Approve what waits of a child MCP server (operator)")
+                .query::<OfApproval>()
                 .body::<SourceApproval>()
                 .answer::<SourceView>(200, "The server"),
             approve,
@@ -214,6 +215,14 @@ struct OfProject {
     project: Option<String>,
 }
 
+#[derive(Deserialize, JsonSchema)]
+struct OfApproval {
+    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
+    project: Option<String>,
+    /// The file that waits. By default what is in force of that name, else the file that waits.
+    from: Option<String>,
+}
+
 #[derive(Serialize, JsonSchema)]
 struct SourceList {
     sources: Vec<SourceView>,
@@ -295,11 +304,12 @@ fn one(
     found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
 }
 
-/// A server without the instances of others: their names are projects and sessions.
+/// A server without the instances of others, whose names are projects and sessions, and without what it runs.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     if !caller.has_scope(READ_ALL) {
         let own = [caller.project(), caller.session()];
         view.instances.retain(|instance| own.contains(&Some(instance.key.as_str())));
+        view.runs = None;
     }
     view
 }
@@ -350,10 +360,11 @@ async fn changes(
     State(app): State<App>,
     caller: Caller,
     Path(name): Path<String>,
-    Query(query): Query<OfProject>,
+    Query(OfApproval { project, from }): Query<OfApproval>,
 ) -> Result<Json<SourceChanges>, Problem> {
     reads_everything(&caller)?;
-    let found = sources(&app)?.changes(folder_of(&caller, &query), &name);
+    let query = OfProject { project };
+    let found = sources(&app)?.changes(folder_of(&caller, &query), &name, from.as_deref());
     let (changes, digest) = found.ok_or_else(|| unknown(&name))?;
     Ok(Json(SourceChanges { count: changes.len(), changes, digest }))
 }
@@ -362,12 +373,18 @@ async fn approve(
     State(app): State<App>,
     caller: Caller,
     Path(name): Path<String>,
-    Query(query): Query<OfProject>,
+    Query(OfApproval { project, from }): Query<OfApproval>,
     Json(body): Json<SourceApproval>,
 ) -> Result<Json<SourceView>, Problem> {
     operators_own(&caller)?;
+    let query = OfProject { project };
     let folder = folder_of(&caller, &query);
-    match sources(&app)?.approve(folder, &name, &body.digest).await {
+    let approved = sources(&app)?.approve(folder, &name, from.as_deref(), &body.digest).await;
+    let approved = approved.map_err(|error| {
+        tracing::error!(error = %error, "an approval cannot be kept");
+        Problem::new(Code::Internal, "the approval cannot be kept: see the daemon's log")
+    })?;
+    match approved {
         None => Err(unknown(&name)),
         Some(false) => {
             let text = format!("{name} has changed again since: look at it, and approve that");

@@ -26,7 +26,7 @@ pub(super) struct PinnedLists {
 /// A definition that is not the one that was approved.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SourceChange {
-    /// `tool`, `resource`, `template` or `prompt`.
+    /// `tool`, `resource`, `template` or `prompt`; `server` for an entry of a file.
     pub kind: &'static str,
     /// Its name, or its URI.
     pub name: String,

@@ -90,7 +90,7 @@ struct ReadEvent {
 #[derive(Serialize, JsonSchema)]
 struct LogGap {
     requested: u64,
-    /// The oldest position there is.
+    /// The first position after `requested` that there is.
     oldest: i64,
     /// The latest position there is.
     latest: i64,

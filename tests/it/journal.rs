@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, svc, svc_with_input};
+use crate::daemon::{Daemon, Ran, svc, svc_with_input};
 use crate::expect::{each, text};
 
 /// A bare `tools/call`, as hooks make it.
@@ -243,4 +243,44 @@ fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
     let revoked: Vec<&Value> =
         tokens["tokens"].as_array().expect("a list").iter().filter(revoked).collect();
     assert_eq!(each(&revoked.into_iter().cloned().collect::<Vec<_>>(), "token_id"), [&*minted[0]]);
+}
+
+/// Whoever looks for what is going on finds what is open, and the person gives up what nobody will end.
+#[test]
+fn a_person_finds_open_records_and_gives_up_what_was_left() {
+    let d = Daemon::start();
+    call(&d, "start_session", &json!({ "session_id": "s-1", "cwd": "/src/app" }));
+    let mut record = attempt("s-1");
+    record["goal"] = json!("find the zeppelin");
+    let id = text(&call(&d, "start_ghap", &record), "id");
+    let found = svc(&d.home, &["ghap", "search", "zeppelin", "--json"]).json();
+    assert_eq!((&found["count"], &found["ghap"][0]["id"]), (&json!(1), &json!(id)));
+    let resolved = d.get("/v1/ghap/search?q=zeppelin&status=confirmed").ok(200);
+    assert_eq!(resolved["count"], 0);
+    let abandon = |more: &[&str]| {
+        let mut words = vec!["ghap", "abandon", &id];
+        words.extend(more);
+        svc(&d.home, &words)
+    };
+    let refused =
+        |ran: &Ran, why: &str| assert!(ran.code == Some(1) && ran.stderr.contains(why), "{ran:?}");
+    refused(&abandon(&[]), "session s-1 still works on it");
+    call(&d, "end_session", &json!({ "session_id": "s-1" }));
+    // A session of another project does not, and the operator names the record.
+    let stranger = d.session("s-2");
+    assert_eq!(stranger.post(&format!("/v1/ghap/{id}/abandon"), &json!({})).status(), 404);
+    let gone = abandon(&["--reason", "the branch was dropped"]);
+    assert!(gone.ok().contains("find the zeppelin"), "{gone:?}");
+    let record = d.get(&format!("/v1/ghap/{id}")).ok(200);
+    assert_eq!(
+        (&record["status"], &record["result"]),
+        (&json!("abandoned"), &json!("the branch was dropped"))
+    );
+    refused(&abandon(&[]), "has ended: it is abandoned");
+    // The tool takes an id of any project, too.
+    call(&d, "start_session", &json!({ "session_id": "s-3", "cwd": "/src/other" }));
+    let left = text(&call(&d, "start_ghap", &attempt("s-3")), "id");
+    call(&d, "end_session", &json!({ "session_id": "s-3" }));
+    let gone = call(&d, "abandon_orphan", &json!({ "id": left, "reason": "nobody comes back" }));
+    assert_eq!(gone["id"], json!(left));
 }

@@ -11,6 +11,7 @@ let questions = 0;
 
 const OPTIONS = [
   { optionId: 'yes', name: 'Allow once', kind: 'allow_once' },
+  { optionId: 'ever', name: 'Always allow', kind: 'allow_always' },
   { optionId: 'no', name: 'Reject', kind: 'reject_once' },
 ];
 

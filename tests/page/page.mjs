@@ -87,8 +87,8 @@ for (const [dark, width] of [[false, 1280], [true, 1280], [false, 360], [true, 3
   test(`each view with data, ${dark ? 'dark' : 'light'}, ${width} px: no violation, no error, nothing beside the window`, async (daemon) => {
     const { bad } = await fill(daemon);
     const tab = await Tab.signedIn(daemon, { dark, width, height: width < 500 ? 780 : 1000, reduced: dark });
-    const words = { now: 'Find the flaky test', agents: 'Agents', messages: 'It does since yesterday.', tasks: 'npm run build', log: 'terminal', journal: 'The cache loses tenant', servers: 'peer_send', health: 'Size on disk' };
-    const places = [...VIEWS.map((view) => [view, at(view), words[view]]), ['task', `/ui/tasks/${bad}`, 'tests failed'], ['calibration', '/ui/journal?tab=calibration', 'Hit rate by week'], ['event', '/ui/log/3', 'Position'], ['tool', '/ui/servers/peer_send', 'The receiver']];
+    const words = { now: 'Find the flaky test', agents: 'Agents', messages: 'It does since yesterday.', tasks: 'npm run build', log: 'terminal', journal: 'The cache loses tenant', servers: 'No child server is configured.', health: 'Size on disk' };
+    const places = [...VIEWS.map((view) => [view, at(view), words[view]]), ['task', `/ui/tasks/${bad}`, 'tests failed'], ['calibration', '/ui/journal?tab=calibration', 'Hit rate by week'], ['event', '/ui/log/3', 'Position'], ['tools', '/ui/servers?tab=tools', 'peer_send'], ['tool', '/ui/servers/peer_send', 'The receiver']];
     for (const [name, place, word] of places) {
       await tab.view(place);
       await tab.has(word);
@@ -115,7 +115,7 @@ test('what happens shows without a reload', async (daemon) => {
   const task = await daemon.task('make all', []);
   await daemon.end(task, { status: 'failed', exit_code: 2 });
   await tab.has('make all');
-  await tab.click('Look');
+  await tab.click('Read output');
   await tab.has('exit 2');
   await tab.page.keyboard.press('g');
   await tab.page.keyboard.press('n');
@@ -125,9 +125,10 @@ test('what happens shows without a reload', async (daemon) => {
   await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: 'main is frozen' });
   await tab.has('main is frozen');
   const inbox = await daemon.get(`/v1/peers/${ann.peer_id}/messages`);
-  await tab.has('offered');
+  const delivery = (word) => tab.page.waitForFunction((wanted) => [...document.querySelectorAll('.message .state')].some((each) => each.innerText === wanted), { timeout: 10_000, polling: 50 }, word);
+  await delivery('handed over');
   await daemon.post(`/v1/peers/${ann.peer_id}/messages/ack`, { ids: inbox.messages.map((message) => message.id) });
-  await tab.has('acked');
+  await delivery('read');
   assert.deepEqual(tab.problems, []);
 });
 
@@ -148,19 +149,183 @@ test('what needs a person shows with its one action, and goes when it is done', 
   assert.deepEqual(rows, Object.keys(needs).map((kind) => [kind, 1]), 'the most urgent first, each with one action');
   await axe(tab, 'what needs a person');
   assert.equal(await tab.page.$eval('nav .count', (count) => count.innerText), '3');
-  // Each action leads to the thing.
-  for (const [n, place] of [[2, '/ui/journal/'], [1, '/ui/messages?message='], [0, `/ui/tasks/${bad}`]]) {
-    await tab.view('/');
-    await tab.page.waitForFunction(() => document.querySelectorAll('.need').length === 3, { timeout: 10_000 });
-    await tab.page.$$eval('.need .do a', (all, index) => all[index].click(), n);
-    await tab.page.waitForFunction((wanted) => (location.pathname + location.search).startsWith(wanted), { timeout: 5000 }, place);
-  }
+  await tab.has('to bob', 10_000, '.needs');
+  const isLeft = (count) => tab.page.waitForFunction((wanted) => document.querySelectorAll('.need').length === wanted, { timeout: 10_000, polling: 50 }, count);
   // A failure that was looked at needs nobody any more.
+  await tab.click('Read output');
+  await tab.page.waitForFunction((wanted) => location.pathname === wanted, { timeout: 5000 }, `/ui/tasks/${bad}`);
   await tab.has('exit 2');
   await tab.view('/');
-  await tab.page.waitForFunction(() => document.querySelectorAll('.need').length === 2, { timeout: 10_000 });
+  await isLeft(2);
+  await tab.click('Are you there?');
+  await tab.page.waitForFunction(() => location.search.startsWith('?message='), { timeout: 5000 });
+  await tab.has('ann asks bob');
+  await tab.view('/');
+  await isLeft(2);
+  await tab.click('Mark as seen');
+  await isLeft(1);
+  await tab.view('/');
+  await isLeft(1);
+  // A record is given up only after a yes.
+  const record = async () => (await daemon.get('/v1/ghap')).ghap.find((each) => each.goal === 'Left half done');
+  await tab.click('Give up');
+  await tab.has('Give this record up?');
+  assert.notEqual((await record())?.status, 'abandoned');
+  await tab.click('Yes');
+  await tab.has('Nothing needs you.');
+  assert.equal((await record()).status, 'abandoned');
   assert.deepEqual(tab.problems, []);
 });
+
+test('a record whose session is over is given up on the command line', async (daemon) => {
+  await daemon.tool('start_session', { session_id: 's-gone', cwd: '/tmp' });
+  const { id } = await daemon.tool('start_ghap', { session_id: 's-gone', domain: 'debugging', strategy: 'read-the-error', goal: 'Left half done', hypothesis: 'It is', action: 'Look', prediction: 'It is seen' });
+  assert.throws(() => daemon.svc('ghap', 'abandon', id), /still works on it/);
+  await daemon.tool('end_session', { session_id: 's-gone' });
+  assert.match(daemon.svc('ghap', 'abandon', id, '--reason', 'the branch was dropped'), /gave up .*Left half done/);
+  const record = await daemon.get(`/v1/ghap/${id}`);
+  assert.deepEqual([record.status, record.result], ['abandoned', 'the branch was dropped']);
+  assert.throws(() => daemon.svc('ghap', 'abandon', id), /has ended: it is abandoned/);
+});
+
+test('a file of a project that waits for approval shows what it runs, and runs it after a yes', async (daemon) => {
+  const project = path.join(daemon.home, 'shop');
+  fs.mkdirSync(path.join(project, '.git'), { recursive: true });
+  const file = path.join(project, '.mcp.json');
+  const toy = path.join(import.meta.dirname, 'toy.mjs');
+  fs.writeFileSync(file, JSON.stringify({ mcpServers: { greeter: { command: process.execPath, args: [toy], env: { WHO: '${GREETED:-all}' } } } }));
+  await daemon.tool('start_session', { session_id: 's-shop', cwd: project, client: 'claude-code' });
+  const tab = await Tab.signedIn(daemon);
+  await tab.has(`${file} wants to run a server`);
+  await tab.has(`${process.execPath} ${toy}; it is given GREETED`);
+  assert.equal(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.length), 1);
+  await axe(tab, 'a file that waits');
+  await tab.click('Approve');
+  await tab.has('Run this server for sessions in this project?');
+  // What was shown is not what would run any more.
+  fs.writeFileSync(file, JSON.stringify({ mcpServers: { greeter: { command: process.execPath, args: [toy] } } }));
+  await tab.click('Yes');
+  await tab.page.waitForFunction(() => !document.querySelector('.approval'), { timeout: 10_000 });
+  const state = async () => (await daemon.get(`/v1/sources?project=${encodeURIComponent(project)}`)).sources[0].state;
+  assert.equal(await state(), 'pending_approval');
+  await tab.view('/');
+  await tab.has('wants to run a server');
+  await tab.click('Approve');
+  await tab.has('Run this server for sessions in this project?');
+  await tab.click('Yes');
+  await tab.has('Nothing needs you.');
+  await until(state, (now) => now === 'connected', 'it runs');
+  const isRefusal = (problem) => problem.includes('409');
+  assert.deepEqual(tab.problems.filter((problem) => !isRefusal(problem)), []);
+});
+
+test('an agent that works stands before one that waits, and one that left behind a switch', async (daemon) => {
+  await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
+  const gone = await daemon.peer('gone');
+  await daemon.post(`/v1/peers/${gone.peer_id}/heartbeat`, { status: 'offline' });
+  await daemon.peer('ann');
+  const asks = await daemon.post('/v1/hosts', { instance: 'asker', name: 'asks', cwd: daemon.home, prompt: 'clean up' });
+  const works = await daemon.post('/v1/hosts', { instance: 'asker', name: 'works', cwd: daemon.home, prompt: 'hello' });
+  await until(() => daemon.get(`/v1/hosts/${works.id}`), (host) => host.state === 'idle', 'it has said hello');
+  await daemon.post(`/v1/hosts/${works.id}/send`, { input: 'wait' });
+  await until(() => daemon.get(`/v1/hosts/${asks.id}`), (host) => host.state === 'requires_action', 'it asks');
+  await until(() => daemon.get(`/v1/hosts/${works.id}`), (host) => host.state === 'running', 'it works');
+  const [peer] = (await daemon.get('/v1/peers')).peers.filter((each) => each.session_id === works.session_key);
+  await daemon.post(`/v1/peers/${peer.peer_id}/messages`, { text: 'when you are done' });
+  const tab = await Tab.signedIn(daemon);
+  const rows = () => tab.page.$$eval('.team tbody tr', (all) => all.map((each) => each.querySelector('th a').innerText));
+  await until(rows, (all) => all.join() === 'asker:works,asker:asks,ann', 'who works first');
+  // Its last words and the message that it has not read yet.
+  await tab.page.waitForFunction(() => {
+    const cells = [...document.querySelectorAll('.team tbody tr:first-child td')].map((each) => each.innerText);
+    return cells[2] === 'hello' && cells[4] === '1';
+  }, { timeout: 10_000, polling: 50 });
+  await tab.page.click('.switch input');
+  await until(rows, (all) => all.join() === 'asker:works,asker:asks,ann,gone', 'and who left');
+  await axe(tab, 'who is here');
+  for (const host of [asks, works]) await daemon.post(`/v1/hosts/${host.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a session that waits at its own terminal needs a person', async (daemon) => {
+  const ann = await daemon.peer('ann');
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('ann');
+  // As the daemon tells of it: what a client's hooks say is tested where they are.
+  await tab.page.evaluate(async (id) => {
+    const { changed, state } = await import('/assets/store.js');
+    const waiting = { kind: 'permission', since: new Date().toISOString(), title: 'touch made', tool: 'Bash' };
+    state.peers.set(id, { ...state.peers.get(id), status: 'waiting', waiting_for: waiting });
+    changed('peers');
+  }, ann.peer_id);
+  await tab.has('ann needs permission: Bash touch made');
+  await tab.has('answer it in its terminal, in /work/ann');
+  assert.equal(await tab.page.$eval('.team tbody td .state', (each) => each.innerText), 'waiting');
+  await axe(tab, 'a session that waits');
+  await tab.click('Show session');
+  await tab.page.waitForFunction((id) => location.pathname === `/ui/agents/${id}`, { timeout: 5000 }, ann.peer_id);
+  await tab.has('permission: Bash: touch made');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a person replies in a thread, and an answer is read when it was seen', async (daemon) => {
+  const ann = await daemon.peer('ann');
+  const question = await daemon.post(`/v1/peers/operator/messages`, { text: 'Which port?', from_peer: ann.peer_id, type: 'query' });
+  const told = await daemon.post(`/v1/peers/operator/messages`, { text: 'I took 8080.', from_peer: ann.peer_id });
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('Who is here');
+  const state = async (message) => (await daemon.get(`/v1/messages/${message.id}`)).state;
+  assert.notEqual(await state(told), 'acked', 'nobody has seen it');
+  await tab.view(`/ui/messages?peer=${ann.peer_id}`);
+  await tab.has('I took 8080.');
+  await until(() => state(told), (now) => now === 'acked', 'it is read');
+  assert.notEqual(await state(question), 'acked', 'a question is open until it is answered');
+  await tab.page.$$eval('.message', (all) => [...all.find((each) => each.innerText.includes('Which port?')).querySelectorAll('button')].find((each) => each.innerText === 'Reply').click());
+  await tab.has('Reply to');
+  await axe(tab, 'a reply');
+  await tab.page.type('.compose textarea', '8081');
+  await tab.page.click('.compose button.primary');
+  await tab.has('you answers ann');
+  const [answer] = (await daemon.get(`/v1/peers/${ann.peer_id}/messages?peek=true`)).messages;
+  assert.deepEqual([answer.text, answer.type, answer.correlation_id], ['8081', 'response', question.id]);
+  await until(() => state(question), (now) => now === 'acked', 'its answer acknowledges it');
+  assert.deepEqual(tab.problems, []);
+});
+
+test('a gap says what is gone', async (daemon) => {
+  const tab = await Tab.signedIn(daemon);
+  const texts = await tab.page.evaluate(async () => {
+    const { goneEvents } = await import('/assets/store.js');
+    return [goneEvents(96, 205), goneEvents(96, 98), goneEvents(96, 97), goneEvents(96, 7)];
+  });
+  assert.deepEqual(texts, ['events 97 to 204 are gone', 'event 97 is gone', 'some of the events after 96 are gone', 'some of the events after 96 are gone']);
+});
+
+for (const width of [360, 390]) {
+  test(`${width} px: all eight views are in reach, and one bar scrolls`, async (daemon) => {
+    await fill(daemon);
+    const tab = await Tab.signedIn(daemon, { width, height: 780 });
+    for (const view of VIEWS) {
+      await tab.view(at(view));
+      await tab.page.waitForFunction(() => !document.querySelector('main .loading'), { timeout: 10_000 });
+      const found = await tab.page.evaluate(() => {
+        const links = [...document.querySelectorAll('nav a')].map((each) => each.getBoundingClientRect());
+        const scrolls = [...document.querySelectorAll('html, body, body *')].filter((each) => {
+          const { overflowY } = getComputedStyle(each);
+          const canScroll = each === document.documentElement ? overflowY !== 'hidden' : /auto|scroll/.test(overflowY);
+          return canScroll && each.scrollHeight > each.clientHeight + 1 && each.clientHeight > 0 && !each.closest('textarea, pre, select');
+        });
+        return { inside: links.filter((box) => box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight).length, scrolls: scrolls.map((each) => each.className || each.tagName) };
+      });
+      assert.equal(found.inside, 8, view);
+      assert.ok(found.scrolls.length <= 1, `${view}: ${found.scrolls}`);
+    }
+    await tab.view('/ui/log');
+    await tab.has('terminal');
+    assert.match(await tab.page.$eval('.events .row .at', (each) => (each.offsetParent ? each.innerText : '')), /^\d\d:\d\d:\d\d$/);
+    assert.deepEqual(tab.problems, []);
+  });
+}
 
 test('times are relative, and exact on hover; messages of one peer; the log from a time', async (daemon) => {
   const { ann } = await fill(daemon);
@@ -218,8 +383,7 @@ test('the operator writes from the page, and a task is cancelled only after a ye
   const task = await daemon.task('sleep', []);
   const tab = await Tab.signedIn(daemon);
   await tab.view(`/ui/messages?peer=${ann.peer_id}`);
-  await tab.page.waitForFunction((id) => [...document.querySelectorAll('.compose option')].some((option) => option.value === id), {}, ann.peer_id);
-  await tab.page.select('.compose select', ann.peer_id);
+  await tab.page.waitForFunction((id) => document.querySelector('.compose select')?.value === id, {}, ann.peer_id);
   await tab.page.type('.compose textarea', 'please look at #12');
   await tab.click('Send');
   await tab.has('please look at #12');
@@ -301,19 +465,20 @@ test('an agent is started, told, watched and stopped from the page', async (daem
   await daemon.configure('[agents.lines]', 'backend = "exec"', `command = ["sh", "-c", 'while read line; do echo "got <b>$line</b>"; done']`);
   const tab = await Tab.signedIn(daemon);
   await tab.view('/ui/agents');
-  await tab.has('No agent has been started here.');
+  await tab.has('No agent has been here yet.');
   await tab.has('lines');
   await tab.click('Start one');
   await tab.page.waitForSelector('dialog[open]');
   await axe(tab, 'start an agent');
-  await tab.page.select('dialog select', 'lines');
+  // What works is chosen already.
+  assert.equal(await tab.page.$eval('dialog select', (select) => select.value), 'lines');
   const field = (label) => tab.page.evaluateHandle((wanted) => [...document.querySelectorAll('dialog label')].find((each) => each.innerText.startsWith(wanted)).querySelector('input, textarea'), label);
   await (await field('Folder')).type(daemon.home);
   await (await field('Prompt')).type('first words');
   await tab.page.$$eval('dialog button', (all) => all.find((each) => each.innerText === 'Start').click());
   const [agent] = await until(async () => (await daemon.get('/v1/hosts')).hosts ?? (await daemon.get('/v1/hosts')).agents, (all) => all?.length === 1, 'one agent');
   await tab.has('agent:lines:main');
-  await tab.view(`/ui/agents/${agent.id}`);
+  assert.equal(new URL(tab.page.url()).pathname, `/ui/agents/${agent.id}`);
   await tab.has('got <b>first words</b>');
   await tab.page.type('textarea[aria-label="Prompt"]', 'second words');
   await tab.click('Send');
@@ -341,10 +506,16 @@ test('a permission is answered from the page while an agent waits', async (daemo
   await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
   const tab = await Tab.signedIn(daemon);
   const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'clean up' });
+  // What would be done, and beside it what the agent calls it.
   await tab.has('Remove <i>build</i>?');
-  await tab.has('agent:asker:main');
+  assert.deepEqual(await tab.page.$eval('.need .what', (each) => [each.querySelector('a').innerText, each.querySelector('code').innerText]), ['asker', 'build']);
   await axe(tab, 'now, with a request');
   await shot(tab, 'now-with-request');
+  // What holds for good is asked once.
+  await tab.click('Always allow');
+  await tab.has('Always allow? This holds from now on.');
+  assert.equal((await daemon.get('/v1/requests?open=true')).count, 1);
+  await tab.click('No');
   await tab.click('Allow once');
   await tab.has('Nothing needs you.');
   await tab.view(`/ui/agents/${agent.id}`);
@@ -377,7 +548,9 @@ test('what a tool did is folded, and a change is coloured', async (daemon) => {
   await tab.has('edited');
   await tab.page.waitForSelector('details.entry.tool');
   const folded = await tab.page.$$eval('details.entry.tool', (all) => all.map((each) => each.open));
-  assert.ok(folded.length > 0 && folded.every((each) => !each), `${folded}`);
+  assert.deepEqual(folded, [false], 'a call and its result are one row');
+  const call = await tab.page.$eval('details.entry.tool summary', (each) => each.innerText.replace(/\s+/g, ' '));
+  assert.match(call, /^\d\d:\d\d:\d\d ✓.* edit notes \d+ m?s$/);
   await tab.page.$$eval('details.entry.tool summary', (all) => all.forEach((each) => each.click()));
   await tab.page.waitForSelector('.diff .plus');
   const lines = (kind) => tab.page.$$eval(`.diff .${kind}`, (all) => all.map((each) => each.innerText.trim()));
@@ -402,6 +575,14 @@ test('records are searched, by their words and their outcome', async (daemon) =>
   await tab.page.keyboard.press('/');
   await tab.page.keyboard.type('container image');
   await until(goals, (all) => all.length > 0 && all[0] === 'Shrink the container image' && !all.includes('Find the flaky clock'), 'what is searched for');
+  // One that is open, too.
+  await daemon.tool('start_ghap', { session_id: 's-3', domain: 'debugging', strategy: 'read-the-error', goal: 'Why does the zeppelin leak', hypothesis: 'A seam', action: 'Look', prediction: 'It is seen' });
+  await tab.view('/ui/journal');
+  await tab.has('zeppelin');
+  await tab.page.keyboard.press('/');
+  await tab.page.keyboard.type('zeppelin');
+  await until(goals, (all) => all.length === 1 && all[0] === 'Why does the zeppelin leak', 'an open record');
+  await daemon.tool('end_session', { session_id: 's-3' });
   await tab.view('/ui/journal?status=confirmed');
   await until(goals, (all) => all.length === 1 && all[0] === 'Find the flaky clock', 'what was confirmed');
   assert.deepEqual(tab.problems, []);
@@ -413,6 +594,7 @@ test('records that belong together are shown together', async (daemon) => {
   await tab.view('/ui/journal');
   await tab.click('Clusters');
   await tab.page.waitForSelector('.clusters li', { timeout: 10_000 });
+  assert.equal(await tab.page.$eval('.clusters li .strong', (each) => each.innerText), 'cache, loses, tenant');
   await axe(tab, 'clusters');
   await tab.page.click('.clusters li button');
   await tab.page.waitForFunction(() => document.querySelectorAll('.clusters li li a').length > 1, { timeout: 10_000, polling: 50 });
@@ -524,14 +706,37 @@ test('a server that needs a login stands first, with what to do', async (daemon)
   const tab = await Tab.signedIn(daemon);
   await tab.has('web needs a login');
   await tab.has('svc mcp login web');
-  assert.equal(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.length), 1);
+  assert.deepEqual(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.map((each) => each.innerText)), ['Log in']);
   await axe(tab, 'a server that needs a login');
-  await tab.click('Look');
+  await tab.click('web needs a login');
   await tab.page.waitForFunction(() => location.pathname === '/ui/servers' && location.search.includes('web'), { timeout: 5000 });
   await tab.has('svc mcp login web');
   assert.deepEqual(tab.problems, []);
   guarded.close();
   guarded.closeAllConnections();
+});
+
+test('the tools of 26 servers are in reach, by server', async (daemon) => {
+  const toy = path.join(import.meta.dirname, 'toy.mjs');
+  await daemon.configure(...Array.from({ length: 26 }, (_, n) => [`[sources.s${n}]`, `command = ${JSON.stringify(process.execPath)}`, `args = [${JSON.stringify(toy)}]`]).flat());
+  await until(async () => (await daemon.get('/v1/sources')).sources, (all) => all.filter((each) => each.state === 'connected').length === 26, 'all are connected');
+  for (const width of [1280, 390]) {
+    const tab = await Tab.signedIn(daemon, { width, height: 780 });
+    await tab.view('/ui/servers');
+    await tab.has('s25');
+    await tab.page.$$eval('.tabs a', (all) => all.find((each) => each.innerText.startsWith('Tools')).click());
+    await tab.has('svc itself');
+    const groups = await tab.page.$$eval('.group > summary', (all) => all.map((each) => each.innerText.split(/\s+/)[0]));
+    assert.equal(groups.length, 27);
+    await tab.page.keyboard.press('/');
+    await tab.page.keyboard.type('s17 greet');
+    await tab.page.waitForFunction(() => document.querySelectorAll('.group .threads a').length === 1, { timeout: 10_000, polling: 50 });
+    const box = await tab.page.$eval('.group .threads a', (each) => each.getBoundingClientRect().toJSON());
+    assert.ok(box.height > 20 && box.bottom < 780, JSON.stringify(box));
+    await tab.page.click('.group .threads a');
+    await tab.page.waitForFunction(() => location.pathname === '/ui/servers/s17__greet', { timeout: 5000 });
+    assert.deepEqual(tab.problems, []);
+  }
 });
 
 test('an agent that its vendor refuses for usage stands first, with when it goes on', async (daemon) => {
@@ -551,7 +756,7 @@ test('an agent that its vendor refuses for usage stands first, with when it goes
   assert.equal(await tab.page.$eval('.need .state', (each) => each.innerText.trim()), 'limited');
   assert.equal(await tab.page.$$eval('.need .do a, .need .do button', (all) => all.length), 1);
   await axe(tab, 'an agent at its limit');
-  await tab.click('Look');
+  await tab.click('Send a prompt');
   await tab.page.waitForFunction((id) => location.pathname === `/ui/agents/${id}`, { timeout: 5000 }, agent.id);
   await daemon.post(`/v1/hosts/${agent.id}/stop`);
   assert.deepEqual(tab.problems, []);
@@ -573,7 +778,9 @@ test('the servers say what they do and what a person can do', async (daemon) => 
   await shows('toy', 'connected');
   await shows('toy', '1 tool');
   await shows('off', 'disabled');
-  await shows('broken', 'back');
+  // Why, and what to do, without opening the row.
+  await shows('broken', 'Next:');
+  await shows('broken', '/nowhere/at/all');
   await axe(tab, 'servers');
   await open('toy');
   await tab.click('Show its error output');
@@ -610,6 +817,12 @@ for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360,
     for (const view of ['now', 'agents', 'messages']) {
       await tab.view(at(view));
       if (view === 'now' && agents) await tab.has(`agent-${String(agents - 1).padStart(3, '0')}`);
+      if (view !== 'messages' && agents > 5) {
+        await tab.page.keyboard.press('/');
+        await tab.page.keyboard.type('agent-321');
+        await tab.page.waitForFunction(() => document.querySelectorAll('.team tbody tr, .threads li').length === 1, { timeout: 10_000, polling: 50 });
+        await tab.has('agent-321');
+      }
       const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
       assert.ok(scroll <= inner, `${view}: ${scroll} px in a window of ${inner}`);
       await shot(tab, `${view}-${agents}-agents-${width}${dark ? '-dark' : ''}`);
@@ -635,7 +848,12 @@ test('texts of agents are text', async (daemon) => {
     const found = await tab.page.evaluate(() => ({ owned: globalThis.owned ?? null, images: document.images.length, scripts: document.querySelectorAll('main script').length, raw: /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/.test(document.body.textContent) }));
     assert.deepEqual(found, { owned: null, images: 0, scripts: 0, raw: false }, place);
   }
+  // Joiners that join are text, and others are symbols.
+  const joined = '👩\u200d💻 می\u200cخواهم';
+  await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: `${joined} a\u200db` });
   await tab.view('/ui/messages');
+  await tab.has(joined);
+  await tab.has('a⟨U+200D⟩b');
   await tab.has('U+202E');
   const links = await tab.page.$$eval('main .text a', (all) => all.map((link) => [link.href, link.innerText, link.rel, link.target]));
   assert.equal(links.length, 1, JSON.stringify(links));

@@ -1,14 +1,11 @@
 //! What changes files: entries, approvals, switches.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 use svc_install::InstallScope;
 use svc_install::document::{ConfigDocument, PathStep};
@@ -21,7 +18,7 @@ use super::args::{AddArgs, EntryScope, EntryTransport};
 use super::show::path_of;
 use crate::client::ClientError;
 use crate::config::FileConfig;
-use crate::config::sources::{SourceChoices, SourceDocument, project_files};
+use crate::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
 use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
 use crate::private_file;
 use crate::project_folder::project_root;
@@ -405,7 +402,7 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow:
             names.join(", ")
         ))?;
         for entry in &entries {
-            output::line(&entry.to_string())?;
+            output::line(&format!("  {entry}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -450,46 +447,6 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
         ))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a person has approved: what a server runs or calls, and which of the daemon's variables and secrets it is given.
-#[derive(Debug, Serialize)]
-struct ApprovedEntry {
-    name: String,
-    /// The program with its arguments, or the URL.
-    target: String,
-    variables: Vec<String>,
-}
-
-impl ApprovedEntry {
-    fn of(name: &str, entry: &Value) -> Self {
-        let words = entry["args"].as_array().into_iter().flatten();
-        let words = entry["command"].as_str().into_iter().chain(words.filter_map(Value::as_str));
-        let target = match entry["url"].as_str() {
-            Some(url) => url.to_owned(),
-            None => words.collect::<Vec<_>>().join(" "),
-        };
-        Self { name: name.to_owned(), target, variables: variables_in(&entry.to_string()) }
-    }
-}
-
-impl fmt::Display for ApprovedEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {}: {}", self.name, self.target)?;
-        if self.variables.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "; it is given {}", self.variables.join(", "))
-        }
-    }
-}
-
-/// The names in `${NAME}` and `${NAME:-default}`, each once.
-fn variables_in(text: &str) -> Vec<String> {
-    let parts = text.split("${").skip(1);
-    let names = parts.filter_map(|part| part.split(['}', ':']).next());
-    let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
-    names.into_iter().map(str::to_owned).collect()
 }
 
 /// The nearest file of this folder's project that is not approved as it is; the nearest one if all are.
@@ -538,18 +495,6 @@ fn done(context: &Context, name: &str, told: &str, file: &Path) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_approves_is_told_where_secrets_go() {
-        let headers = json!({ "A": "Bearer ${WT}", "B": "${X:-y}${WT}" });
-        let entry = json!({ "url": "https://e/mcp", "headers": headers });
-        assert_eq!(
-            ApprovedEntry::of("wiki", &entry).to_string(),
-            "  wiki: https://e/mcp; it is given WT, X"
-        );
-        let entry = json!({ "command": "npx", "args": ["-y", "a"] });
-        assert_eq!(ApprovedEntry::of("a", &entry).to_string(), "  a: npx -y a");
-    }
 
     #[test]
     fn a_program_that_is_not_there_is_told_of() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
-use super::{FoundSource, ImportFile, SourceChoices, SourceDocument};
+use super::{FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash};
 use crate::bounded_file;
 use crate::domain::limits::SOURCE_FILE_BYTES;
 use crate::domain::source::{SecretDestination, SourceEntry, SourceProblem};
@@ -70,6 +70,8 @@ pub struct PlannedSource {
     pub is_own: bool,
     /// What names the approval of the project's file; `None` if no project's file names it.
     pub approval: Option<String>,
+    /// The hash of the project's file as it was read; `None` if no project's file names it.
+    pub content: Option<String>,
 }
 
 /// Whether an entry counts.
@@ -104,6 +106,7 @@ struct Layer {
     is_approved: bool,
     is_own: bool,
     approval: Option<String>,
+    content: Option<String>,
     found: Vec<FoundSource>,
 }
 
@@ -265,6 +268,7 @@ impl Layer {
             is_approved: true,
             is_own: true,
             approval: None,
+            content: None,
             found,
         }
     }
@@ -304,6 +308,7 @@ fn layer_of_file(
             is_approved: is_approved(&text),
             is_own: false,
             approval: None,
+            content: project.map(|_| content_hash(&text)),
             found: document.0,
         }),
         Err(problem) => {
@@ -362,7 +367,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
     // The file of the entry that counts, by name.
     let mut winners: HashMap<String, String> = HashMap::new();
-    for Layer { from, project, folder, is_approved, is_own, approval, found } in layers {
+    for Layer { from, project, folder, is_approved, is_own, approval, content, found } in layers {
         for FoundSource { name, entry, warnings, written } in found {
             let standing = match (&entry, winners.get(&name)) {
                 (Err(_), _) => SourceStanding::Bad,
@@ -393,6 +398,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 written,
                 is_own,
                 approval: approval.clone(),
+                content: content.clone(),
             });
         }
     }

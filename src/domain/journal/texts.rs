@@ -1,7 +1,10 @@
 //! What a record says, for the index and for those who did not write it.
 
 use super::record::Ghap;
-use crate::domain::quote::{self, ModelText, QuotedLine, model_text};
+use crate::domain::{
+    quote::{self, ModelText, QuotedLine, model_text},
+    text,
+};
 
 impl Ghap {
     /// All that it says, text by text.
@@ -20,6 +23,22 @@ impl Ghap {
         ]
         .into_iter()
         .flatten()
+    }
+
+    /// The terms that it is found by: of what it is about, of what it taught, and the rest.
+    pub fn terms(&self) -> [String; 3] {
+        let terms = |texts: &[Option<&str>]| {
+            let texts: Vec<&str> = texts.iter().copied().flatten().collect();
+            text::terms(&texts.join("\n"))
+        };
+        let cause = self.root_cause().map(|cause| cause.description.as_str());
+        let worked = self.lesson().map(|lesson| lesson.what_worked.as_str());
+        let takeaway = self.lesson().and_then(|lesson| lesson.takeaway.as_deref());
+        [
+            terms(&[Some(&self.goal), Some(&self.hypothesis)]),
+            terms(&[self.surprise(), cause, worked, takeaway]),
+            terms(&[Some(&self.action), Some(&self.prediction), self.result()]),
+        ]
     }
 
     /// What it is about, in four lines.

@@ -10,7 +10,7 @@ use unicode_normalization::char::is_combining_mark;
 use unicode_security::confusable_detection::skeleton as confusable;
 
 use super::{
-    invisible::{ends_line, is_invisible},
+    invisible::{chars_with_visibility, ends_line, is_invisible},
     skeleton,
 };
 
@@ -177,8 +177,8 @@ fn rendered(text: &str, becomes: impl Fn(char) -> Option<char>) -> Cow<'_, str> 
 fn without_invisible(text: &str, becomes: impl Fn(char) -> Option<char>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut last = ' ';
-    for c in text.chars() {
-        let shown = if is_invisible(c) { becomes(c) } else { Some(c) };
+    for (c, is_unseen) in chars_with_visibility(text) {
+        let shown = if is_unseen { becomes(c) } else { Some(c) };
         if shown == Some('\n') && last == '\r' && c == '\n' && out.ends_with('\n') {
             // One end of a line, and not two.
             last = c;

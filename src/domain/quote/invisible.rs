@@ -1,5 +1,7 @@
 //! Characters that a model reads and a person does not see, and those that end a line.
 
+use unicode_normalization::char::{canonical_combining_class, is_combining_mark};
+
 /// Whether nobody sees a character, or it changes the direction of what stands beside it. Line feed and tab are none.
 pub fn is_invisible(c: char) -> bool {
     if c.is_ascii() {
@@ -26,6 +28,60 @@ pub fn is_invisible(c: char) -> bool {
     ) || u32::from(c) & 0xfffe == 0xfffe
 }
 
+/// The characters of a text, and of each whether nobody sees it. A joiner within an emoji, or within a word of a script that
+/// needs it, is seen in what it joins; so is a choice of picture behind a sign that has two.
+pub fn chars_with_visibility(text: &str) -> impl Iterator<Item = (char, bool)> {
+    let mut before = None;
+    text.char_indices().map(move |(at, c)| {
+        let after = || text[at + c.len_utf8()..].chars().next();
+        let is_unseen = is_invisible(c) && !before.is_some_and(|before| joins(before, c, after()));
+        if !is_unseen {
+            before = Some(c);
+        }
+        (c, is_unseen)
+    })
+}
+
+/// Whether a joiner or a choice of picture changes how the characters beside it look.
+fn joins(before: char, joiner: char, after: Option<char>) -> bool {
+    let is_of_word = |c: char| needs_joiners(c) && (c.is_alphabetic() || is_combining_mark(c));
+    let is_within_word = || is_of_word(before) && after.is_some_and(is_of_word);
+    // The last sign of a word may be a dead consonant.
+    let is_dead = || needs_joiners(before) && canonical_combining_class(before) == VIRAMA;
+    let is_sign = || is_pictograph(before) || matches!(before, '\u{fe0e}' | '\u{fe0f}');
+    match joiner {
+        ZERO_WIDTH_NON_JOINER => is_within_word(),
+        ZERO_WIDTH_JOINER => {
+            is_within_word() || is_dead() || (is_sign() && after.is_some_and(is_pictograph))
+        }
+        '\u{fe0e}' | '\u{fe0f}' => is_pictograph(before),
+        _ => false,
+    }
+}
+
+const ZERO_WIDTH_NON_JOINER: char = '\u{200c}';
+const ZERO_WIDTH_JOINER: char = '\u{200d}';
+/// The combining class of signs that take the vowel from a consonant.
+const VIRAMA: u8 = 9;
+
+/// Whether a character is of a script whose letters change with their neighbours: Arabic and its kin, and those of India and
+/// around it.
+fn needs_joiners(c: char) -> bool {
+    matches!(c,
+        '\u{600}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{1000}'..='\u{109f}' | '\u{1700}'..='\u{18af}'
+            | '\u{1a20}'..='\u{1aaf}' | '\u{1b00}'..='\u{1c4f}' | '\u{a800}'..='\u{a8ff}' | '\u{a930}'..='\u{a9df}'
+            | '\u{aa00}'..='\u{aaff}' | '\u{abc0}'..='\u{abff}' | '\u{fb50}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}'
+            | '\u{10a00}'..='\u{10fff}' | '\u{11000}'..='\u{11fff}' | '\u{1e900}'..='\u{1e95f}')
+}
+
+/// Whether a character is a picture, or the colour of one's skin.
+fn is_pictograph(c: char) -> bool {
+    matches!(c,
+        '©' | '®' | '‼' | '⁉' | '™' | 'ℹ' | '〰' | '〽' | '㊗' | '㊙'
+            | '\u{2190}'..='\u{21ff}' | '\u{2300}'..='\u{23ff}' | '\u{25a0}'..='\u{27bf}' | '\u{2b00}'..='\u{2bff}'
+            | '\u{1f000}'..='\u{1faff}')
+}
+
 /// Whether a character ends a line by some reader's rule, beside the line feed.
 pub(super) fn ends_line(c: char) -> bool {
     matches!(c, '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
@@ -36,6 +92,40 @@ mod tests {
     use unicode_security::confusable_detection::skeleton;
 
     use super::*;
+
+    #[test]
+    fn a_joiner_is_seen_where_it_joins() {
+        for seen in [
+            // A family, a woman who writes code, a flag, a heart on fire.
+            "👨\u{200d}👩\u{200d}👧",
+            "👩\u{1f3fd}\u{200d}💻",
+            "🏳\u{fe0f}\u{200d}🌈",
+            "❤\u{fe0f}\u{200d}🔥",
+            // Persian, Hindi, Sinhala, and Malayalam at the end of a word.
+            "می\u{200c}خواهم",
+            "क्\u{200d}ष",
+            "ශ්\u{200d}රී",
+            "അവന്\u{200d} വന്നു",
+        ] {
+            let hidden = chars_with_visibility(seen).filter(|(_, is_unseen)| *is_unseen);
+            assert_eq!(hidden.count(), 0, "{seen:?}");
+        }
+        for (text, unseen) in [
+            ("a\u{200d}b\u{200c}c", 2),
+            ("\u{200d}👩", 1),
+            ("👩\u{200d}", 1),
+            ("👩\u{200d}x", 1),
+            ("👩\u{200d}\u{200d}💻", 1),
+            ("می\u{200c}\u{200d}\u{200c}خواهم", 2),
+            ("می\u{200b}\u{200c}خواهم", 1),
+            ("سلام\u{200c} دنیا", 1),
+            ("x\u{fe0f}❤\u{fe0f}\u{fe0f}", 2),
+            ("\u{200d}\u{200c}", 2),
+        ] {
+            let hidden = chars_with_visibility(text).filter(|(_, is_unseen)| *is_unseen);
+            assert_eq!(hidden.count(), unseen, "{text:?}");
+        }
+    }
 
     #[test]
     fn what_unicode_ignores_by_default_is_invisible() {

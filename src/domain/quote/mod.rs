@@ -3,7 +3,7 @@
 //! A model cannot tell by itself who wrote a text. So what somebody wrote into a message, a name or a record must not look
 //! like a line of the daemon's, end the quotation that it stands in, or hold what a person does not see.
 //!
-//! - [`plain`] removes characters that nobody sees (`invisible`) and breaks what imitates a stamp of the daemon's or a tag of
+//! - [`plain`] removes characters that nobody sees (`invisible`; a joiner that joins is seen) and breaks what imitates a stamp of the daemon's or a tag of
 //!   a client's (`imitation`, which compares texts by what they look like: `skeleton`). All else stays as it was written: the
 //!   text is normalised to find an imitation, and never in what is given, or code and names would change.
 //! - [`QuotedText`] is a text of several lines, each behind `> `. [`QuotedLine`] is one line within a line of ours.
@@ -23,7 +23,7 @@ mod tests;
 mod text;
 
 pub use imitation::plain;
-pub use invisible::is_invisible;
+pub use invisible::{chars_with_visibility, is_invisible};
 pub use json::{definition, json, unimitated_json, unimitated_value, value};
 pub(crate) use model_text::model_text;
 pub use model_text::{ForModels, ModelText};

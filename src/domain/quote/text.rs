@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::plain;
+use super::{is_invisible, plain};
 
 /// A text of several lines, each behind `> `, so that none of them is a line of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ impl QuotedText {
         let end = self.0.char_indices().nth(chars).map(|(end, _)| end);
         if let Some(end) = end {
             self.0.truncate(end);
+            // A joiner at the cut joins nothing any more.
+            self.0.truncate(self.0.trim_end_matches(is_invisible).len());
         }
         end.is_some()
     }
@@ -103,7 +105,8 @@ fn cut(text: &mut String, max_bytes: usize, size: impl Fn(&str) -> usize) {
     while !text.is_empty() && size(text) + MARK.len_utf8() > max_bytes {
         text.pop();
     }
-    let whole = text.trim_end().len();
+    // A joiner at the cut joins nothing any more.
+    let whole = text.trim_end_matches(|c: char| c.is_whitespace() || is_invisible(c)).len();
     text.truncate(whole);
     if MARK.len_utf8() <= max_bytes {
         text.push(MARK);

@@ -98,6 +98,9 @@ pub struct SourceView {
     /// Further instances: those of projects and sessions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<SourceInstance>,
+    /// What it runs or calls and what it is given, while its file waits for approval (operator).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<String>,
     /// The file that names it.
     pub from: String,
     /// The file whose entry of this name is used instead.

@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint, journal::SessionSource,
+        Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint,
+        journal::{Domain, GhapDraft, SessionSource, Strategy},
         limits, token_hash,
     },
     http::Transport,
@@ -723,6 +724,34 @@ async fn journal() -> Script {
     script.get("/v1/ghap/search?q=%20").await;
     script.get("/v1/ghap/search?q=leak&limit=51").await;
     script.get("/v1/ghap/search").await;
+
+    // One that is found while it is open, and given up once its session is over.
+    let (team, journal) = (&script.server.services.team, &script.server.services.journal);
+    let new = NewSession {
+        session_id: Some("s-2".to_owned()),
+        cwd: Some("/work".to_owned()),
+        client: None,
+        source: SessionSource::Startup,
+    };
+    team.start_session(&Caller::Operator, None, new).await.unwrap();
+    let acting = ActingSession { session_id: "s-2".to_owned(), agent_id: String::new() };
+    let draft = GhapDraft {
+        domain: Domain::Debugging,
+        strategy: Strategy::ReadTheError,
+        goal: "find the zeppelin".to_owned(),
+        hypothesis: "it leaks".to_owned(),
+        action: "look".to_owned(),
+        prediction: "it is seen".to_owned(),
+        probability: None,
+    };
+    let open = journal.start_ghap(&Caller::Operator, acting.clone(), draft).await.unwrap().id;
+    let (team, abandon) = (team.clone(), format!("/v1/ghap/{open}/abandon"));
+    script.get("/v1/ghap/search?q=zeppelin").await;
+    script.post(&abandon, json!({})).await;
+    team.end_session(acting, None).await.unwrap();
+    script.post(&abandon, json!({ "reason": "the branch was dropped" })).await;
+    script.post(&abandon, json!({})).await;
+    script.post("/v1/ghap/nothing/abandon", json!({})).await;
     script
 }
 

@@ -2,7 +2,7 @@
 //! job, so the log has each event once, and nothing that follows from it is lost.
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     records::{stream_of, tell_team, unknown},
@@ -197,13 +197,13 @@ async fn open_request(
         kind: request.kind,
         title: request.title.clone(),
         options: request.options.clone(),
+        tool: request.tool.clone(),
         opened_at,
         deadline: opened_at.plus(row.request_timeout),
         closed_at: None,
         answer: None,
     };
-    let tool = request.tool.as_ref().map(Value::to_string);
-    if !tx.insert_agent_request(&asked, tool.as_deref()).await? {
+    if !tx.insert_agent_request(&asked).await? {
         return Ok(());
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Agents,
@@ -46,6 +46,9 @@ pub struct RequestView {
     pub kind: RequestKind,
     /// In one line.
     pub title: String,
+    /// The call that it is about: `{name, input, tool_use_id?}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Value>,
     /// What may be answered.
     pub options: Vec<RequestOption>,
     /// When it was asked.
@@ -76,6 +79,7 @@ impl From<RequestRow> for RequestView {
             peer_id: None,
             kind: row.kind,
             title: row.title,
+            tool: row.tool,
             options: row.options,
             opened_at: row.opened_at,
             closed_at: row.closed_at,

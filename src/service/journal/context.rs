@@ -178,6 +178,7 @@ impl Journal {
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
             // Whoever asks for context is told as little of what has nothing to do with it as who did not.
             only_relevant: true,
+            with_open: false,
         };
         let hits = self.search.search_ghaps(caller, &search).await?;
         // Of what was given up without a word on why there is nothing to learn.

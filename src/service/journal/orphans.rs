@@ -61,7 +61,8 @@ impl Journal {
             .await
     }
 
-    /// Ends a record that was left open, under the session that left it.
+    /// Ends a record that was left open, under the session that left it. The operator gives up one of any project, by its id or
+    /// the beginning of it.
     pub async fn abandon_orphan(
         &self,
         caller: &Caller,
@@ -70,7 +71,10 @@ impl Journal {
         reason: String,
     ) -> Result<Ghap, Error> {
         check_text("reason", &reason, limits::GHAP_LONG_TEXT_CHARS)?;
-        let orphan = self.one_orphan(caller, &acting, id).await?;
+        let orphan = match id {
+            Some(id) if caller.is_operator() => self.ghap(caller, id).await?.ghap.id,
+            _ => self.one_orphan(caller, &acting, id).await?,
+        };
         let stale = self.core.now().minus(limits::SESSION_STALE);
         self.core
             .store
@@ -115,8 +119,14 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     let session = tx.session(&ghap.session_id).await?;
     let left =
         session.is_none_or(|session| session.ended_at.is_some() || session.last_seen_at < stale);
-    if ghap.status() != GhapStatus::Active || !left {
-        return Err(Error::Conflict(format!("record {id} is not left open any more")));
+    if ghap.status() != GhapStatus::Active {
+        return Err(Error::Conflict(format!("record {id} has ended: it is {}", ghap.status())));
+    }
+    if !left {
+        return Err(Error::Conflict(format!(
+            "record {id} is not left open: session {} still works on it",
+            ghap.session_id
+        )));
     }
     Ok(ghap)
 }

@@ -44,7 +44,7 @@ pub enum StartAfter {
 pub struct Gap {
     /// The cursor that the reader came with.
     pub requested: u64,
-    /// The oldest event that there is in what is read: its seq or position.
+    /// The first event that there is after `requested`, or after the start if the cursor is ahead: its seq or position.
     pub oldest: i64,
     /// The latest event, likewise.
     pub latest: i64,

@@ -128,14 +128,14 @@ impl LogSource {
     ) -> Result<(i64, Option<Gap>), StoreError> {
         let (mut cursor, mut gap) = bounds.start(after);
         if let (Followed::Feed { scope, .. }, Some(gap)) = (&self.followed, &mut gap) {
-            // The last event of each stream is still there, and may be before those that were pruned.
-            let oldest =
-                self.store.feed_events(scope, 0, i64::MAX, None, PageSize::rows(1)).await?;
-            if let Some(event) = oldest.events.first() {
-                gap.oldest = event.position;
-            }
             if gap.reason == GapReason::Pruned {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
+            }
+            // The last event of each stream is still there, and may be before those that were pruned.
+            let next =
+                self.store.feed_events(scope, cursor, i64::MAX, None, PageSize::rows(1)).await?;
+            if let Some(event) = next.events.first() {
+                gap.oldest = event.position;
             }
         }
         Ok((cursor, gap))

@@ -547,7 +547,7 @@ mod tests {
 
     /// The last event of each stream stays, so the oldest that a feed has may be far below what was pruned.
     #[tokio::test]
-    async fn the_oldest_of_a_feed_is_one_that_it_has() {
+    async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
         let test = TestStore::open().await;
         let services = services(&test);
         let named = |name: &str| StreamName::parse(name).unwrap();
@@ -568,7 +568,9 @@ mod tests {
         for (caller, prefix, after, oldest, first) in [
             (&Caller::Operator, "", 0, 1, 1),
             (&agent, "", 0, 3, 3),
-            (&agent, "", 4, 3, 7),
+            (&agent, "", 4, 7, 7),
+            (&Caller::Operator, "", 1, 3, 3),
+            (&Caller::Operator, "", 3, 7, 7),
             (&agent, "task/", 0, 7, 7),
             (&agent, "task/", 99, 7, 7),
             (&agent, "te", 0, 10, 10),

@@ -1,15 +1,18 @@
 //! Candidates for a prompt: the records that the index finds by its rarest terms.
 
+use std::collections::{HashMap, HashSet};
+
 use super::prompt::{RankingPrompt, Rarity, members};
 use crate::{
     domain::{RowReader, limits, text::Prompt},
     store::{SearchCandidate, SearchFilter, SearchIndex, StoreError},
 };
 
-/// Weighs a prompt by what is known of its words.
+/// Weighs a prompt by what is known of its words: by the index, and by records that are not in it, of which `open` has the terms.
 pub(super) async fn weigh(
     index: &mut SearchIndex,
     mut prompt: Prompt,
+    open: &[[String; 3]],
 ) -> Result<RankingPrompt, StoreError> {
     let parts: Vec<(&str, String)> = prompt
         .groups
@@ -29,7 +32,15 @@ pub(super) async fn weigh(
         frequencies = index.frequencies(&members(&prompt)).await?;
     }
     let (records, records_with) = frequencies;
-    Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with.into_iter().collect())))
+    let mut records_with: HashMap<String, i64> = records_with.into_iter().collect();
+    let wanted: HashSet<&str> = members(&prompt).into_iter().collect();
+    for terms in open {
+        let own: HashSet<&str> = terms.iter().flat_map(|field| field.split(' ')).collect();
+        for term in own.intersection(&wanted) {
+            *records_with.entry((*term).to_owned()).or_default() += 1;
+        }
+    }
+    Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with)))
 }
 
 /// The records that the reader may read and that have the most of the rarest terms.

@@ -19,7 +19,7 @@ use crate::{
         text::Prompt,
     },
     service::Error,
-    store::{SearchCandidate, SearchFilter, Store, StoreError},
+    store::{GhapFilter, PageSize, SearchCandidate, SearchFilter, Store, StoreError},
 };
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
@@ -49,6 +49,8 @@ pub struct ExperienceQuery<'a> {
     pub limit: usize,
     /// Whether what is hardly relevant is left out: so for a prompt that did not ask, not for somebody who searches.
     pub only_relevant: bool,
+    /// Whether records that are still open are found, too: they have taught nothing yet, and who looks for one knows it.
+    pub with_open: bool,
 }
 
 /// A record that was found.
@@ -93,12 +95,20 @@ pub async fn find(
     if prompt.groups.is_empty() {
         return Ok(Vec::new());
     }
+    let open = open_records(store, reader, search).await?;
+    let terms: Vec<[String; 3]> = open.iter().map(Ghap::terms).collect();
     let mut index = store.index().await?;
-    let prompt = candidates::weigh(&mut index, prompt).await?;
+    let prompt = candidates::weigh(&mut index, prompt, &terms).await?;
     let candidates =
         candidates::gather(&mut index, reader, &prompt, &search.filter, search.limit).await?;
     let ranked = rank(&prompt, candidates, now, search);
-    if ranked.is_empty() {
+    let mut open: Vec<ExperienceHit> = open
+        .into_iter()
+        .zip(terms)
+        .map(|(ghap, terms)| rank_open(&prompt, ghap, &terms, now, search))
+        .filter(|hit| hit.score > 0.0)
+        .collect();
+    if ranked.is_empty() && open.is_empty() {
         return Ok(Vec::new());
     }
     let ids: Vec<i64> = ranked.iter().map(|ranked| ranked.candidate.id).collect();
@@ -112,7 +122,42 @@ pub async fn find(
         let ghap = ghaps.remove(&ranked.candidate.ghap_id)?;
         Some(ExperienceHit { ghap, score: ranked.score })
     });
-    Ok(hits.collect())
+    if open.is_empty() {
+        return Ok(hits.collect());
+    }
+    open.extend(hits);
+    open.sort_by(|a, b| b.score.total_cmp(&a.score));
+    open.truncate(search.limit);
+    Ok(open)
+}
+
+/// Records that are not in the index, as they are open, the latest made first.
+async fn open_records(
+    store: &Store,
+    reader: &RowReader,
+    search: &ExperienceQuery<'_>,
+) -> Result<Vec<Ghap>, StoreError> {
+    let SearchFilter { domain, status, part } = search.filter;
+    if !search.with_open || part.is_some() || status.is_some_and(|it| it != GhapStatus::Active) {
+        return Ok(Vec::new());
+    }
+    let filter = GhapFilter { domain, status: Some(GhapStatus::Active), ..GhapFilter::default() };
+    let page = store.ghaps(reader, &filter, None, PageSize::rows(limits::PAGE_MAX)).await?;
+    Ok(page.rows)
+}
+
+/// What an open record is worth to the prompt of `search`: as one that was resolved now and has helped nobody.
+fn rank_open(
+    prompt: &RankingPrompt,
+    ghap: Ghap,
+    [aim, lesson, rest]: &[String; 3],
+    now: Timestamp,
+    search: &ExperienceQuery<'_>,
+) -> ExperienceHit {
+    let met = prompt.meet([aim, lesson, rest]);
+    let project = ghap.project.as_deref().unwrap_or_default();
+    let score = fit(&met, None, project, ghap.updated_at.as_millis(), search.project, now);
+    ExperienceHit { ghap, score }
 }
 
 /// The best of the candidates, or nothing if that is what they have to say.
@@ -166,13 +211,25 @@ fn rank_one(
     now: Timestamp,
 ) -> RankedCandidate {
     let met = prompt.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
-    let is_own = project.is_some_and(|project| project == candidate.project);
-    let days = float((now.as_millis() - candidate.at_ms).max(0)) / 86_400_000.0;
-    let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
-    let nearness = if project.is_some() && !is_own { ELSEWHERE } else { 1.0 };
-    let fit = met.score * trust(candidate.tier) * age.powf(AGE) * nearness;
+    let fit = fit(&met, candidate.tier, &candidate.project, candidate.at_ms, project, now);
     let score = fit * confirmation_factor(candidate.confirmed_again);
     RankedCandidate { candidate, met, fit, score }
+}
+
+/// How well a record of a tier, a project and a time fits a prompt of `project` that it meets so.
+fn fit(
+    met: &TermMatch,
+    tier: Option<Tier>,
+    own: &str,
+    at_ms: i64,
+    project: Option<&str>,
+    now: Timestamp,
+) -> f64 {
+    let days = float((now.as_millis() - at_ms).max(0)) / 86_400_000.0;
+    let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
+    let is_elsewhere = project.is_some_and(|project| project != own);
+    let nearness = if is_elsewhere { ELSEWHERE } else { 1.0 };
+    met.score * trust(tier) * age.powf(AGE) * nearness
 }
 
 /// The best, of which one in five is what did not work, if there is any: that is what nobody would look for.
@@ -205,7 +262,7 @@ fn trust(tier: Option<Tier>) -> f64 {
 mod tests {
     use super::*;
     use crate::{
-        domain::journal::{Domain, Verdict},
+        domain::journal::{Domain, GhapState, Verdict},
         service::search::retrieval::{NOW, RetrievalFixture},
         store::{
             ShownBy,
@@ -281,6 +338,28 @@ mod tests {
             let search = ExperienceQuery { filter, ..asks("tokenizer hangs") };
             assert!(found(&at.store, &search).await.is_empty());
         }
+    }
+
+    #[tokio::test]
+    async fn an_open_record_is_found_by_who_looks_for_one() {
+        let at = TestStore::open().await;
+        let resolved = record(&at, 1, "The tokenizer hangs on a lone surrogate").await;
+        let mut open = record(&at, 2, "The tokenizer of the zeppelin hangs").await;
+        open.state = GhapState::Active;
+        put(&at, vec![resolved, open]).await;
+        let ask = async |prompt: &'static str, status| {
+            let filter = SearchFilter { status, ..SearchFilter::default() };
+            let search = ExperienceQuery { filter, with_open: true, ..asks(prompt) };
+            let mut ids = found(&at.store, &search).await;
+            ids.sort();
+            ids
+        };
+        assert_eq!(ask("zeppelin", None).await, ["ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", None).await, ["ghap_1", "ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", Some(GhapStatus::Active)).await, ["ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", Some(GhapStatus::Confirmed)).await, ["ghap_1"]);
+        assert_eq!(ask("submarine", None).await, [""; 0]);
+        assert!(found(&at.store, &asks("zeppelin")).await.is_empty(), "it has taught nothing yet");
     }
 
     #[tokio::test]

@@ -121,6 +121,7 @@ impl JudgedQuery {
             filter: SearchFilter::default(),
             limit: if only_relevant { limits::HOOK_CONTEXT_ITEMS } else { DEPTH },
             only_relevant,
+            with_open: false,
         }
     }
 }

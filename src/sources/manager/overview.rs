@@ -1,20 +1,31 @@
 //! All servers as people see them.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
 
 use super::state::{ManagedSources, ProjectPlan, SourceManager};
 use crate::{
-    config::sources::{PlannedSource, SourceStanding},
+    config::sources::{
+        ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourceStanding, content_hash,
+    },
     domain::{
         Timestamp,
         source::{SourceInstance, SourceState, SourceView},
     },
     service::sources::{SourceKey, SourceStatus},
     sources::{
+        beside::beside_others,
         pins::{SourceChange, changes, digest},
         spec::{SourceSpec, key_of},
     },
 };
+
+/// A project's file that waits for approval.
+struct WaitingFile {
+    path: PathBuf,
+    /// The hash of its content as it was read.
+    content: String,
+    entries: Vec<SourceChange>,
+}
 
 impl SourceManager {
     /// All servers that files name for callers of a folder, also those that do not count.
@@ -88,6 +99,8 @@ impl SourceManager {
             changed,
             pid: now.as_ref().and_then(|now| now.pid),
             instances,
+            runs: (status.state == SourceState::PendingApproval)
+                .then(|| ApprovedEntry::of(&planned.name, &planned.written).runs()),
             from: planned.from.clone(),
             hidden_by: match &planned.standing {
                 SourceStanding::Hidden(by) => Some(by.clone()),
@@ -117,9 +130,21 @@ impl SourceManager {
         (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
     }
 
-    /// Definitions of a server that are not those that a person has approved, and what names them as they are now; `None` if
-    /// there is no server of that name.
-    pub fn changes(&self, folder: Option<&str>, name: &str) -> Option<(Vec<SourceChange>, String)> {
+    /// What waits for a person's approval, and what names it as it is now: the entries of a project's file, if the server is one
+    /// of those, else definitions of the server that are not those that were approved. `None` if there is no server of that
+    /// name, or none of the file `from`.
+    pub fn changes(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+    ) -> Option<(Vec<SourceChange>, String)> {
+        if let Some(file) = self.waiting_file(folder, name, from) {
+            return Some((file.entries, file.content));
+        }
+        if from.is_some() {
+            return None;
+        }
         let key = self.key_of(folder, name)?;
         Some(Self::changes_of(&self.state(), &key))
     }
@@ -140,9 +165,72 @@ impl SourceManager {
         (changes, digest)
     }
 
-    /// Approves the definitions of a server as they are now; `None` if there is no server of that name, `Some(false)` if they
-    /// are not those that `seen` names.
-    pub async fn approve(&self, folder: Option<&str>, name: &str, seen: &str) -> Option<bool> {
+    /// The project's file that names a server and waits for approval. Without `from` only what is in force of no other file.
+    fn waiting_file(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+    ) -> Option<WaitingFile> {
+        let folder = self.plan_in(folder);
+        let state = self.state();
+        let plan = &state.plans.get(&folder)?.plan;
+        let waits = |source: &&PlannedSource| source.standing == SourceStanding::PendingApproval;
+        let meant = match from {
+            None => plan.meant(name),
+            Some(from) => {
+                plan.sources.iter().find(|source| source.name == name && source.from == from)
+            }
+        };
+        let meant = meant.filter(waits)?;
+        let of_file = plan.sources.iter().filter(|source| source.from == meant.from);
+        let entries = of_file.map(|source| SourceChange {
+            kind: "server",
+            name: source.name.clone(),
+            before: None,
+            after: source.written.clone(),
+        });
+        Some(WaitingFile {
+            path: PathBuf::from(&meant.from),
+            content: meant.content.clone()?,
+            entries: entries.collect(),
+        })
+    }
+
+    /// Approves a project's file, if it is still as `seen` names it.
+    fn approve_file(&self, file: &WaitingFile, seen: &str) -> io::Result<bool> {
+        let read = beside_others(|| SourceDocument::load(&file.path));
+        let Some(Ok((_, text))) = read else { return Ok(false) };
+        if file.content != seen || content_hash(&text) != seen {
+            return Ok(false);
+        }
+        let approve = |choices: &mut SourceChoices| choices.approve(file.path.clone(), &text);
+        beside_others(|| SourceChoices::change(&self.0.files.home, approve))?;
+        self.reload();
+        Ok(true)
+    }
+
+    /// Approves what waits of a server as it is now; `None` if there is no server of that name, `Some(false)` if it is not what
+    /// `seen` names.
+    pub async fn approve(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+        seen: &str,
+    ) -> io::Result<Option<bool>> {
+        if let Some(file) = self.waiting_file(folder, name, from) {
+            return self.approve_file(&file, seen).map(Some);
+        }
+        Ok(self.approve_definitions(folder, name, seen).await)
+    }
+
+    async fn approve_definitions(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        seen: &str,
+    ) -> Option<bool> {
         let key = self.key_of(folder, name)?;
         let pin = {
             let mut state = self.state();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::domain::{
     AgentId, AgentRequestId, MessageId, Ownership, PeerId, TaskId, Timestamp, TokenId,
@@ -71,6 +72,8 @@ pub struct RequestRow {
     pub title: String,
     /// What may be answered.
     pub options: Vec<RequestOption>,
+    /// The call that it is about: `{name, input, tool_use_id?}`.
+    pub tool: Option<Value>,
     /// When it was asked.
     pub opened_at: Timestamp,
     /// When it is denied.

@@ -1,6 +1,12 @@
 //! Rows of what agents asked for.
 
-use super::{db::Store, errors::changed, json::to_json, page::read_page, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    json::{from_json, to_json},
+    page::read_page,
+    tx::WriteTx,
+};
 use crate::{
     domain::{
         AgentId, AgentRequestId, Ownership, Principal, RowReader, Timestamp,
@@ -18,6 +24,7 @@ struct RawRequest {
     kind: RequestKind,
     title: String,
     options: String,
+    tool: Option<String>,
     opened_at: Timestamp,
     deadline: Timestamp,
     closed_at: Option<Timestamp>,
@@ -35,6 +42,7 @@ impl TryFrom<RawRequest> for RequestRow {
                 id: raw.request_id.clone(),
                 why: format!("options: {error}"),
             })?;
+        let tool = raw.tool.as_deref().map(from_json).transpose()?;
         Ok(Self {
             request_id: AgentRequestId::from(raw.request_id),
             agent_id: AgentId::from(raw.agent_id),
@@ -46,6 +54,7 @@ impl TryFrom<RawRequest> for RequestRow {
             kind: raw.kind,
             title: raw.title,
             options,
+            tool,
             opened_at: raw.opened_at,
             deadline: raw.deadline,
             closed_at: raw.closed_at,
@@ -61,7 +70,7 @@ macro_rules! requests {
             RawRequest,
             r#"select r.request_id as "request_id!", r.agent_id as "agent_id!", a.session_key as "session_key!",
                 a.created_by as "created_by!", a.project as "project!", r.kind as "kind!: RequestKind",
-                r.title as "title!", r.options as "options!", r.opened_at as "opened_at!: Timestamp",
+                r.title as "title!", r.options as "options!", r.tool, r.opened_at as "opened_at!: Timestamp",
                 r.deadline as "deadline!: Timestamp", r.closed_at as "closed_at: Timestamp", r.option_id,
                 r.answered_by
             from agent_request r join agent a using (agent_id) "# + $tail
@@ -95,13 +104,10 @@ impl WriteTx {
     }
 
     /// Stores a request; answers whether it is new.
-    pub async fn insert_agent_request(
-        &mut self,
-        row: &RequestRow,
-        tool: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    pub async fn insert_agent_request(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
         let (id, agent, options) =
             (row.request_id.as_str(), row.agent_id.as_str(), to_json(&row.options));
+        let tool = row.tool.as_ref().map(to_json);
         let done = sqlx::query!(
             "insert into agent_request (request_id, agent_id, kind, title, options, tool, opened_at, deadline) \
             values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
@@ -179,7 +185,7 @@ impl Store {
             limit
         )
         .fetch(&self.page_readers);
-        read_page(rows, size, RequestRow::try_from, |row| &row.options).await
+        read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
     /// Open requests whose deadline is past.

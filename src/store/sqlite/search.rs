@@ -24,16 +24,7 @@ impl WriteTx {
         if ghap.status() == GhapStatus::Active {
             return Ok(());
         }
-        let terms = |texts: &[Option<&str>]| {
-            let texts: Vec<&str> = texts.iter().copied().flatten().collect();
-            text::terms(&texts.join("\n"))
-        };
-        let cause = ghap.root_cause().map(|cause| cause.description.as_str());
-        let worked = ghap.lesson().map(|lesson| lesson.what_worked.as_str());
-        let takeaway = ghap.lesson().and_then(|lesson| lesson.takeaway.as_deref());
-        let aim = terms(&[Some(&ghap.goal), Some(&ghap.hypothesis)]);
-        let lesson = terms(&[ghap.surprise(), cause, worked, takeaway]);
-        let rest = terms(&[Some(&ghap.action), Some(&ghap.prediction), ghap.result()]);
+        let [aim, lesson, rest] = ghap.terms();
         let id = ghap.id.as_str();
         // An update that changes none of the texts has left the row where it was.
         sqlx::query!(

@@ -180,6 +180,7 @@ async fn search(call: Call, input: ExperienceSearchInput) -> Result<Experiences,
                 },
                 limit: input.limit.unwrap_or(10) as usize,
                 only_relevant: false,
+                with_open: false,
             },
         )
         .await?;

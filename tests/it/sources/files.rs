@@ -61,6 +61,44 @@ fn a_projects_servers_are_for_its_callers_and_wait_for_approval() {
 }
 
 #[test]
+fn a_projects_file_is_approved_over_http_as_it_was_seen() {
+    let home = Home::new();
+    let project = home.user().join("project");
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let file = project.join(".mcp.json");
+    let write = |servers: &Value| {
+        let text = json!({ "mcpServers": servers }).to_string();
+        fs::write(&file, text).expect("can be written");
+    };
+    let other = json!({ "url": "https://${HOST}/mcp" });
+    write(&json!({ "own": entry(&home, &[]), "other": other }));
+    let d = with_servers(&home, &json!({}));
+    let root = project.display().to_string();
+    let inside = of_project(&d, "s-1", &root);
+    let listed = d.get(&format!("/v1/sources/other?project={root}")).ok(200);
+    assert_eq!(listed["runs"], "https://${HOST}/mcp; it is given HOST");
+    assert!(source(&inside, "other")["runs"].is_null(), "the operator's alone");
+    let target =
+        |act: &str| format!("/v1/sources/own/{act}?project={root}&from={}", file.display());
+    let seen = d.get(&target("changes")).ok(200);
+    let names = [("other", "server"), ("own", "server")].map(|(name, kind)| json!([name, kind]));
+    let shown = seen["changes"].as_array().expect("changes");
+    let shown: Vec<Value> = shown.iter().map(|it| json!([it["name"], it["kind"]])).collect();
+    assert_eq!(shown, names);
+    // It changes after the person has looked.
+    write(&json!({ "own": entry(&home, &[]) }));
+    let approval = json!({ "digest": seen["digest"] });
+    problem(&d.post(&target("approve"), &approval), 409, "conflict");
+    problem(&inside.post(&target("approve"), &approval), 403, "forbidden");
+    assert_eq!(source(&inside, "own")["state"], "pending_approval");
+    let seen = d.get(&target("changes")).ok(200);
+    d.post(&target("approve"), &json!({ "digest": seen["digest"] })).ok(200);
+    in_state(&inside, "own", "connected");
+    assert!(source(&inside, "own")["runs"].is_null(), "it waits no more");
+    problem(&d.get(&target("changes")), 404, "not_found");
+}
+
+#[test]
 fn a_page_of_servers_is_asked_for_as_of_other_lists() {
     let home = Home::new();
     let off = json!({ "command": "x", "enabled": false });

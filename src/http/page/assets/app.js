@@ -1,5 +1,5 @@
 // The shell: navigation, the state of the connection, and the view that the URL names.
-import { html, render, useEffect, useRef, useState } from './lib.js';
+import { html, render, useEffect, useState } from './lib.js';
 import { api } from './api.js';
 import { HELP, listen } from './keys.js';
 import { VIEWS, path, useRoute } from './router.js';
@@ -34,16 +34,10 @@ function Connection() {
 }
 
 function Navigation({ view }) {
-  const state = useStore('tasks', 'messages', 'requests', 'ghap', 'sessions', 'hosts', 'sources');
+  const state = useStore('tasks', 'messages', 'requests', 'ghap', 'sessions', 'hosts', 'sources', 'peers');
   useClock();
   const waiting = attention(state).length;
-  const here = useRef();
-  // On a small screen the views scroll sideways.
-  useEffect(() => {
-    const link = here.current.querySelector('[aria-current]');
-    here.current.scrollLeft = link.offsetLeft - here.current.clientWidth / 2;
-  }, [view]);
-  return html`<nav aria-label="Views" ref=${here}><ul>${VIEWS.map((each) => html`<li><a href=${path(each)} aria-current=${each === view ? 'page' : undefined}>
+  return html`<nav aria-label="Views"><ul>${VIEWS.map((each) => html`<li><a href=${path(each)} aria-current=${each === view ? 'page' : undefined}>
     <span>${name(each)}</span>${each === 'now' && waiting > 0 && html`<span class="count" aria-label=${`${waiting} need you`}>${waiting}</span>`}</a></li>`)}</ul></nav>`;
 }
 

@@ -2,6 +2,7 @@
 // it was after the daemon was away, and a hole in it is shown as a hole.
 import { useEffect, useState } from './lib.js';
 import { ApiError, PAGE, get, query } from './api.js';
+import { moment } from './time.js';
 
 /** Events that are kept for the log, and the longest data of one. */
 const EVENTS_KEPT = 10_000;
@@ -27,10 +28,15 @@ export const state = {
   hosts: null,
   requests: null,
   sources: null,
+  /** What agents that we host said last, by their ids: `{text, at}`. */
+  words: new Map(),
+  /** Names of peers that were removed. */
+  names: new Map(),
   events: [],
   /** What is not an event and belongs between two of them: `{after, text}`. */
   marks: [],
-  rates: { events: [], deliveries: [] },
+  /** Counts by the second, of what came since `since` (ms). */
+  rates: { events: [], deliveries: [], since: Date.now() },
   loaded: new Set(),
   failures: new Map(),
 };
@@ -96,8 +102,48 @@ async function addLimit(host) {
   }
 }
 
+/** Folders of sessions whose files may name servers, and agents whose last words are read: the latest are. */
+const FOLDERS = 30;
+const SPEAKERS = 50;
+const OVER = ['done', 'error', 'lost'];
+
+/** Servers of the person's own files, and of the files of each project that a session is in. */
+async function readSources() {
+  const key = (source) => JSON.stringify([source.project ?? '', source.name, source.from]);
+  const found = await all('/v1/sources', 'sources', key, {}, 500);
+  const { sessions } = await get(query('/v1/sessions', { open: true, limit: 500 }));
+  const folders = [...new Set(sessions.map((session) => session.cwd ?? session.project).filter(Boolean))].slice(0, FOLDERS);
+  for (const project of folders) {
+    for (const [id, source] of await all('/v1/sources', 'sources', key, { project }, 500)) if (source.project && !found.has(id)) found.set(id, source);
+  }
+  return found;
+}
+
+/** What an agent said last, where no event has told it yet. */
+async function readWords(host) {
+  if (OVER.includes(host.state) || state.words.has(host.id)) return;
+  const page = await get(query(`/v1/hosts/${encodeURIComponent(host.id)}/history`, { limit: 5, include_tools: false })).catch(() => null);
+  const last = page?.entries?.findLast((entry) => entry.role === 'assistant' && entry.content);
+  if (last && !state.words.has(host.id)) state.words.set(host.id, { text: last.content, at: moment(last.timestamp) });
+  changed('hosts');
+}
+
+/** The names of peers that are gone and that messages still bear. */
+async function readNames() {
+  for (let after = 0; ;) {
+    const { events } = await get(query('/v1/events', { stream_prefix: 'team', kind: 'peer.removed', after, limit: 500 }));
+    events.forEach(({ data }) => state.names.set(data.peer_id, data.display_name));
+    changed('peers');
+    if (!events.length) return;
+    after = events[events.length - 1].position;
+  }
+}
+
 const LISTS = {
-  peers: () => all('/v1/peers', 'peers', 'peer_id', {}, 1000),
+  peers: () => {
+    readNames().catch(() => {});
+    return all('/v1/peers', 'peers', 'peer_id', {}, 1000);
+  },
   sessions: () => all('/v1/sessions', 'sessions', 'session_id', { open: true }, 1000),
   ghap: () => all('/v1/ghap', 'ghap', 'id', { status: 'active' }, 1000),
   tasks: () => all('/v1/tasks', 'tasks', 'task_id', {}, 500),
@@ -105,11 +151,12 @@ const LISTS = {
   hosts: async () => {
     const hosts = await all('/v1/hosts', 'hosts', 'id', {}, 500);
     for (const host of hosts.values()) await addLimit(host);
+    [...hosts.values()].slice(0, SPEAKERS).forEach(readWords);
     return hosts;
   },
   requests: () => all('/v1/requests', 'requests', 'request_id', { open: true }, 500),
   instances: () => all('/v1/agents', 'agents', 'instance', {}, 500),
-  sources: () => all('/v1/sources', 'sources', (source) => JSON.stringify([source.project ?? '', source.name, source.from]), {}, 500),
+  sources: readSources,
 };
 /** Lists that a daemon may not have: its own description says which it has. */
 const OPTIONAL = { hosts: '/v1/hosts', requests: '/v1/requests', instances: '/v1/agents', sources: '/v1/sources' };
@@ -218,17 +265,21 @@ function take(event) {
     }
   } else if (kind === 'peer.status') {
     const peer = state.peers.get(data.peer_id);
+    // What a session waits for stands in its document.
+    if (data.status === 'waiting' && !data.waiting_for) refresh('peers', data.peer_id);
     if (peer) {
-      state.peers.set(data.peer_id, { ...peer, status: data.status, last_seen: event.at });
+      const since = peer.status === data.status ? peer.since : data.since ?? event.at;
+      state.peers.set(data.peer_id, { ...peer, status: data.status, waiting_for: data.waiting_for, since, last_seen: event.at });
       changed('peers');
     } else refresh('peers', data.peer_id);
   } else if (kind === 'peer.removed') {
+    state.names.set(data.peer_id, data.display_name ?? state.peers.get(data.peer_id)?.display_name);
     state.peers.delete(data.peer_id);
     changed('peers');
   } else if (family === 'peer') {
     refresh('peers', data.peer_id);
   } else if (family === 'message' && data?.id) {
-    count('deliveries', event);
+    if (data.state === 'offered') count('deliveries', event);
     const known = state.messages.get(data.id);
     if (known) {
       state.messages.set(data.id, { ...known, state: data.state, reason: data.reason });
@@ -238,7 +289,11 @@ function take(event) {
     if (kind === 'session.ended') {
       state.sessions.delete(data.session_id);
       changed('sessions');
-    } else refresh('sessions', data.session_id);
+    } else {
+      // Its folder may have a file that names servers.
+      if (kind === 'session.started' && state.sources) refresh('sources', '');
+      refresh('sessions', data.session_id);
+    }
   } else if (family === 'ghap' && data?.id) {
     refresh('ghap', data.id);
   } else if (family === 'request') {
@@ -249,6 +304,12 @@ function take(event) {
     refresh('hosts', data.agent_id);
   } else if (kind === 'state' && stream.startsWith('agent/')) {
     refresh('hosts', stream.slice(6));
+  } else if (kind === 'chat_entry' && stream.startsWith('agent/')) {
+    const { role, content } = data?.chat_entry ?? {};
+    if (role === 'assistant' && content) {
+      state.words.set(stream.slice(6), { text: content, at: event.at });
+      changed('hosts');
+    }
   } else if (kind === 'daemon.started') {
     mark(event.position - 1, `The daemon started (${data?.version ?? ''}).`);
   }
@@ -275,9 +336,26 @@ function kept(event, size) {
   return size > DATA_KEPT ? { ...event, data: undefined, cut: JSON.stringify(event.data).slice(0, DATA_KEPT), size } : event;
 }
 
+/** Words of an agent on their way to an entry. */
+function hearDelta({ stream, data, at }) {
+  const id = stream.slice(6);
+  const known = state.words.get(id);
+  if (data.role !== 'user') {
+    const before = known?.of === data.of ? known.text : '';
+    state.words.set(id, { text: before + data.text, at: at ?? new Date().toISOString(), of: data.of });
+    changed('hosts');
+  }
+  for (const tell of followers.get(stream) ?? []) tell({ kind: 'delta', data });
+}
+
 function receive(name, text) {
   if (name === 'gap') return gap(JSON.parse(text));
   const event = JSON.parse(text);
+  // What an agent is saying: the finished entry is an event.
+  if (name === 'delta') {
+    hearDelta(event);
+    return undefined;
+  }
   if (!(event.position > state.position)) return undefined;
   state.position = event.position;
   count('events', event);
@@ -294,8 +372,16 @@ function gap({ requested, oldest, latest, reason }) {
     state.position = 0;
     throw new Restored();
   }
-  mark(state.position, `A gap: events ${requested + 1} to ${oldest - 1} are gone, retention removed them.`);
+  mark(state.position, `A gap: ${goneEvents(requested, oldest)}; retention removed them.`);
+  head().catch(() => {});
   reload();
+}
+
+/** What a gap says is gone. The last event of each stream stays, so what is gone may have no end. */
+export function goneEvents(requested, oldest) {
+  if (oldest - 1 > requested + 1) return `events ${requested + 1} to ${oldest - 1} are gone`;
+  if (oldest - 1 === requested + 1) return `event ${requested + 1} is gone`;
+  return `some of the events after ${requested} are gone`;
 }
 
 class Restored extends Error {}
@@ -344,7 +430,14 @@ async function begin() {
   // What was before is there, too, as far as a screen shows it.
   const past = await get(query('/v1/events', { after: Math.max(0, store.head - 300), limit: 300 })).catch(() => ({ events: [] }));
   state.events = past.events.filter((event) => event.position <= store.head).map((event) => kept(event, JSON.stringify(event.data).length));
-  if (!state.rates.events.length) state.events.forEach((event) => count('events', event));
+  if (!state.rates.events.length && state.events.length) {
+    state.events.forEach((event) => {
+      count('events', event);
+      if (event.kind.startsWith('message.') && event.data?.state === 'offered') count('deliveries', event);
+    });
+    // All that there is, or the latest of it.
+    state.rates.since = past.events.length < 300 ? 0 : Date.parse(state.events[0].at);
+  }
   changed('events');
   reload();
   isBegun = true;
@@ -485,12 +578,12 @@ async function lead(stopped) {
     away();
     // Slower and slower, up to five seconds; sooner when the person comes back to the page.
     failures = Date.now() - started > 5000 ? 0 : failures + 1;
-    await Promise.race([wait(Math.min(5000, 250 * 2 ** failures)), seen()]);
+    await Promise.race([wait(Math.min(5000, 250 * 2 ** failures)), isBack()]);
   }
   return false;
 }
 
-function seen() {
+function isBack() {
   return new Promise((done) => {
     addEventListener('online', done, { once: true });
     document.addEventListener('visibilitychange', () => !document.hidden && done(), { once: true });
@@ -574,12 +667,13 @@ export async function follow() {
 // What is seen and what is not: kept in this browser, as it is about this person's eyes.
 
 const SEEN = 'svc-seen-tasks';
-const seenTasks = new Set(JSON.parse(localStorage.getItem(SEEN) ?? '[]'));
+const seen = new Set(JSON.parse(localStorage.getItem(SEEN) ?? '[]'));
 
-export const isSeen = (id) => seenTasks.has(id);
+/** Whether the person has seen how a task or a message ended, by its id. */
+export const isSeen = (id) => seen.has(id);
 
 export function see(ids) {
-  ids.forEach((id) => seenTasks.add(id));
-  localStorage.setItem(SEEN, JSON.stringify([...seenTasks].slice(-500)));
+  ids.forEach((id) => seen.add(id));
+  localStorage.setItem(SEEN, JSON.stringify([...seen].slice(-1000)));
   changed('tasks');
 }

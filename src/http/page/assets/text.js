@@ -16,15 +16,22 @@ function symbol(character) {
   return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, '0')}\u27e9`;
 }
 
+// A joiner within an emoji, or within a word of a script whose letters change with their neighbours, is text.
+const IN_WORD = '[\\p{Script=Arabic}\\p{Script=Syriac}\\p{Script=Nko}\\p{Script=Mongolian}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{Script=Gurmukhi}\\p{Script=Gujarati}\\p{Script=Oriya}\\p{Script=Tamil}\\p{Script=Telugu}\\p{Script=Kannada}\\p{Script=Malayalam}\\p{Script=Sinhala}\\p{Script=Khmer}\\p{Script=Myanmar}\\p{Script=Balinese}\\p{Script=Javanese}]';
+const DEAD = '[\\u094d\\u09cd\\u0a4d\\u0acd\\u0b4d\\u0bcd\\u0c4d\\u0ccd\\u0d4d\\u0dca]';
+const JOINER = new RegExp(`(?<=${IN_WORD})[\\u200c\\u200d](?=${IN_WORD})|(?<=${DEAD})\\u200d|(?<=[\\p{Extended_Pictographic}\\p{Emoji_Modifier}]\\ufe0f?)\\u200d(?=\\p{Extended_Pictographic})`, 'gu');
+
 /** The text with a symbol in place of every character that is not to be seen. */
-export function visible(text) {
-  return String(text ?? '').replace(HIDDEN, symbol);
+export function visible(value) {
+  const text = String(value ?? '');
+  const joiners = /[\u200c\u200d]/.test(text) ? new Set([...text.matchAll(JOINER)].map((match) => match.index)) : null;
+  return text.replace(HIDDEN, (character, ...rest) => (joiners?.has(rest.at(-2)) ? character : symbol(character)));
 }
 
 /** One line of it, for a cell. */
 export function line(text, most = 240) {
   const all = String(text ?? '');
-  const cut = all.length > most ? `${all.slice(0, most)}\u2026` : all;
+  const cut = all.length > most ? `${all.slice(0, most).replace(/[\ud800-\udbff\u200c\u200d]+$/, '')}\u2026` : all;
   return visible(cut.replace(/\s*[\r\n]+\s*/g, ' \u23ce ').replace(/\u001b\[[0-9;:]*m/g, ''));
 }
 

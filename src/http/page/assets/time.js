@@ -35,6 +35,12 @@ export function exact(at) {
   return `${new Date(at).toLocaleString()} (${at})`;
 }
 
+/** A moment as text, whether it came as text or as Unix milliseconds. */
+export function moment(at) {
+  if (typeof at !== 'number') return at || undefined;
+  return at > 0 ? new Date(at).toISOString() : undefined;
+}
+
 export function clock(at) {
   return new Date(at).toLocaleTimeString('en-GB', { hour12: false });
 }

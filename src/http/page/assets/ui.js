@@ -2,20 +2,30 @@
 import { html, useEffect, useRef, useState } from './lib.js';
 import { post } from './api.js';
 import { load } from './store.js';
-import { line } from './text.js';
+import { CallInput } from './call.js';
+import { Text, line } from './text.js';
 
 const MOODS = {
-  good: ['online', 'running', 'done', 'confirmed', 'acked', 'callable', 'live', 'gold', 'ready', 'connected'],
+  good: ['online', 'running', 'done', 'confirmed', 'acked', 'callable', 'live', 'gold', 'ready', 'connected', 'ok'],
   busy: ['busy', 'active', 'offered', 'injected', 'starting', 'stopping', 'connecting', 'queued', 'accepted', 'silver'],
-  wait: ['requires_action', 'pending', 'limited', 'needs_auth', 'pending_approval', 'changed', 'backing_off', 'warning', 'request', 'away', 'bronze', 'cancel requested'],
-  bad: ['failed', 'error', 'lost', 'expired', 'undeliverable', 'refused', 'falsified', 'misconfigured', 'binary-missing', 'signed-out'],
+  wait: ['requires_action', 'waiting', 'pending', 'limited', 'needs_auth', 'pending_approval', 'changed', 'backing_off', 'warning', 'request', 'question', 'away', 'bronze', 'cancel requested'],
+  bad: ['failed', 'failed_task', 'expired_task', 'failed_server', 'error', 'lost', 'expired', 'undeliverable', 'refused', 'falsified', 'misconfigured', 'unreachable', 'binary-missing', 'signed-out'],
 };
 const MOOD_OF = new Map(Object.entries(MOODS).flatMap(([mood, words]) => words.map((word) => [word, mood])));
+/** Words for people, where a state has another on the wire. */
+const WORDS = { requires_action: 'waiting', pending_approval: 'new file', needs_auth: 'needs login', request: 'permission', 'binary-missing': 'not installed', failed_task: 'failed', expired_task: 'expired', failed_server: 'failed' };
+/** The same for the delivery of a message. */
+const DELIVERY = { accepted: 'waiting', queued: 'waiting', offered: 'handed over', injected: 'handed over', acked: 'read', undeliverable: 'not delivered' };
 
 /** A state: a word with a dot, never a colour alone. */
-export function State({ of }) {
+export function State({ of, words = WORDS }) {
   const word = String(of ?? 'unknown');
-  return html`<span class=${`state ${MOOD_OF.get(word) ?? 'calm'}`}>${line(word.replaceAll('_', ' '), 40)}</span>`;
+  return html`<span class=${`state ${MOOD_OF.get(word) ?? 'calm'}`}>${line((words[word] ?? word).replaceAll('_', ' '), 40)}</span>`;
+}
+
+/** What became of a message. */
+export function Delivery({ of }) {
+  return html`<${State} of=${of} words=${DELIVERY} />`;
 }
 
 export function Empty({ title, children }) {
@@ -65,8 +75,19 @@ export function Answers({ request }) {
   if (!request.options?.length) {
     return html`<div class="answers"><input value=${text} aria-label="Answer" onInput=${(event) => setText(event.target.value)} /><${Action} class="primary" disabled=${!text.trim()} run=${() => answer({ text })}>Answer<//></div>`;
   }
-  return html`<div class="answers">${request.options.map((option) => html`<${Action} key=${option.option_id}
-    class=${String(option.kind ?? '').startsWith('allow') ? 'primary' : ''} run=${() => answer({ option_id: option.option_id })}>${line(option.name, 60)}<//>`)}</div>`;
+  return html`<div class="answers">${request.options.map((option) => html`<${Action} key=${option.option_id} ask=${isForGood(option) ? `${line(option.name, 60)}? This holds from now on.` : undefined}
+    class=${option.kind === 'allow_once' ? 'primary' : ''} run=${() => answer({ option_id: option.option_id, confirm: isForGood(option) || undefined })}>${line(option.name, 60)}<//>`)}</div>`;
+}
+
+const isForGood = (option) => /always/.test(option.kind ?? '');
+
+/** What an agent wants to do: the call itself, and beside it what the agent calls it. */
+export function Asked({ request }) {
+  const { tool, title, kind } = request;
+  if (!tool) return html`<${Text} value=${title} cut=${300} />`;
+  const name = tool.name ?? 'a tool';
+  return html`<p><span class="strong"><bdi>${line(name, 60)}</bdi></span>${kind === 'permission' && title && title !== name && html` <span class="muted"><bdi>${line(title, 200)}</bdi></span>`}</p>
+    <${CallInput} value=${tool.input} />`;
 }
 
 export function Search({ value, set, label = 'Search' }) {
@@ -92,6 +113,12 @@ export function Dialog({ title, close, children }) {
     onClick=${(event) => event.target === box.current && box.current.close()}>
     <div class="dialog"><header><h2>${title}</h2><button class="quiet" onClick=${() => box.current.close()}>Close</button></header>
     ${children}</div></dialog>`;
+}
+
+/** Name and value pairs in one line. */
+export function FactLine({ of }) {
+  return html`<dl class="factline">${of.filter(([, value]) => value !== undefined && value !== null && value !== '')
+    .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 /** Name and value pairs. */

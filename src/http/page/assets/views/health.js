@@ -4,7 +4,7 @@ import { api, get } from '../api.js';
 import { useStore } from '../store.js';
 import { Text, line } from '../text.js';
 import { Time, duration } from '../time.js';
-import { Action, Facts, Failure, Loading, State, bytes, useRead } from '../ui.js';
+import { Action, Facts, Failure, Loading, Search, State, bytes, useRead } from '../ui.js';
 
 const WINDOW = 60;
 
@@ -32,22 +32,26 @@ function quantile(rows, name, share) {
   return sorted.find(([, count]) => count >= total * share)?.[0] ?? null;
 }
 
-function rate(series) {
+/** Counts of the last sixty seconds, and how many of those this page knows. */
+function rate(series, since) {
+  const known = Math.max(1, Math.min(WINDOW, Math.round((Date.now() - since) / 1000)));
   const now = Math.floor(Date.now() / 1000);
   const counts = new Array(WINDOW).fill(0);
   for (const [second, count] of series) {
     const at = second - (now - WINDOW) - 1;
     if (at >= 0 && at < WINDOW) counts[at] += count;
   }
-  return counts;
+  return { counts, known };
 }
 
 /** Sixty seconds as bars. */
-function Bars({ counts, label }) {
+function Bars({ of, label }) {
+  const { counts, known } = of;
   const most = Math.max(1, ...counts);
-  const total = counts.reduce((sum, count) => sum + count, 0);
-  return html`<div class="bars"><p><span class="big">${(total / WINDOW).toFixed(total < WINDOW ? 1 : 0)}</span> <span class="muted">${label} a second, over a minute</span></p>
-    <svg viewBox="0 0 240 40" preserveAspectRatio="none" role="img" aria-label=${`${label} in the last 60 seconds, at most ${most} in one`}>
+  const total = counts.slice(WINDOW - known).reduce((sum, count) => sum + count, 0);
+  const each = total / known;
+  return html`<div class="bars"><p><span class="big">${!total ? 0 : each < 1 ? each.toFixed(2) : each < 10 ? each.toFixed(1) : Math.round(each)}</span> <span class="muted">${label} a second, over ${known === WINDOW ? 'a minute' : `${known} s`}${total > 0 && `, at most ${Math.max(...counts)} in one`}</span></p>
+    <svg viewBox="0 0 240 40" preserveAspectRatio="none" role="img" aria-label=${`${label} in the last ${known} seconds, at most ${Math.max(...counts)} in one`}>
       ${counts.map((count, index) => count > 0 && html`<rect x=${index * 4} width="3" y=${40 - Math.max(1, (38 * count) / most)} height=${Math.max(1, (38 * count) / most)} />`)}</svg></div>`;
 }
 
@@ -58,7 +62,7 @@ function Rates() {
     const timer = setInterval(() => tick((n) => n + 1), 1000);
     return () => clearInterval(timer);
   }, []);
-  return html`<div class="panels"><${Bars} counts=${rate(state.rates.events)} label="events written" /><${Bars} counts=${rate(state.rates.deliveries)} label="deliveries" /></div>`;
+  return html`<div class="panels"><${Bars} of=${rate(state.rates.events, state.rates.since)} label="events written" /><${Bars} of=${rate(state.rates.deliveries, state.rates.since)} label="messages handed over" /></div>`;
 }
 
 function Browsers() {
@@ -72,17 +76,21 @@ function Browsers() {
       <td><${Action} ask="Take it back?" run=${() => api('DELETE', `/v1/tokens/${encodeURIComponent(token.token_id)}`).then(read.again)}>Revoke<//></td></tr>`)}</tbody></table></div>`;
 }
 
-/** What `svc doctor` finds; what is fine is one line. */
-function Installation() {
-  const read = useRead(() => get('/v1/doctor'), []);
-  if (read.error) return html`<${Failure} text=${read.error.message} again=${read.again} />`;
-  if (!read.value) return html`<${Loading} of="findings" />`;
-  const wrong = read.value.checks.filter((each) => each.level !== 'ok');
-  const fine = read.value.checks.filter((each) => each.level === 'ok');
-  return html`<ul class="findings">${wrong.map((each) => html`<li data-row><${State} of=${each.level === 'fail' ? 'failed' : 'warning'} /> <span class="strong">${each.check}</span> <${Text} value=${each.detail} cut=${600} />
-      ${each.advice && html`<p class="muted"><${Text} value=${each.advice} cut=${400} /></p>`}</li>`)}</ul>
-    <details><summary>${wrong.length ? '' : 'Nothing is wrong: '}${fine.length} checks are fine</summary><${Facts} of=${fine.map((each) => [each.check, html`<${Text} value=${each.detail} cut=${300} />`])} /></details>
-    <p><button onClick=${read.again} disabled=${read.isLoading}>Look again</button></p>`;
+/** First whether all is well: what `svc doctor` finds, and what the daemon says of itself. */
+function Verdict({ doctor, value, connection }) {
+  const own = [];
+  if (connection.status === 'away') own.push({ check: 'daemon', level: 'fail', detail: 'It does not answer.', advice: '`svc status` says whether it runs.' });
+  const failures = value?.rows.find((row) => row.name === 'svc_store_failures_total')?.value;
+  if (failures > 0) own.push({ check: 'database', level: 'warn', detail: `${failures.toLocaleString('en')} commits have failed since the daemon started.`, advice: '`svc logs` has the reasons.' });
+  const found = doctor.value?.checks ?? [];
+  const wrong = [...own, ...found.filter((each) => each.level !== 'ok')];
+  const fine = found.filter((each) => each.level === 'ok');
+  if (doctor.error) return html`<${Failure} text=${doctor.error.message} again=${doctor.again} />`;
+  if (!doctor.value && !wrong.length) return html`<${Loading} of="findings" />`;
+  return html`${wrong.length ? html`<ul class="findings">${wrong.map((each) => html`<li data-row><${State} of=${each.level === 'fail' ? 'failed' : 'warning'} /> <span class="strong">${each.check}</span> <${Text} value=${each.detail} cut=${600} />
+      ${each.advice && html`<p class="muted"><${Text} value=${each.advice} cut=${400} /></p>`}</li>`)}</ul>` : html`<p class="well"><${State} of="ok" /> All is well.</p>`}
+    <details><summary>${fine.length} checks are fine</summary><${Facts} of=${fine.map((each) => [each.check, html`<${Text} value=${each.detail} cut=${300} />`])} /></details>
+    <p><button onClick=${doctor.again} disabled=${doctor.isLoading}>Check again</button></p>`;
 }
 
 export function Health() {
@@ -91,6 +99,9 @@ export function Health() {
     const [health, metrics] = await Promise.all([get('/v1/health'), get('/metrics')]);
     return { health, rows: samples(String(metrics)), at: new Date().toISOString() };
   }, [state.connection.status === 'live']);
+  const doctor = useRead(() => get('/v1/doctor'), [state.connection.status === 'live']);
+  const [find, setFind] = useState('');
+  const has = ([name]) => name.toLowerCase().includes(find.toLowerCase());
   const value = read.value;
   const sample = (name) => value?.rows.find((row) => row.name === name)?.value;
   const number = (name) => (sample(name) === undefined ? undefined : sample(name).toLocaleString('en'));
@@ -100,8 +111,9 @@ export function Health() {
   };
   const backup = value?.health.store.last_backup;
   const held = value?.rows.filter((row) => row.name === 'svc_budget_used' && row.value > 0) ?? [];
-  return html`<section aria-labelledby="rates"><header class="bar"><h2 id="rates">Now</h2></header><${Rates} /></section>
-  <section aria-labelledby="daemon"><header class="bar"><h2 id="daemon">Daemon</h2><span class="muted">${value && html`read <${Time} at=${value.at} />`}</span><button onClick=${read.again}>Read again</button></header>
+  return html`<section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Health</h2></header><${Verdict} doctor=${doctor} value=${value} connection=${state.connection} /></section>
+  <section aria-labelledby="rates"><header class="bar"><h2 id="rates">Rates</h2></header><${Rates} /></section>
+  <section aria-labelledby="daemon"><header class="bar"><h2 id="daemon">Daemon</h2><span class="muted">${value && html`read <${Time} at=${value.at} />`}</span><button onClick=${read.again}>Read again</button><${Search} value=${find} set=${setFind} label="Search numbers" /></header>
     ${read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !value ? html`<${Loading} of="numbers" />` : html`<${Facts} of=${[
       ['Version', `${value.health.version} (${value.health.build.target}, ${value.health.build.profile})`],
       ['Up', duration(value.health.uptime_seconds * 1000)],
@@ -117,8 +129,7 @@ export function Health() {
       ['Commit, median', latency('svc_store_commit_seconds', 0.5)], ['Commit, p99', latency('svc_store_commit_seconds', 0.99)],
       ['Request, median', latency('svc_http_request_duration_seconds', 0.5)], ['Request, p99', latency('svc_http_request_duration_seconds', 0.99)],
       ['Last backup', backup ? html`<${Time} at=${backup.at} />, ${bytes(backup.bytes)}, <code>${line(backup.path, 200)}</code>` : html`none: <code>svc backup FILE</code> makes one while the daemon runs`],
-    ]} />`}</section>
+    ].filter(has)} />`}</section>
   ${held.length > 0 && html`<section aria-labelledby="held"><header class="bar"><h2 id="held">What sessions hold</h2></header><${Facts} of=${held.map((row) => [String(row.labels.kind ?? '').replaceAll('_', ' '), row.labels.kind?.includes('bytes') ? bytes(row.value) : row.value.toLocaleString('en')])} /></section>`}
-  <section aria-labelledby="doctor"><header class="bar"><h2 id="doctor">Installation</h2></header><${Installation} /></section>
   <section aria-labelledby="tokens"><header class="bar"><h2 id="tokens">Who may come in</h2></header><${Browsers} /></section>`;
 }

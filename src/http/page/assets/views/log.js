@@ -1,7 +1,8 @@
 // Log: the feed of all events. A position is a link.
 import { html, useEffect, useMemo, useRef, useState } from '../lib.js';
 import { get, query } from '../api.js';
-import { nameOf } from '../attention.js';
+import { nameOf, nameOfHost } from '../attention.js';
+import { callLine } from '../call.js';
 import { List } from '../list.js';
 import { go, path, setQuery } from '../router.js';
 import { useStore } from '../store.js';
@@ -11,10 +12,64 @@ import { Choice, Empty, Facts, Failure, Loading, Search, useRead } from '../ui.j
 
 const FAMILIES = [['', 'everything'], ['task/', 'tasks'], ['peer/', 'deliveries'], ['session/', 'sessions, journal'], ['team', 'team'], ['agent/', 'agents'], ['mcp/', 'MCP'], ['daemon', 'daemon']];
 
+const ROLES = { user: 'prompt', assistant: 'says', tool: 'tool', system: 'system' };
+const STATES = { requires_action: 'waits for an answer', limited: 'is refused for usage', running: 'works', idle: 'is idle', starting: 'starts', stopping: 'is being stopped', done: 'is done', error: 'has failed', lost: 'is lost' };
+
+/** What a line of an agent's own protocol is about, without its JSON. */
+function protocolLine(text) {
+  let message;
+  try {
+    message = JSON.parse(text);
+  } catch {
+    return text;
+  }
+  if (!message || typeof message !== 'object') return text;
+  const update = message.params?.update;
+  const said = update?.content?.text ?? message.params?.delta ?? message.params?.item?.text ?? message.message?.content?.map?.((part) => part.text ?? part.name ?? part.type).join(' ');
+  const name = update?.sessionUpdate ?? message.method ?? message.subtype ?? message.type ?? (message.error ? 'error' : message.result !== undefined ? 'answer' : 'message');
+  const detail = said ?? update?.title ?? message.params?.toolCall?.title ?? message.error?.message ?? message.result?.stopReason;
+  return [String(name).replaceAll('_', ' '), typeof detail === 'string' ? detail : ''].filter(Boolean).join(': ');
+}
+
+/** What an event of an agent says. */
+function agentLine(kind, data) {
+  if (kind === 'output') return protocolLine(data.data ?? '');
+  if (kind === 'stderr') return data.data ?? '';
+  if (kind === 'state') return [STATES[data.state] ?? data.state, data.task, data.until && `until ${exact(new Date(data.until).toISOString())}`].filter(Boolean).join(' · ');
+  if (kind === 'chat_entry') {
+    const { role, content, tool_name: tool, tool_input: input, tool_summary: summary, tool_result: result, is_error: isError } = data.chat_entry ?? {};
+    if (tool && result === undefined) return callLine(tool, input, summary);
+    return [isError ? 'failed' : ROLES[role] ?? role, result ?? content].filter(Boolean).join(': ');
+  }
+  if (kind === 'input') return `${data.from ? `${data.from}: ` : ''}${data.data ?? ''}`;
+  if (kind === 'request') return data.tool ? callLine(data.tool.name, data.tool.input, data.title) : data.title;
+  if (kind === 'answer') return [data.option_id, data.by && `by ${data.by}`].filter(Boolean).join(' ');
+  if (kind === 'usage') return [`${data.input_tokens ?? 0} tokens in, ${data.output_tokens ?? 0} out`, data.cost_usd && `$${data.cost_usd.toFixed(4)}`].filter(Boolean).join(' · ');
+  if (kind === 'error') return data.error;
+  if (kind === 'exit') return [STATES[data.final_state] ?? data.final_state, data.exit_code !== undefined && `exit ${data.exit_code}`, data.signal && `signal ${data.signal}`].filter(Boolean).join(' · ');
+  return null;
+}
+
+/** Whose a stream is, where it has a name. */
+function streamName(state, stream) {
+  const [family, id] = stream.split('/');
+  if (family === 'agent' && state.hosts?.has(id)) return `agent ${nameOfHost(state.hosts.get(id))}`;
+  if (family === 'peer') return `mail of ${nameOf(state, id)}`;
+  return stream;
+}
+
 /** What an event says, in a line. */
-function brief(state, { kind, data, cut }) {
+function brief(state, { kind, stream, data, cut }) {
+  if (cut && stream.startsWith('agent/')) return line(protocolLine(cut), 200);
   if (cut) return line(cut, 200);
   if (!data || typeof data !== 'object') return line(JSON.stringify(data), 200);
+  if (stream.startsWith('agent/')) {
+    const said = agentLine(kind, data);
+    if (said !== null) return line(said, 200);
+  }
+  if (kind.startsWith('agent.')) return line([data.session_key ?? data.agent_id, STATES[data.state ?? data.final_state], data.instance, data.task].filter(Boolean).join(' · '), 200);
+  if (kind.startsWith('request.')) return line([data.session_key ?? data.agent_id, data.kind, data.by && `answered by ${data.by}`].filter(Boolean).join(' · '), 200);
+  if (kind.startsWith('source.')) return line([data.name, data.state?.replaceAll('_', ' '), data.reason].filter(Boolean).join(' · '), 200);
   if (kind === 'frame') return line(data.line, 200);
   if (kind === 'task' || kind === 'terminal') return line(`${data.status} · ${data.title ?? data.prompt ?? ''}`, 200);
   if (kind.startsWith('peer.')) return line([data.display_name ?? data.peer_id, data.status, data.reason].filter(Boolean).join(' · '), 200);
@@ -52,7 +107,7 @@ async function positionAt(moment, head) {
 }
 
 export function Log({ route }) {
-  const state = useStore('events', 'peers', 'ghap');
+  const state = useStore('events', 'peers', 'ghap', 'hosts');
   const family = route.query.get('in') ?? '';
   const kind = route.query.get('kind') ?? '';
   const chosen = Number(route.id) || 0;
@@ -137,7 +192,7 @@ export function Log({ route }) {
           const event = rows[index];
           if (event.isMark) return html`<span class="gap">${event.text}</span>`;
           return html`<a class="position" href=${path('log', String(event.position), Object.fromEntries(route.query))}>${event.position}</a><span class="at" title=${exact(event.at)}>${clock(event.at)}</span>
-            <span class="stream">${line(event.stream, 60)}</span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(state, event)}</bdi></span>`;
+            <span class="stream" title=${event.stream}><bdi>${line(streamName(state, event.stream), 60)}</bdi></span><span class="kind">${line(event.kind, 40)}</span><span class="brief"><bdi>${brief(state, event)}</bdi></span>`;
         }} />`}</section>
     ${chosen ? html`<${Event} key=${chosen} position=${chosen} close=${path('log', '', Object.fromEntries(route.query))} />` : ''}</div>`;
 }

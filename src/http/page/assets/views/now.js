@@ -1,77 +1,78 @@
 // Now: what needs a person, then who is here.
-import { html } from '../lib.js';
-import { attention, nameOf } from '../attention.js';
-import { path } from '../router.js';
+import { html, useState } from '../lib.js';
+import { post } from '../api.js';
+import { attention } from '../attention.js';
+import { path, setQuery } from '../router.js';
 import { load, see, useStore } from '../store.js';
-import { Text, line } from '../text.js';
+import { fits, hasLeft, team } from '../team.js';
+import { line } from '../text.js';
 import { Time, useClock } from '../time.js';
-import { Answers, Empty, Failure, Loading, State } from '../ui.js';
+import { FileApproval, Login, sourceUrl } from '../sources.js';
+import { Action, Answers, Asked, Empty, Failure, Loading, Search, State } from '../ui.js';
 
-const ORDER = ['requires_action', 'limited', 'running', 'starting', 'online', 'busy', 'idle', 'stopping', 'offline', 'done', 'error', 'lost'];
+/** The one action of a thing that needs a person. */
+function Do({ item }) {
+  if (item.request) return html`<${Answers} request=${item.request} />`;
+  if (item.kind === 'needs_auth') return html`<${Login} source=${item.source} />`;
+  if (item.kind === 'pending_approval') return html`<${FileApproval} sources=${item.sources} />`;
+  if (item.kind === 'failed_server') return html`<${Action} run=${() => post(sourceUrl(item.source, 'reconnect')).then(() => load('sources'))}>Start again<//>`;
+  if (item.kind === 'undeliverable' || item.kind === 'refused') return html`<button onClick=${() => see([item.key])}>Mark as seen</button>`;
+  if (item.record) return html`<${Action} ask="Give this record up?" run=${() => post(`/v1/ghap/${encodeURIComponent(item.key)}/abandon`).then(() => load('ghap'))}>Give up<//>`;
+  return html`<a class="button" href=${item.to}>${item.label}</a>`;
+}
+
+function What({ item }) {
+  if (item.request) return html`<p class="muted"><a href=${item.to}>${line(item.who, 80)}</a></p><${Asked} request=${item.request} />`;
+  if (item.kind === 'pending_approval') {
+    return html`<p><bdi>${line(item.text, 300)}</bdi></p><ul class="runs">${item.sources.map((source) => html`<li><span class="strong"><bdi>${line(source.name, 60)}</bdi></span> <code><bdi>${line(source.runs ?? '', 400)}</bdi></code></li>`)}</ul>`;
+  }
+  return html`<a class="subject" href=${item.to}><bdi>${line(item.text, 300)}</bdi></a>${item.detail && html` <span class="muted">${line(item.detail, 300)}</span>`}`;
+}
 
 function Need({ item }) {
   return html`<li class="need" data-row><${State} of=${item.kind} />
-    <div class="what"><${Text} value=${item.text} cut=${300} />${item.detail && html` <span class="muted">${line(item.detail, 200)}</span>`}</div>
+    <div class="what"><${What} item=${item} /></div>
     <${Time} at=${item.at} />
-    <div class="do">${item.request ? html`<${Answers} request=${item.request} />` : html`<a class="button" href=${item.to}>${item.label}</a>`}</div></li>`;
-}
-
-/** One row for each agent that we host, and each peer that is no such agent. */
-function team(state) {
-  const trying = new Map();
-  for (const record of state.ghap.values()) if (record.status === 'active') trying.set(record.session_id, record);
-  const unread = new Map();
-  const words = new Map();
-  for (const message of state.messages.values()) {
-    if (['accepted', 'queued', 'offered'].includes(message.state)) unread.set(message.to_peer, (unread.get(message.to_peer) ?? 0) + 1);
-    const known = words.get(message.from_peer);
-    if (!known || known.timestamp < message.timestamp) words.set(message.from_peer, message);
-  }
-  const rows = [];
-  const hosted = new Set();
-  for (const host of state.hosts?.values() ?? []) {
-    if (['done', 'error', 'lost'].includes(host.state)) continue;
-    hosted.add(host.session_key).add(host.session_id);
-    rows.push({ key: host.id, name: host.session_key ?? host.id, kind: host.instance ?? host.backend, state: host.state, trying: trying.get(host.session_key), words: host.task, since: host.started_at, unread: 0, to: path('agents', host.id) });
-  }
-  for (const peer of state.peers.values()) {
-    if (peer.peer_id === 'operator' || hosted.has(peer.session_id)) continue;
-    rows.push({ key: peer.peer_id, name: peer.display_name, kind: peer.backend, state: peer.status, trying: trying.get(peer.session_id), words: words.get(peer.peer_id)?.text, since: peer.last_seen, unread: unread.get(peer.peer_id) ?? 0, to: path('messages', '', { peer: peer.peer_id }), path: peer.path });
-  }
-  return rows.sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) || one.name.localeCompare(other.name));
+    <div class="do"><${Do} item=${item} /></div></li>`;
 }
 
 function Row({ row }) {
-  return html`<tr data-row><th scope="row"><a href=${row.to}>${line(row.name, 60)}</a> <span class="muted">${line(row.kind, 24)}</span></th>
+  return html`<tr data-row><th scope="row"><a href=${row.to}><bdi>${line(row.name, 60)}</bdi></a> <span class="muted">${line(row.kind, 24)}</span></th>
     <td><${State} of=${row.state} /></td>
-    <td class=${`wide${row.trying ? '' : ' none'}`}>${row.trying ? html`<a href=${path('journal', row.trying.id)}>${line(row.trying.goal, 140)}</a>` : html`<span class="muted">–</span>`}</td>
-    <td class=${`wide${row.words ? '' : ' none'}`}>${row.words ? line(row.words, 140) : html`<span class="muted">–</span>`}</td>
+    <td class=${`wide${row.trying ? '' : ' none'}`}>${row.trying ? html`<a href=${path('journal', row.trying.id)}><bdi>${line(row.trying.goal, 140)}</bdi></a>` : html`<span class="muted">–</span>`}</td>
+    <td class=${`wide${row.words ? '' : ' none'}`}>${row.words ? html`<bdi>${line(row.words, 140)}</bdi>` : html`<span class="muted">–</span>`}</td>
     <td class="number"><${Time} at=${row.since} /></td>
-    <td class=${`number${row.unread ? ' unread' : ' none'}`}>${row.unread || html`<span class="muted">0</span>`}</td></tr>`;
+    <td class=${`number${row.unread ? ' unread' : ' none'}`}>${row.unread ? html`<a href=${row.peer ? path('messages', '', { peer: row.peer.peer_id }) : row.to}>${row.unread}</a>` : html`<span class="muted">0</span>`}</td></tr>`;
 }
 
-export function Now() {
+export function Now({ route }) {
   const state = useStore('peers', 'sessions', 'ghap', 'tasks', 'messages', 'requests', 'hosts', 'sources');
+  const [find, setFind] = useState('');
   useClock();
-  const needs = attention(state);
+  const isWhole = route.query.get('left') === 'yes';
+  const all = attention(state);
+  const needs = find ? all.filter((item) => `${item.kind} ${item.text} ${item.detail ?? ''} ${item.who ?? ''}`.toLowerCase().includes(find.toLowerCase())) : all;
   const rows = team(state);
-  const failed = needs.filter((item) => item.kind === 'failed' || item.kind === 'expired').map((item) => item.key);
-  const here = rows.filter((row) => row.state !== 'offline');
+  const here = rows.filter((row) => !hasLeft(row));
+  const shown = find ? rows.filter((row) => fits(row, find)) : isWhole ? rows : here;
+  const ended = all.filter((item) => ['failed_task', 'expired_task', 'undeliverable', 'refused'].includes(item.kind)).map((item) => item.key);
+  const left = rows.length - here.length;
   const isLoaded = state.loaded.has('peers');
   const failure = state.failures.get('peers');
   return html`<section aria-labelledby="needs"><header class="bar"><h2 id="needs">Needs you</h2>
-      ${failed.length > 1 && html`<button class="quiet" onClick=${() => see(failed)}>Mark ${failed.length} failed tasks as seen</button>`}</header>
+      <${Search} value=${find} set=${setFind} label="Search this view" />
+      ${ended.length > 1 && html`<button class="quiet" onClick=${() => see(ended)}>Mark ${ended.length} that ended badly as seen</button>`}</header>
     ${needs.length
       ? html`<ul class="needs">${needs.slice(0, 60).map((item) => html`<${Need} key=${item.key} item=${item} />`)}</ul>
         ${needs.length > 60 && html`<p class="muted">and ${needs.length - 60} more</p>`}`
-      : html`<p class="fine">${isLoaded ? 'Nothing needs you.' : 'Looking …'}</p>`}</section>
+      : html`<p class="fine">${!isLoaded ? 'Looking …' : find && all.length ? 'Nothing that needs you is like that.' : 'Nothing needs you.'}</p>`}</section>
   <section aria-labelledby="here"><header class="bar"><h2 id="here">Who is here</h2>
-      <span class="muted">${isLoaded && `${here.length} of ${rows.length}`}</span></header>
+      <span class="muted">${isLoaded && (find ? `${shown.length} of ${rows.length}` : here.length)}</span>
+      ${left > 0 && !find && html`<label class="switch"><input type="checkbox" checked=${isWhole} onChange=${(event) => setQuery({ left: event.target.checked ? 'yes' : '' })} /> ${left} who left</label>`}</header>
     ${failure ? html`<${Failure} text=${failure} again=${() => load('peers')} />`
-      : !isLoaded ? html`<${Loading} of="peers" />`
+      : !isLoaded ? html`<${Loading} of="agents" />`
       : !rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires Claude Code, Codex, Gemini and opencode; each session then shows here by itself.<//>`
+      : !shown.length ? html`<${Empty} title=${find ? 'No agent is like that.' : 'Nobody is here now.'} />`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Heard of</th><th scope="col" class="number">Unread</th></tr></thead>
-        <tbody>${rows.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</tbody></table></div>`}</section>`;
+        <tbody>${shown.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</tbody></table></div>`}</section>`;
 }
-
-export { nameOf };

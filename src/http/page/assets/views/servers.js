@@ -1,7 +1,8 @@
-// Servers: child MCP servers with their next action; and all tools, to look up and to call.
-import { html, useMemo, useState } from '../lib.js';
+// Servers: child MCP servers with their next action; and all tools by whose they are, to look up and to call.
+import { html, useMemo, useRef, useState } from '../lib.js';
 import { callTool, get, post, query } from '../api.js';
-import { go, path } from '../router.js';
+import { path } from '../router.js';
+import { Changes, FileApproval, Login, sourceUrl } from '../sources.js';
 import { load, useStore } from '../store.js';
 import { Text, line } from '../text.js';
 import { Time } from '../time.js';
@@ -67,7 +68,7 @@ function Tool({ tool }) {
     }
     setResult(await callTool(tool.name, args));
   };
-  return html`<article class="detail" aria-label="Tool"><header class="bar"><a class="back" href=${path('servers')}>Servers</a><h2>${line(tool.name, 100)}</h2></header>
+  return html`<article class="detail" aria-label="Tool"><header class="bar"><a class="back" href=${path('servers', '', { tab: 'tools' })}>Tools</a><h2>${line(tool.name, 100)}</h2></header>
     <p class="prose"><${Text} value=${tool.description} cut=${1500} /></p>
     <div class="form">${names.map((name) => html`<${Field} key=${name} name=${name} schema=${resolve(root.properties[name], root)} isRequired=${required.includes(name)} text=${fields[name] ?? ''} set=${(text) => setFields({ ...fields, [name]: text })} />`)}
       <p><${Action} class="primary" ask=${isReading ? undefined : 'This may change something. Call it?'} run=${call}>Call<//></p></div>
@@ -78,69 +79,77 @@ function Tool({ tool }) {
 const ACTIONS = { disabled: [['Enable', 'enable']], hidden: [], misconfigured: [], pending_approval: [], needs_auth: [['Disable', 'disable']], failed: [['Start again', 'reconnect'], ['Disable', 'disable']], backing_off: [['Start now', 'reconnect'], ['Disable', 'disable']] };
 const WORKING = [['Reconnect', 'reconnect'], ['Disable', 'disable']];
 
-const at = (source, act = '') => query(`/v1/sources/${encodeURIComponent(source.name)}${act && `/${act}`}`, { project: source.project });
-
 function Errors({ source }) {
   const [log, setLog] = useState(null);
-  const read = () => get(at(source, 'log')).then((reply) => setLog(reply.log));
+  const read = () => get(sourceUrl(source, 'log')).then((reply) => setLog(reply.log));
   return html`<p><${Action} run=${read}>${log === null ? 'Show its error output' : 'Read again'}<//></p>
     ${log !== null && (log ? html`<pre class="data" tabindex="0"><${Text} value=${log} cut=${20000} /></pre>` : html`<p class="muted">It wrote nothing there.</p>`)}`;
 }
 
-/** A login in the person's browser; that it is over shows as a change of the server's state. */
-function Login({ source }) {
-  const [page, setPage] = useState('');
-  return html`<p class="answers"><${Action} class="primary" run=${() => post(at(source, 'login')).then((reply) => setPage(reply.authorization_url))}>Log in<//>
-    ${/^https?:/.test(page) && html`<a href=${page} target="_blank" rel="noopener noreferrer">${line(page, 2000)}</a>`}</p>`;
-}
-
-/** Definitions that are not those that were approved: shown before they can be. */
-function Changes({ source }) {
-  const [waiting, setWaiting] = useState(null);
-  const read = () => get(at(source, 'changes')).then(setWaiting);
-  const approve = () => post(at(source, 'approve'), { digest: waiting.digest }).then(() => load('sources'));
-  return html`<p><${State} of="changed" /> ${source.changed === 1 ? 'One definition is' : `${source.changed} definitions are`} not as approved. <${Action} run=${read}>${waiting ? 'Look again' : 'Look'}<//></p>
-    ${waiting && html`<ul>${waiting.changes.map((each) => html`<li key=${`${each.kind} ${each.name}`}><b>${each.kind} <bdi>${line(each.name, 100)}</bdi></b> (${each.before ? 'changed' : 'new'})
-      <pre class="data" tabindex="0"><${Text} value=${JSON.stringify(each.after, null, 2)} cut=${4000} /></pre></li>`)}</ul>
-    <p class="answers"><${Action} class="primary" ask="Approve these definitions?" run=${approve}>Approve<//></p>`}`;
-}
-
 function Source({ source, isChosen }) {
-  const act = (name) => post(at(source, name)).then(() => load('sources'));
+  const act = (name) => post(sourceUrl(source, name)).then(() => load('sources'));
   const counts = [['tools', source.tools], ['resources', source.resources], ['prompts', source.prompts]].filter(([, count]) => count);
   return html`<li data-row class=${isChosen ? 'chosen' : ''}><details open=${isChosen}><summary><span class="strong"><bdi>${line(source.name, 60)}</bdi></span> <${State} of=${source.state} />
-      <span class="muted">${counts.map(([name, count]) => `${count} ${count === 1 ? name.slice(0, -1) : name}`).join(', ')}</span> <${Time} at=${source.since} /></summary>
-    ${source.reason && html`<p><${Text} value=${source.reason} cut=${600} /></p>`}
-    ${source.next_action && html`<p><span class="muted">Next:</span> <${Text} value=${source.next_action} cut=${300} /></p>`}
+      ${source.changed > 0 && html`<${State} of="changed" />`}<span class="muted">${counts.map(([name, count]) => `${count} ${count === 1 ? name.slice(0, -1) : name}`).join(', ')}</span> <${Time} at=${source.since} />
+      ${source.reason && html`<span class="because"><bdi>${line(source.reason, 300)}</bdi></span>`}${source.next_action && html`<span class="because"><span class="muted">Next:</span> <bdi>${line(source.next_action, 200)}</bdi></span>`}
+      ${source.runs && html`<span class="because"><span class="muted">Runs:</span> <code><bdi>${line(source.runs, 300)}</bdi></code></span>`}</summary>
+    ${source.state === 'pending_approval' && html`<${FileApproval} sources=${[source]} />`}
     ${source.changed > 0 && html`<${Changes} source=${source} />`}
-    ${source.state === 'needs_auth' && html`<${Login} source=${source} />`}
+    ${source.state === 'needs_auth' && html`<p><${Login} source=${source} /></p>`}
     <p class="answers">${(ACTIONS[source.state] ?? WORKING).map(([label, name]) => html`<${Action} key=${name} ask=${name === 'disable' ? 'Turn it off for good?' : undefined} run=${() => act(name)}>${label}<//>`)}</p>
     <${Facts} of=${[['Named in', source.from && line(source.from, 200)], ['Hidden by', source.hidden_by && line(source.hidden_by, 200)], ['Project', source.project && html`<code>${line(source.project, 200)}</code>`], ['Transport', source.transport], ['Sharing', source.sharing], ['Process', source.pid], ['Attempt', source.attempt], ['Next start', source.next_at && html`<${Time} at=${source.next_at} />`],
       ['Instances', source.instances?.length ? source.instances.map((each) => `${line(each.key, 80)} ${each.state}`).join(', ') : ''], ['Warnings', source.warnings?.map((each) => line(each, 300)).join(' ')]]} />
-    ${!['hidden', 'pending_approval'].includes(source.state) && html`<${Errors} source=${source} />`}</details></li>`;
+    ${!['hidden', 'pending_approval', 'misconfigured'].includes(source.state) && html`<${Errors} source=${source} />`}</details></li>`;
 }
 
-function Sources({ sources, chosen }) {
-  return html`<ul class="sources">${[...sources].map(([key, source]) => html`<${Source} key=${key} source=${source} isChosen=${source.name === chosen && source.state !== 'hidden'} />`)}</ul>`;
+/** Those that need a person first, then by name; entries that do not count last. */
+const URGENCY = ['pending_approval', 'needs_auth', 'misconfigured', 'failed', 'backing_off', 'pending', 'connecting', 'connected', 'disabled', 'hidden'];
+const byUrgency = (one, other) => URGENCY.indexOf(one.state) - URGENCY.indexOf(other.state) || one.name.localeCompare(other.name);
+
+/** The tools by whose they are: those of svc itself last, as they are always there. */
+function groupsOf(tools, names) {
+  const groups = new Map();
+  for (const tool of tools) {
+    const server = names.find((name) => tool.name.startsWith(`${name}__`)) ?? (tool.name.includes('__') ? tool.name.split('__')[0] : '');
+    groups.set(server, [...(groups.get(server) ?? []), tool]);
+  }
+  return [...groups].sort(([one], [other]) => Number(!one) - Number(!other) || one.localeCompare(other));
 }
+
+function ToolGroup({ server, tools, chosen, isOpen }) {
+  const cut = server ? server.length + 2 : 0;
+  return html`<details class="group" open=${isOpen}><summary><span class="strong"><bdi>${server ? line(server, 60) : 'svc itself'}</bdi></span> <span class="muted">${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}</span></summary>
+    <ul class="threads">${tools.map((tool) => html`<li key=${tool.name} data-row><a href=${path('servers', tool.name)} aria-current=${tool.name === chosen ? 'true' : undefined}><span class="who"><code title=${tool.name}>${line(tool.name.slice(tool.name.startsWith(`${server}__`) ? cut : 0), 80)}</code></span><span class="muted">${server ? '' : tool.family}</span><span class="muted last">${line(tool.description.split('\n')[0], 200)}</span></a></li>`)}</ul></details>`;
+}
+
+const hasWords = (text, find) => find.toLowerCase().split(/\s+/).filter(Boolean).every((word) => text.toLowerCase().includes(word));
 
 export function Servers({ route }) {
   const state = useStore('sources');
-  const read = useRead(tools, []);
+  const tab = route.query.get('tab') ?? '';
+  const read = useRead(tools, [[...(state.sources?.values() ?? [])].map((source) => `${source.name} ${source.tools}`).join()]);
   const [find, setFind] = useState('');
-  const chosen = read.value?.find((tool) => tool.name === route.id);
-  const shown = useMemo(() => {
-    const words = find.toLowerCase().split(/\s+/).filter(Boolean);
-    return (read.value ?? []).filter((tool) => words.every((word) => `${tool.name} ${tool.family ?? ''} ${tool.description}`.toLowerCase().includes(word)));
-  }, [read.value, find]);
-  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Servers"><header class="bar"><h2>Servers</h2></header>
-    ${!state.loaded.has('sources') ? html`<${Loading} of="servers" />`
-      : !state.sources ? html`<${Empty} title="This daemon has no child servers.">All tools below are its own.<//>`
-      : !state.sources.size ? html`<${Empty} title="No child server is configured."><code>svc mcp import claude-code</code> takes those of a client; <code>svc mcp add</code> names one.<//>`
-      : html`<${Sources} sources=${state.sources} chosen=${route.query.get('server')} />`}
-    <header class="bar"><h2>Tools</h2><${Search} value=${find} set=${setFind} label="Search tools" /><span class="muted">${shown.length}</span></header>
-    ${read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value ? html`<${Loading} of="tools" />`
-      : !shown.length ? html`<${Empty} title="No tool is like that." />`
-      : html`<ul class="threads">${shown.map((tool) => html`<li key=${tool.name} data-row><a href=${path('servers', tool.name)} aria-current=${tool.name === route.id ? 'true' : undefined} onClick=${() => go(path('servers', tool.name))}><span class="who"><code>${line(tool.name, 80)}</code></span><span class="muted">${tool.family}</span><span class="muted last">${line(tool.description.split('\n')[0], 200)}</span></a></li>`)}</ul>`}</section>
+  const known = useRef([]);
+  if (read.value) known.current = read.value;
+  const all = known.current;
+  const chosen = all.find((tool) => tool.name === route.id);
+  const sources = [...(state.sources?.values() ?? [])].sort(byUrgency);
+  const names = [...new Set(sources.map((source) => source.name))].sort((one, other) => other.length - one.length);
+  const shownSources = sources.filter((source) => hasWords(`${source.name} ${source.state} ${source.reason ?? ''} ${source.from}`, find));
+  const shown = useMemo(() => all.filter((tool) => hasWords(`${tool.name} ${tool.family ?? ''} ${tool.description}`, find)), [all, find]);
+  const isTools = tab === 'tools' || Boolean(route.id);
+  const link = (to) => path('servers', '', { tab: to });
+  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Servers"><header class="bar"><h2>Servers</h2>
+      <div class="tabs" role="group" aria-label="Parts"><a href=${link('')} aria-current=${isTools ? undefined : 'true'}>Servers <span class="muted">${state.loaded.has('sources') && shownSources.length}</span></a><a href=${link('tools')} aria-current=${isTools ? 'true' : undefined}>Tools <span class="muted">${read.value && shown.length}</span></a></div>
+      <${Search} value=${find} set=${setFind} label=${isTools ? 'Search tools' : 'Search servers'} /></header>
+    ${isTools
+      ? read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value && !all.length ? html`<${Loading} of="tools" />`
+        : !shown.length ? html`<${Empty} title="No tool is like that." />`
+        : groupsOf(shown, names).map(([server, tools_], index) => html`<${ToolGroup} key=${server} server=${server} tools=${tools_} chosen=${route.id} isOpen=${Boolean(find) || index === 0 || tools_.some((tool) => tool.name === route.id)} />`)
+      : state.failures.has('sources') ? html`<${Failure} text=${state.failures.get('sources')} again=${() => load('sources')} />`
+      : !state.loaded.has('sources') ? html`<${Loading} of="servers" />`
+      : !sources.length ? html`<${Empty} title="No child server is configured."><code>svc mcp import claude-code</code> takes those of a client; <code>svc mcp add</code> names one. svc's own tools stand under <a href=${link('tools')}>Tools</a>.<//>`
+      : !shownSources.length ? html`<${Empty} title="No server is like that." />`
+      : html`<ul class="sources">${shownSources.map((source) => html`<${Source} key=${`${source.project ?? ''} ${source.name} ${source.from}`} source=${source} isChosen=${source.name === route.query.get('server') && source.state !== 'hidden'} />`)}</ul>`}</section>
     ${chosen ? html`<${Tool} key=${chosen.name} tool=${chosen} />` : route.id && read.value ? html`<section class="detail" aria-label="Tool"><${Empty} title="There is no such tool." /></section>` : ''}</div>`;
 }

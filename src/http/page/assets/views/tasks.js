@@ -3,10 +3,10 @@ import { html, useEffect, useMemo, useRef, useState } from '../lib.js';
 import { get, post, query } from '../api.js';
 import { List } from '../list.js';
 import { go, path, setQuery } from '../router.js';
-import { followStream, load, see, useStore } from '../store.js';
+import { followStream, goneEvents, load, see, useStore } from '../store.js';
 import { Line, Text, line } from '../text.js';
 import { Time, clock, duration, useClock } from '../time.js';
-import { Action, Choice, Empty, Facts, Failure, Loading, Search, State, useRead, useSettled } from '../ui.js';
+import { Action, Choice, Empty, FactLine, Facts, Failure, Loading, Search, State, useRead, useSettled } from '../ui.js';
 
 const STATES = ['', 'pending', 'active', 'done', 'failed', 'cancelled', 'expired'];
 const OVER = ['done', 'failed', 'cancelled', 'expired'];
@@ -34,7 +34,7 @@ function useOutput(task) {
   const take = (event) => {
     const known = output.current;
     if (event.seq <= known.last) return;
-    if (known.last && event.seq > known.last + 1) known.lines.push({ seq: `gap${event.seq}`, note: `events ${known.last + 1} to ${event.seq - 1} are not here` });
+    if (known.last && event.seq > known.last + 1) known.lines.push({ seq: `gap${event.seq}`, note: goneEvents(known.last, event.seq) });
     known.last = event.seq;
     if (event.kind === 'frame') known.lines.push({ seq: event.seq, at: event.at, text: event.data.line ?? '', isError: event.data.kind === 'stderr' });
     else if (event.kind === 'reply') known.lines.push({ seq: event.seq, at: event.at, text: `${event.data.from ?? ''}: ${event.data.body ?? ''}`, note: undefined });
@@ -114,16 +114,18 @@ function Task({ id }) {
   const cancel = () => post(`/v1/tasks/${encodeURIComponent(id)}/cancel`);
   return html`<article class="detail" aria-label="Task"><header class="bar"><a class="back" href=${path('tasks')}>Tasks</a><h2><bdi>${line(titleOf(task), 160)}</bdi></h2>
       ${!OVER.includes(task.status) && html`<${Action} ask="Cancel this task?" run=${cancel}>Cancel<//>`}</header>
-    <${Facts} of=${[
+    <${FactLine} of=${[
       ['State', html`<${State} of=${task.status} />`],
       ['Ended with', ending(task)],
-      ['Duration', took(task)],
+      ['Took', took(task)],
       ['Agent', task.agent && line(task.agent, 80)],
       ['From', task.from && line(task.from, 80)],
       ['Made', html`<${Time} at=${task.created_at} />`],
-      ['Error', task.error && html`<${Text} value=${task.error} />`],
-      ['Prompt', task.prompt && task.title && html`<${Text} value=${task.prompt} cut=${400} />`],
       ['Id', html`<code>${id}</code>`],
+    ]} />
+    <${Facts} of=${[
+      ['Error', task.error && html`<${Text} value=${task.error} cut=${400} />`],
+      ['Prompt', task.prompt && task.title && html`<${Text} value=${task.prompt} cut=${200} />`],
     ]} /><${Output} task=${task} /></article>`;
 }
 
