@@ -17,7 +17,7 @@ pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 pub(super) use delivery::{
     AGENT_ENDED, OutgoingMessage, advance, deliver, end_deliveries, note_unseen,
 };
-pub(super) use find::operator_peer;
+pub(super) use find::{find_peer, operator_peer};
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{PROCESS_GONE, create, may_act_for, put_aside, set_status, update};
