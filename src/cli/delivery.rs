@@ -8,10 +8,12 @@ use super::output::cell;
 /// says nothing.
 pub(super) fn when(sent: &Value) -> &str {
     match sent["delivery"].as_str().unwrap_or_default() {
-        "at once" => "the message wakes it now",
-        "in this turn" => "it gets the message within its present turn",
-        "at next turn" => "it reads the message at its next turn",
-        "when it is back" => "it gets the message when it is back",
+        "at once" | "wakes" => "the message wakes it now",
+        "in this turn" | "now" => "it gets the message within its present turn",
+        "at next turn" | "next_turn" => {
+            "it reads the message with its next prompt: nothing wakes it"
+        }
+        "when it is back" | "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and nobody gets the message",
         "when it reads its inbox" => "it reads the message when it looks into its inbox",
         // Of a later daemon.
@@ -50,7 +52,7 @@ pub(super) fn source(provenance: &Value) -> Option<String> {
         "sessions_send" => "a message from session to session",
         "sessions_spawn" => "the end of an agent that was started for it",
         "SendMessage" => "the end of work that was asked for",
-        "agent_request" => "a request of an agent for leave",
+        "agent_request" => "a request of an agent for permission",
         other => other,
     };
     Some(match provenance.get("sourceSessionKey").and_then(Value::as_str) {
@@ -77,7 +79,11 @@ mod tests {
         for (delivery, words) in [
             ("at once", "wakes it now"),
             ("in this turn", "within its present turn"),
-            ("at next turn", "at its next turn"),
+            ("wakes", "wakes it now"),
+            ("now", "within its present turn"),
+            ("at next turn", "nothing wakes it"),
+            ("next_turn", "nothing wakes it"),
+            ("when_back", "when it is back"),
             ("when it is back", "when it is back"),
             ("when it reads its inbox", "looks into its inbox"),
             ("never", "its agent has ended, and nobody gets the message"),

@@ -51,6 +51,7 @@ mod page;
 mod pages;
 mod peers;
 mod people;
+mod picture_words;
 mod reference;
 mod restore;
 mod screens;

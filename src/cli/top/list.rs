@@ -124,7 +124,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let request = model.team.request_of(peer);
     // It does nothing before it has that.
     let (tries, doing) = match request {
-        Some(request) => (format!("asks for leave: {}", request.title), Style::Waiting),
+        Some(request) => (format!("needs permission: {}", request.title), Style::Waiting),
         None => (tries, Style::Plain),
     };
     let awaited = model.team.awaited_by(peer).join(", ");
@@ -147,7 +147,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
 
 fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
     let name = model.team.asker(request);
-    let who = if wide { format!(" {name} asks for leave") } else { format!(" {name} → you?") };
+    let who = if wide { format!(" {name} needs permission") } else { format!(" {name} → you?") };
     let at = wide.then(|| when(model, request.opened_at));
     line(at, (who, Style::Waiting), request.title.clone())
 }
