@@ -10,39 +10,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::agent_attach::host;
+use super::agent_list::AgentListArgs;
 use super::naming::{self, AdvisedError};
-use super::output::{self, Column, Listing};
-use super::{Context, agent_attach, agent_away};
+use super::output;
+use super::{Context, agent_attach, agent_away, agent_list};
 use crate::client::{ClientError, with_query};
 use crate::private_file;
-
-const LIST: Listing = Listing {
-    items: "hosts",
-    columns: &[
-        Column::id("AGENT", "id"),
-        Column::state("STATE", "state"),
-        Column::name("SESSION KEY", "session_key").least(64),
-        Column::text("BACKEND", "backend").rank(3),
-        Column::path("FOLDER", "worktree").rank(2),
-        Column::number("PID", "pid").rank(4),
-        Column::time("STARTED", "started_at").rank(1),
-    ],
-    empty: "no agents; `svc agent start INSTANCE` starts one, `svc agent list --instances` shows which there are",
-    next: Some("--cursor"),
-};
-
-const INSTANCES: Listing = Listing {
-    items: "agents",
-    columns: &[
-        Column::text("INSTANCE", "instance"),
-        Column::text("BACKEND", "backend"),
-        Column::state("STATUS", "status"),
-        Column::number("LIVE", "live").rank(1),
-        Column::text("REASON", "reason").rank(2),
-    ],
-    empty: "no instances: no agent's program is on the daemon's PATH, and config.toml has no [agents.<instance>]",
-    next: None,
-};
 
 /// `svc agent …`.
 #[derive(Debug, Subcommand)]
@@ -51,10 +24,12 @@ pub(super) enum AgentCommand {
     #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
         svc agent start reviewer --name second -- --model opus")]
     Start(Box<StartArgs>),
-    /// List agents, the living first, or the configured ways to run them
-    #[command(after_help = "Example:\n  svc agent list --live")]
+    /// List all who take part: agents that svc runs, then sessions that you opened
+    #[command(
+        after_help = "Examples:\n  svc agent list\n  svc agent list --instances    what can be started"
+    )]
     List(AgentListArgs),
-    /// Show one agent, and what it waits for leave to do
+    /// Show one agent, and what it needs permission for
     #[command(after_help = "Example:\n  svc agent status agent:claude:main")]
     Status {
         /// Its id, a beginning of that, its session key, or its instance
@@ -163,36 +138,10 @@ pub(super) struct StartArgs {
     args: Vec<String>,
 }
 
-/// Arguments of `svc agent list`.
-#[derive(Debug, Clone, Args)]
-pub(super) struct AgentListArgs {
-    /// The configured ways to run agents, and whether each can be started
-    #[arg(long, conflicts_with_all = ["state", "instance", "backend", "live", "limit", "cursor"])]
-    instances: bool,
-    /// Only this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error` or `lost`
-    #[arg(long)]
-    state: Option<String>,
-    /// Only this instance's
-    #[arg(long)]
-    instance: Option<String>,
-    /// Only this backend's
-    #[arg(long)]
-    backend: Option<String>,
-    /// Only those that have not ended
-    #[arg(long)]
-    live: bool,
-    /// How many, 1 to 500
-    #[arg(long, value_name = "N")]
-    limit: Option<u32>,
-    /// Where the page before left off
-    #[arg(long)]
-    cursor: Option<String>,
-}
-
 pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
     match command {
         AgentCommand::Start(args) => start(context, *args).await,
-        AgentCommand::List(args) => list(context, &args).await,
+        AgentCommand::List(args) => agent_list::list(context, &args).await,
         AgentCommand::Status { agent } => status(context, &agent).await,
         AgentCommand::Send { agent, input, steer } => {
             let body =
@@ -203,7 +152,13 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
         AgentCommand::Answer { agent, request, option } => {
             let body = json!({ "request_id": request, "option_id": option });
             let answered: Value = context.client()?.post(&host(&agent, "/answer"), &body).await?;
-            print(context, &answered, &["request_id", "agent_id", "title", "answer"])
+            if context.json {
+                output::json(&answered)?;
+            } else {
+                let title = output::visible(&output::cell(&answered, "title"));
+                output::line(&format!("answered {title}: {}", output::visible(&option)))?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Interrupt { agent } => {
             let path = host(&agent, "/interrupt");
@@ -219,7 +174,12 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
                 body["reason"] = reason.into();
             }
             let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &body).await?;
-            print(context, &stopped, &["stopped", "final_state", "exit_code", "signal", "graceful"])
+            if context.json {
+                output::json(&stopped)?;
+            } else {
+                output::line(&stopped_in_words(&agent, &stopped))?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
         AgentCommand::History { agent, limit, no_tools } => {
             history(context, &agent, limit, no_tools).await
@@ -241,6 +201,24 @@ async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
         }
         attached => attached,
     }
+}
+
+/// How an agent ended that was to stop.
+fn stopped_in_words(agent: &str, stopped: &Value) -> String {
+    let agent = output::visible(agent);
+    if stopped["stopped"] != true {
+        return format!("{agent} has not ended yet: `svc agent status {agent}` says how it is");
+    }
+    let how = match (stopped["exit_code"].as_i64(), &stopped["signal"]) {
+        (Some(code), _) => format!(", its program with exit code {code}"),
+        (None, Value::Null) => String::new(),
+        (None, signal) => format!(", its program by {}", ended_by(signal, true)),
+    };
+    let state = match stopped["final_state"].as_str() {
+        None | Some("done") => String::new(),
+        Some(state) => format!("; its state is {}", output::visible(state)),
+    };
+    format!("{agent} has ended{how}{state}")
 }
 
 const AGENT_FIELDS: [&str; 8] =
@@ -388,58 +366,6 @@ fn has_instance(config: &str, name: &str) -> bool {
     })
 }
 
-async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCode> {
-    if args.instances {
-        let all: Value = context.client()?.get("/v1/agents").await?;
-        INSTANCES.print(context, &all)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let limit = args.limit.map(|limit| limit.to_string());
-    let query = [
-        ("state", args.state.as_deref()),
-        ("instance", args.instance.as_deref()),
-        ("backend", args.backend.as_deref()),
-        ("live", args.live.then_some("true")),
-        ("limit", limit.as_deref()),
-        ("cursor", args.cursor.as_deref()),
-    ];
-    let client = context.client()?;
-    let mut page: Value = client.get(&with_query("/v1/hosts", &query)).await?;
-    if context.json || args.live || args.state.is_some() {
-        LIST.print(context, &page)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let living = [
-        ("instance", args.instance.as_deref()),
-        ("backend", args.backend.as_deref()),
-        ("live", Some("true")),
-        ("limit", Some("500")),
-    ];
-    let living: Value = match args.cursor {
-        // They stood on the first page.
-        Some(_) => Value::Null,
-        None => client.get(&with_query("/v1/hosts", &living)).await?,
-    };
-    let has_ended = living_first(&mut page, &living);
-    LIST.print(context, &page)?;
-    if has_ended && context.screen.is_for_people() {
-        output::note("`svc agent list --live` shows only those that have not ended");
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Puts those that live before those of a page that have ended; answers whether there are any of these.
-fn living_first(page: &mut Value, living: &Value) -> bool {
-    let ended = output::items(page, "hosts")
-        .iter()
-        .filter(|agent| matches!(agent["state"].as_str(), Some("done" | "error" | "lost")));
-    let ended: Vec<Value> = ended.cloned().collect();
-    let has_ended = !ended.is_empty();
-    let all: Vec<Value> = output::items(living, "hosts").iter().cloned().chain(ended).collect();
-    page["hosts"] = all.into();
-    has_ended
-}
-
 async fn history(
     context: &Context,
     agent: &str,
@@ -500,21 +426,28 @@ mod tests {
     }
 
     #[test]
-    fn the_living_stand_before_those_that_have_ended() {
-        let agent = |id: &str, state: &str| json!({ "id": id, "state": state });
-        let mut page =
-            json!({ "hosts": [agent("c", "done"), agent("b", "idle"), agent("a", "lost")] });
-        let living = json!({ "hosts": [agent("b", "idle"), agent("0", "running")] });
-        assert!(living_first(&mut page, &living));
-        let ids: Vec<&str> = page["hosts"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .filter_map(|agent| agent["id"].as_str())
-            .collect();
-        assert_eq!(ids, ["b", "0", "c", "a"]);
-        let mut page = json!({ "hosts": [agent("b", "idle")] });
-        assert!(!living_first(&mut page, &living));
+    fn a_stop_is_told_in_a_sentence() {
+        let told = |stopped: &Value| stopped_in_words("agent:claude:main", stopped);
+        for (stopped, sentence) in [
+            (
+                json!({ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }),
+                "agent:claude:main has ended, its program with exit code 0",
+            ),
+            (
+                json!({ "stopped": true, "signal": 9, "final_state": "done" }),
+                "agent:claude:main has ended, its program by svc, which stopped it (SIGKILL)",
+            ),
+            (
+                json!({ "stopped": true, "exit_code": 3, "final_state": "error" }),
+                "agent:claude:main has ended, its program with exit code 3; its state is error",
+            ),
+            (
+                json!({ "stopped": false }),
+                "agent:claude:main has not ended yet: `svc agent status agent:claude:main` says how it is",
+            ),
+        ] {
+            assert_eq!(told(&stopped), sentence);
+        }
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! Talking with an agent while no daemon runs: its host is found by its socket, and asked itself.
 
-use std::fs;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::agent_attach::{Printer, end_of, entry_text, paragraph, typed_lines};
+use super::living_hosts::living_hosts;
 use super::{Context, output};
-use crate::domain::AgentId;
 use crate::domain::agent::{AgentInfo, HistoryQuery, SendInput, SendMode};
 use crate::hosts::{HostClient, HostError};
 
@@ -91,19 +90,8 @@ fn tell<T>(done: Result<T, HostError>) {
 /// The living host that a text names: by its agent's id, the beginning of that, or its session key, also without `agent:` and
 /// `:main`.
 async fn find(context: &Context, named: &str) -> anyhow::Result<(HostClient, AgentInfo)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(&context.paths.agents).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let is_socket = path.extension().is_some_and(|extension| extension == "sock");
-        let id = path.file_stem().and_then(|stem| stem.to_str()).and_then(AgentId::parse);
-        let Some(id) = id.filter(|_| is_socket) else { continue };
-        let host = HostClient::new(id, path);
-        // The socket of a host that was killed answers nobody.
-        let Ok(status) = host.status().await else { continue };
-        if is_named(&status.agent, named) {
-            found.push((host, status.agent));
-        }
-    }
+    let mut found = living_hosts(context).await;
+    found.retain(|(_, info)| is_named(info, named));
     match found.len() {
         0 => bail!(
             "no daemon runs, and no living host is that of an agent {named:?}; `svc start` starts a daemon"

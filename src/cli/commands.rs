@@ -9,11 +9,62 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use super::context::Context;
 use super::global_flags::GlobalFlags;
 use super::output::OutputClosed;
+use super::people::which_one;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
     install, mcp, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
     service_unit, session, stdio, task, token, tools, top,
 };
+
+/// All commands in groups, as the help shows them: those that matter first.
+const COMMANDS: &str = "\
+Every day:
+  install      Connect coding agents to svc, and start the daemon
+  top          The team at a glance; `svc` alone on a terminal is the same
+  open         The page, in a browser
+  inbox        What waits for you: questions, answers and messages
+  tell         Say something to somebody
+  ask          Ask somebody, and wait for the answer
+  reply        Answer a message to you
+  send         Give work to an agent, and print what it says
+  agent        All who take part, and the agents that svc runs
+  task         Commands and work that everybody can follow
+
+The team:
+  peer         Who is here, as programs register
+  session      Sessions of coding agents: history, tools, who started whom
+  ghap         What was tried, and what came of it
+  events       The event log
+
+Tools and servers:
+  mcp          MCP servers that svc starts once for all agents
+  tools        The tools that models call
+
+The daemon:
+  start        Run it in the background
+  stop         Stop it
+  restart      Stop it if it runs, and start it
+  status       Whether it runs, where, and since when
+  logs         Its log
+  serve        Run it in the foreground
+  service      Start it at log-in (systemd, launchd)
+  health       Whether it is healthy, for container health checks
+  doctor       Look for what is wrong with this installation, and say what to do
+
+Data and configuration:
+  config       The configuration in use
+  token        The operator token, and who holds others
+  backup       Copy the database while the daemon runs
+  restore      Put a backup in the place of the database
+  migrate      Apply pending migrations
+
+For clients and scripts:
+  stdio        Speak MCP on standard input and output
+  hook         Report an event of a coding agent
+  mcp-config   An --mcp-config document with a token of its own
+  uninstall    Take out what `svc install` put into other programs' files
+  completions  A completion script for your shell
+  help         Print the help of a command";
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
 #[derive(Debug, Parser)]
@@ -22,12 +73,13 @@ use super::{
     version,
     propagate_version = true,
     max_term_width = 100,
+    help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}",
+    before_help = COMMANDS,
     after_help = "\
 Examples:
-  svc start                       run the daemon in the background
+  svc install                     connect the coding agents on this machine, and start the daemon
   svc                             the team at a glance, on a terminal
-  svc open                        the page, in a browser
-  svc peer list                   who is here
+  svc tell claude-code@web hello  say something to an agent
   svc task run -- cargo test      run a command as a task that others can watch
   svc events tail --after latest  what happens from now on
 
@@ -52,8 +104,10 @@ enum Command {
         Waits until it answers. Fine if it runs already. The log is svc.log in the data folder (`svc logs`).")]
     Start(ServeArgs),
     /// Stop the daemon
-    #[command(after_help = "Example:\n  svc stop\n\nWaits until it is gone. Fine if none runs.")]
-    Stop,
+    #[command(after_help = "Examples:\n  svc stop\n  svc stop --stay\n\n\
+        Waits until it is gone. Fine if none runs. Agents that svc runs go on. The next prompt in a connected client starts \
+        the daemon again, unless --stay is given.")]
+    Stop(daemon::StopArgs),
     /// Stop the daemon if it runs, and start it
     #[command(after_help = "Example:\n  svc restart\n\n\
         The flags of the previous start are not remembered; give them again or put them into config.toml.")]
@@ -75,28 +129,34 @@ enum Command {
     /// Who is here
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
-    /// What each client's session is doing
+    /// Sessions of coding agents: what each is doing, what was said, who started whom
     #[command(subcommand, after_help = "Example:\n  svc session list --open")]
     Session(session::SessionCommand),
     /// What was tried (goal, hypothesis, action, prediction), and what came of it
     #[command(subcommand, after_help = "Example:\n  svc ghap list --status falsified")]
     Ghap(ghap::GhapCommand),
     /// Messages between peers
-    #[command(subcommand, after_help = "Example:\n  svc message send peer_… 'the build is green'")]
+    #[command(
+        subcommand,
+        hide = true,
+        after_help = "Example:\n  svc message send peer_… 'the build is green'"
+    )]
     Message(message::MessageCommand),
     /// Ask somebody, and wait for the answer
-    #[command(
-        after_help = "Examples:\n  svc ask reviewer 'is the branch ready?'\n  svc ask codex@repo - --timeout 60 < question.txt\n\n\
-        Ctrl-C leaves the question open (exit code 130), and --timeout does (exit code 1): then the answer waits in `svc inbox`."
-    )]
+    #[command(after_help = concat!(
+        "Examples:\n  svc ask reviewer 'is the branch ready?'\n  svc ask codex@repo - --timeout 60 < question.txt\n\n\
+        Ctrl-C leaves the question open (exit code 130), and --timeout does (exit code 1): then the answer waits in `svc inbox`.\n\n",
+        which_one!()
+    ))]
     Ask(people::AskArgs),
-    /// Tell somebody something that wants no answer
-    #[command(
-        after_help = "Example:\n  svc tell reviewer 'main is frozen'\n\n`svc message broadcast` tells everybody."
-    )]
+    /// Say something to somebody who does not have to answer
+    #[command(after_help = concat!(
+        "Example:\n  svc tell reviewer 'main is frozen'\n\n`svc message broadcast` tells everybody.\n\n",
+        which_one!()
+    ))]
     Tell(people::TellArgs),
     /// Answer a message to you
-    #[command(after_help = "Example:\n  svc reply latest 'yes, go on'")]
+    #[command(after_help = concat!("Example:\n  svc reply latest 'yes, go on'\n\n", which_one!()))]
     Reply(people::ReplyArgs),
     /// What waits for you: questions to you, answers and messages
     #[command(after_help = "Examples:\n  svc inbox\n  svc inbox --ack")]
@@ -104,7 +164,7 @@ enum Command {
     /// Work that someone runs and everyone may watch
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
-    /// Agents that the daemon runs
+    /// All who take part, and the agents that svc runs
     #[command(
         subcommand,
         after_help = "Example:\n  svc agent start claude --prompt 'fix the flaky test'"
@@ -119,7 +179,7 @@ enum Command {
     /// The page: a link that signs a browser in
     #[command(after_help = open::EXAMPLES)]
     Open(open::OpenArgs),
-    /// What models may ask of the daemon
+    /// The tools that models call
     #[command(
         subcommand,
         after_help = "Example:\n  svc tools call peer_send --arg to=reviewer --arg text='the build is green'"
@@ -128,7 +188,7 @@ enum Command {
     /// The operator token, and who holds others
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
-    /// Child MCP servers: started once for all agents
+    /// MCP servers that svc starts once for all agents
     #[command(subcommand, after_help = "Example:\n  svc mcp list")]
     Mcp(mcp::McpCommand),
     /// An --mcp-config document with a token of its own for one agent session
@@ -137,14 +197,14 @@ enum Command {
     /// Speak MCP on standard input and output, for clients that start their servers themselves
     #[command(after_help = stdio::EXAMPLES)]
     Stdio(stdio::StdioArgs),
-    /// Make coding agents know this program: as an MCP server, and by hooks
+    /// Connect coding agents to svc: as an MCP server, and by hooks
     #[command(after_help = install::EXAMPLES)]
     Install(install::InstallArgs),
     /// Take away what `svc install` has put into other programs' files
     #[command(after_help = "Example:\n  svc uninstall codex\n\n\
         Files that nobody has changed meanwhile become what they were, byte for byte; of others only ours goes.")]
     Uninstall(install::UninstallArgs),
-    /// Tell of an event in a coding agent; this is what its hooks run
+    /// Report an event of a coding agent; this is what its hooks run
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
     /// The daemon as a service that starts at log-in (systemd, launchd)
@@ -264,16 +324,27 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => backup::backup(&context, &args),
         Command::Restore(args) => backup::restore(&context, &args),
         Command::Config(command) => config::run(&context, command),
-        Command::Uninstall(args) => install::uninstall(&context, &args),
         command => on_runtime(client_command(context, command)),
     }
 }
 
 async fn client_command(context: Context, command: Command) -> anyhow::Result<ExitCode> {
     let context = &context;
+    // The others say themselves what is wrong with it, or have no person before them.
+    let does_without_file = !matches!(
+        command,
+        Command::Start(_)
+            | Command::Restart(_)
+            | Command::Stdio(_)
+            | Command::Doctor
+            | Command::Mcp(_)
+    );
+    if does_without_file {
+        context.warn_of_file();
+    }
     match command {
         Command::Start(args) => daemon::start(context, &args).await,
-        Command::Stop => daemon::stop(context).await,
+        Command::Stop(args) => daemon::stop(context, &args).await,
         Command::Restart(args) => daemon::restart(context, &args).await,
         Command::Status => daemon::status(context).await,
         Command::Logs(args) => daemon::logs(context, &args).await,
@@ -298,6 +369,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio(args) => stdio::run(context, args).await,
         Command::Install(args) => install::install(context, &args).await,
+        Command::Uninstall(args) => install::uninstall(context, &args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Service(command) => service_unit::run(context, command).await,
         Command::Serve(_)
@@ -305,7 +377,6 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Config(_)
-        | Command::Uninstall(_)
         | Command::Hook(_)
         | Command::Completions(_)
         | Command::PackageFiles(_) => unreachable!("these are dispatched without a runtime"),
@@ -344,6 +415,24 @@ mod tests {
             command.get_subcommands().for_each(|child| check(child, &path));
         }
         check(&Cli::command(), "");
+    }
+
+    #[test]
+    fn the_help_groups_every_command_and_shows_ten_first() {
+        let command = Cli::command();
+        let shown = |name: &str| COMMANDS.contains(&format!("\n  {name} "));
+        for child in command.get_subcommands() {
+            assert_eq!(shown(child.get_name()), !child.is_hide_set(), "{}", child.get_name());
+        }
+        let first = COMMANDS.trim_start().split("\n\n").next().unwrap_or_default();
+        assert_eq!(first.lines().count(), 11, "a heading, and the ten that matter: {first}");
+        let names = COMMANDS.lines().filter_map(|line| line.strip_prefix("  "));
+        for name in names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help") {
+            assert!(command.find_subcommand(name).is_some(), "there is no {name}");
+        }
+        let help = Cli::command().render_help().to_string();
+        assert!(help.contains(COMMANDS.trim()), "{help}");
+        assert!(!help.contains("\nCommands:"), "once: {help}");
     }
 
     /// A terminal breaks the lines of a paragraph; those that are broken already come out ragged.

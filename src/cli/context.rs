@@ -1,9 +1,15 @@
 //! What every command needs: the environment, the paths, and the way to the daemon.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use svc_install::ClientLocations;
+
 use super::global_flags::GlobalFlags;
-use super::output::Screen;
+use super::output::{self, Screen};
 use crate::client::{Client, Discovery};
-use crate::config::{Config, Env, Flags, Paths};
+use crate::config::{Config, Env, FileConfig, Flags, Paths};
 
 /// The edge of the program, read once and passed down.
 #[derive(Debug, Clone)]
@@ -38,8 +44,38 @@ impl Context {
 
     /// How to find the daemon.
     pub(super) fn discovery(&self) -> anyhow::Result<Discovery> {
-        let config = self.config(&Flags::default())?;
+        let resolve = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
+        let config = resolve.or_else(|error| self.without_file().ok_or(error))?;
         Ok(Discovery::new(&config, &self.env, self.url.as_deref())?)
+    }
+
+    /// Where the files of this person's clients are, and of the project in the current folder.
+    pub(super) fn client_locations(&self) -> anyhow::Result<ClientLocations> {
+        let home = self.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        Ok(ClientLocations::new(
+            home.context("HOME is not set, so nobody can tell where the clients' files are")?,
+            std::env::current_dir().context("cannot tell which folder this is")?,
+            |name| self.env.os(name).map(OsStr::to_owned),
+        ))
+    }
+
+    /// Says on standard error what is wrong with the configuration file, where a command does without it.
+    pub(super) fn warn_of_file(&self) {
+        let resolved = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
+        if let Err(error) = resolved
+            && self.without_file().is_some()
+        {
+            output::notes(&format!(
+                "warning: {error}\na running daemon goes on with what it has read\n"
+            ));
+        }
+    }
+
+    /// The configuration without its file, for commands that only look for the daemon: one that runs is not found by the file,
+    /// and has read it before somebody made a mistake in it. `None` if the mistake is elsewhere.
+    fn without_file(&self) -> Option<Config> {
+        let file = FileConfig::token_file_of(&self.paths.config_file);
+        Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()
     }
 
     /// A client of the daemon, with the caller's token.

@@ -8,9 +8,9 @@ use super::output::cell;
 /// says nothing.
 pub(super) fn when(sent: &Value) -> &str {
     match sent["delivery"].as_str().unwrap_or_default() {
-        "now" => "it gets the message within its present turn",
         "wakes" => "the message wakes it now",
-        "next_turn" => "it reads the message in its next turn",
+        "now" => "it gets the message within its present turn",
+        "next_turn" => "it reads the message with its next prompt: nothing wakes it",
         "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and nobody gets the message",
         // Of a later daemon.
@@ -49,7 +49,7 @@ pub(super) fn source(provenance: &Value) -> Option<String> {
         "sessions_send" => "a message from session to session",
         "sessions_spawn" => "the end of an agent that was started for it",
         "SendMessage" => "the end of work that was asked for",
-        "agent_request" => "a request of an agent for leave",
+        "agent_request" => "a request of an agent for permission",
         other => other,
     };
     Some(match provenance.get("sourceSessionKey").and_then(Value::as_str) {
@@ -74,9 +74,9 @@ mod tests {
     #[test]
     fn each_kind_of_delivery_has_words() {
         for (delivery, words) in [
-            ("now", "within its present turn"),
             ("wakes", "wakes it now"),
-            ("next_turn", "in its next turn"),
+            ("now", "within its present turn"),
+            ("next_turn", "nothing wakes it"),
             ("when_back", "when it is back"),
             ("never", "its agent has ended, and nobody gets the message"),
         ] {

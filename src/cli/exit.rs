@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use serde_json::{Value, json};
 
 use super::database_lock::DatabaseInUse;
@@ -71,7 +71,6 @@ pub(super) fn note_failure(text: &str, is_json: bool) {
 /// What the parser of arguments has to say: help and the version are no errors.
 pub(super) fn usage(mut error: clap::Error, is_json: bool) -> ExitCode {
     suggest_no_hook(&mut error);
-    suggest_tell(&mut error);
     if !error.use_stderr() || !is_json {
         // A closed output is no failure.
         error.print().ok();
@@ -91,16 +90,6 @@ fn suggest_no_hook(error: &mut clap::Error) {
     if !names.is_empty() {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
     }
-}
-
-/// Who gives `svc send` a name and a text wants to write to somebody.
-fn suggest_tell(error: &mut clap::Error) {
-    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
-    if error.kind() != ErrorKind::UnknownArgument || !usage.contains("svc send ") {
-        return;
-    }
-    let tip = "`svc send` gives an agent work (--agent NAME); to write to somebody: svc tell NAME \"text\"";
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
 }
 
 /// The first paragraph of what the parser says, on one line: tips and usage are for people.
@@ -175,20 +164,6 @@ mod tests {
         let missing =
             "error: the following required arguments were not provided:\n  <ID>\n\nUsage: x";
         assert_eq!(sentence(missing), "the following required arguments were not provided: <ID>");
-    }
-
-    #[test]
-    fn who_sends_a_text_to_a_name_is_told_how_to_write() {
-        let shown = |words: &[&str]| {
-            let parsed = crate::cli::commands::Cli::try_parse_from(words);
-            let Err(mut error) = parsed else { panic!("there are no such arguments") };
-            suggest_tell(&mut error);
-            error.render().to_string()
-        };
-        let shown_of = shown(&["svc", "send", "reviewer", "hello"]);
-        assert!(shown_of.contains("svc tell NAME \"text\""), "{shown_of}");
-        let other = shown(&["svc", "peer", "list", "hello"]);
-        assert!(!other.contains("svc tell"), "{other}");
     }
 
     #[test]

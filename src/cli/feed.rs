@@ -235,7 +235,7 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         },
         "request.opened" => format!("agent {} asks leave", cell("session_key")),
         "request.closed" => {
-            format!("what agent {} asked leave for is decided", cell("session_key"))
+            format!("what agent {} needed permission for is decided", cell("session_key"))
         }
         "run.queued" | "run.began" | "run.ended" => {
             let now = match kind {

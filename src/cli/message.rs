@@ -41,7 +41,7 @@ const ALL: Listing = Listing {
         Column::state("STATE", "state"),
         Column::text("TEXT", "text"),
     ],
-    empty: "no messages; `svc message send PEER TEXT` sends one",
+    empty: "no messages; `svc tell NAME TEXT` sends one",
     next: Some("--cursor"),
 };
 

@@ -8,6 +8,7 @@
 mod agent;
 mod agent_attach;
 mod agent_away;
+mod agent_list;
 pub mod backup;
 mod commands;
 mod completions;
@@ -24,6 +25,7 @@ mod ghap;
 mod global_flags;
 mod hook;
 mod install;
+mod living_hosts;
 mod mcp;
 mod mcp_config;
 mod message;

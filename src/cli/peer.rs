@@ -220,7 +220,8 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
         let own = output::items(requests, "requests").iter();
         let mut own = own.filter(|request| request["peer_id"] == peer["peer_id"]);
         if let Some(request) = own.next() {
-            peer["waits_for"] = format!("your leave: {}", output::cell(request, "title")).into();
+            peer["waits_for"] =
+                format!("your permission: {}", output::cell(request, "title")).into();
         }
     }
 }
@@ -307,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_leave_is_marked_and_who_left_last_comes_first() {
+    fn who_needs_permission_is_marked_and_who_left_last_comes_first() {
         let peer = |id: &str, status: &str, seen: &str| json!({ "peer_id": id, "status": status, "last_seen": seen });
         let mut page = json!({ "peers": [
             peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
@@ -323,7 +324,7 @@ mod tests {
             .map(|peer| output::cell(peer, "peer_id"))
             .collect();
         assert_eq!(ids, ["a", "c", "b"]);
-        assert_eq!(page["peers"][0]["waits_for"], "your leave: Write: /etc/x");
+        assert_eq!(page["peers"][0]["waits_for"], "your permission: Write: /etc/x");
         assert!(page["peers"][1]["waits_for"].is_null());
     }
 

@@ -5,25 +5,38 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::naming::{AdvisedError, is_about_a_name};
+use super::people::which_one;
+use super::presence::say as present;
 use super::{Context, agent, output, task};
-use crate::client::{Client, ClientError, encode};
+use crate::client::TokenSource;
+use crate::domain::PeerId;
 
 /// Examples for the help.
-pub(super) const EXAMPLES: &str = "Examples:\n  svc send --agent reviewer 'look at the last commit'\n  \
-    svc send --tag review --async - < prompt.txt\n\n\
-    Without --agent and --tag: $SVC_AGENT, then `default_agent` of the configuration, then the only callable instance.";
+pub(super) const EXAMPLES: &str = concat!(
+    "Examples:
+  svc send reviewer 'look at the last commit'
+  svc send --tag review --async - < prompt.txt
+
+NAME is an instance, which starts an agent for this work, or anybody who is here. Without NAME and --tag: $SVC_AGENT, then \
+`default_agent` of the configuration, then the only callable instance.
+
+",
+    which_one!()
+);
 
 /// Arguments of `svc send`.
 #[derive(Debug, Clone, Args)]
+#[command(allow_missing_positional = true)]
 pub(super) struct SendArgs {
-    /// A session key, an agent's id, an instance, or a backend with one instance
-    #[arg(long)]
+    /// Who gets it: an instance, or the name, key or id of somebody who is here
+    name: Option<String>,
+    /// The same as NAME
+    #[arg(long, value_name = "NAME", conflicts_with = "name")]
     agent: Option<String>,
     /// Any callable instance with this tag
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["name", "agent"])]
     tag: Option<String>,
-    /// Print the task's id and do not wait
+    /// Print the task's id and do not wait; its end comes to your inbox
     #[arg(long = "async")]
     is_async: bool,
     /// Which agents may take it: spawn-only, peer-only or peer-prefer
@@ -44,9 +57,9 @@ pub(super) struct SendArgs {
 
 pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<ExitCode> {
     let by_environment = || context.env.text("SVC_AGENT").ok().flatten().map(str::to_owned);
-    let instance = match (&args.agent, &args.tag) {
+    let instance = match (args.name.or(args.agent), &args.tag) {
         (None, None) => by_environment(),
-        (agent, _) => agent.clone(),
+        (named, _) => named,
     };
     let (member, cwd) = match args.cwd {
         Some(cwd) => ("cwd", std::path::absolute(cwd)?),
@@ -69,37 +82,24 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         }
     }
     let client = context.client()?;
+    if args.is_async && client.target().token_source != TokenSource::Env {
+        // Nobody waits here, so the operator's inbox hears of the end.
+        present(&client).await?;
+        body["opts"]["from_peer_id"] = PeerId::OPERATOR.into();
+    }
     let instance = body["instance"].as_str();
     let sent: Value = match client.post("/v1/send_message", &body).await {
         Ok(sent) => sent,
-        Err(error) => return Err(unsent(context, &client, instance, error).await),
+        Err(error) => return Err(agent::unread(context, instance, error)),
     };
     if args.is_async {
         if context.json {
             output::json(&sent)?;
         } else {
             output::line(&output::visible(&output::cell(&sent, "task_id")))?;
+            output::note("svc: how it ends comes to your inbox: svc inbox");
         }
         return Ok(ExitCode::SUCCESS);
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
-}
-
-/// Why the work was not sent. To somebody who is a peer and no agent that takes work, `svc tell` writes.
-async fn unsent(
-    context: &Context,
-    client: &Client,
-    instance: Option<&str>,
-    error: ClientError,
-) -> anyhow::Error {
-    if let Some(name) = instance
-        && error.problem().is_some_and(is_about_a_name)
-        && client.get::<Value>(&format!("/v1/peers/{}", encode(name))).await.is_ok()
-    {
-        let name = output::visible(name);
-        let advice =
-            format!("{name} is a peer that takes no work: `svc tell {name} TEXT` writes to it");
-        return AdvisedError::new(error, &advice).into();
-    }
-    agent::unread(context, instance, error)
 }

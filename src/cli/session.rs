@@ -77,10 +77,13 @@ pub(super) enum SessionCommand {
         cursor: Option<String>,
     },
     /// Send a message to a session, and print what it answers
-    #[command(after_help = "Examples:
+    #[command(
+        hide = true,
+        after_help = "Examples:
   svc session send agent:reviewer:main 'Is main green?'
   git diff | svc session send agent:reviewer:main - --timeout 600
-  svc session send agent:claude:5f0c… 'main is frozen' --notify")]
+  svc session send agent:claude:5f0c… 'main is frozen' --notify"
+    )]
     Send {
         /// Its key, which `svc session tree` lists, or the name of its peer
         #[arg(value_name = "KEY")]
@@ -196,7 +199,7 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
                 Err(error) if is_unknown(&error) => {
                     let peer = peer_of(&client, &id, error).await?;
                     let Some(session) = peer["session_id"].as_str() else {
-                        bail!("{} has told of no session", output::visible(&id));
+                        bail!("{} has not reported a session", output::visible(&id));
                     };
                     client.get(&path(session)).await?
                 }

@@ -215,6 +215,7 @@ pub(super) async fn watch(
     after: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
     let mut follower = subscription(context, id, after)?;
+    let mut has_words = after.is_some_and(|after| after > 0);
     while let Some(item) = follower.next().await? {
         let FollowItem::Event { id, kind, data } = item else {
             if context.json
@@ -230,15 +231,19 @@ pub(super) async fn watch(
         if context.json {
             output::ndjson(&serde_json::json!({ "id": id, "kind": kind, "data": data }))?;
         } else if kind == "frame" {
-            show(
-                &PrintedFrame::deserialize(&data)
-                    .context("the daemon sent a frame without a line")?,
-            )?;
+            let frame = PrintedFrame::deserialize(&data)
+                .context("the daemon sent a frame without a line")?;
+            has_words |= frame.kind != "stderr";
+            show(&frame)?;
         } else if kind == "reply" {
             output::notes(&reply_text(&data));
         }
         if kind == "terminal" {
             if !context.json {
+                // A session that a person started gives no lines, only its answer.
+                if let Some(result) = data["result"].as_str().filter(|_| !has_words) {
+                    output::block(&ended(result))?;
+                }
                 output::note(&format!("svc: {}", ending(&data)));
             }
             return Ok(exit_code(&data));
@@ -246,6 +251,12 @@ pub(super) async fn watch(
     }
     // The stream was to start after its end.
     Ok(exit_code(&fetch(&context.client()?, id).await?))
+}
+
+/// A text of others that ends with the end of a line.
+fn ended(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(output::visible).collect();
+    format!("{}\n", lines.join("\n"))
 }
 
 async fn wait(context: &Context, id: &str, timeout: Option<u64>) -> anyhow::Result<ExitCode> {

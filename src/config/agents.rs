@@ -136,17 +136,13 @@ impl AgentsConfig {
         bypassing.map(|instance| instance.name.as_str()).collect()
     }
 
-    /// All instances as they are now, by name: those of the entries, and the backends that no entry names and whose
+    /// All instances as they are now, by name: those of the entries, and the backends whose names no entry has and whose
     /// program is on the path.
     pub fn instances(&self, env: &Env) -> Vec<ResolvedInstance> {
         let known: Vec<String> = self.entries.keys().cloned().collect();
         let mut all: Vec<ResolvedInstance> =
             self.entries.iter().map(|(name, entry)| entry.resolve(name, env)).collect();
         for backend in AgentBackend::ALL {
-            let is_named = self.entries.values().any(|entry| entry.backend == backend.as_str());
-            if is_named {
-                continue;
-            }
             let Some(instance) = backend_instance(backend.as_str(), &known) else { continue };
             if find_program(&instance.command[0], None, env).is_some() {
                 all.push(resolve(instance, env));
@@ -503,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_no_entry_names_is_an_instance_if_its_program_is_there() {
+    fn a_backend_is_an_instance_of_its_own_name_if_its_program_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("claude");
         std::fs::write(&program, "").unwrap();
@@ -516,7 +512,11 @@ mod tests {
         assert!(names("").is_empty(), "it cannot be run");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(names(""), ["claude"]);
-        assert_eq!(names("[reviewer]\nbackend = 'claude'\n"), ["reviewer"]);
+        assert_eq!(
+            names("[reviewer]\nbackend = 'claude'\n"),
+            ["claude", "reviewer"],
+            "another instance of a backend does not take its own away"
+        );
         let other = "[claude]\nbackend = 'exec'\ncommand = ['cat']\n";
         assert_eq!(names(other), ["claude"], "an entry has the name");
     }

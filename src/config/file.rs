@@ -95,6 +95,8 @@ pub struct SessionsSection {
     pub allow: Option<Vec<String>>,
     /// Most turns in which replies answer replies.
     pub max_ping_pong: Option<u32>,
+    /// Scopes of the sessions that a person starts.
+    pub scopes: Option<Vec<String>>,
 }
 
 /// `[sources]`.
@@ -111,6 +113,8 @@ pub struct SourcesSection {
     pub max_kept_bytes: Option<u64>,
     /// URL of the registry of servers.
     pub registry: Option<String>,
+    /// Which tools a session reaches through `ToolCall`, as globs.
+    pub tool_call: Option<Vec<String>>,
     /// A table for each child MCP server. One that is wrong leaves the others as they are.
     servers: BTreeMap<String, serde_json::Value>,
 }
@@ -124,11 +128,13 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
             Some(serde_json::Value::String(word)) => Some(word),
             Some(_) => return Err("sources.expose: must be search or all".to_owned()),
         };
-        let (mut import, mut registry) = (None, None);
-        if let Some(value) = keys.remove("import") {
-            let wrong = |_| "sources.import: must be a list of clients' names".to_owned();
-            import = Some(serde_json::from_value(value).map_err(wrong)?);
-        }
+        let mut registry = None;
+        let mut list = |key: &str, of: &str| {
+            let wrong = |_| format!("sources.{key}: must be a list of {of}");
+            keys.remove(key).map(|value| serde_json::from_value(value).map_err(wrong)).transpose()
+        };
+        let import = list("import", "clients' names")?;
+        let tool_call = list("tool_call", "globs")?;
         let mut bytes = |key: &str| {
             let value = keys.remove(key)?;
             let bytes = value.as_u64().filter(|bytes| *bytes > 0);
@@ -149,6 +155,7 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
                 max_result_bytes,
                 max_kept_bytes,
                 registry,
+                tool_call,
                 servers: keys,
             }),
         }
@@ -163,6 +170,15 @@ impl FileConfig {
             Ok(None) => Ok(Self::default()),
             Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
         }
+    }
+
+    /// Of a file that cannot be used, the operator token's file alone, as far as it can be read.
+    pub fn token_file_of(path: &Path) -> Self {
+        let text = private_file::read_settings(path).ok().flatten().unwrap_or_default();
+        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let token = table.get("token_file").and_then(toml::Value::as_str);
+        let token_file = token.and_then(|token| Some(path.parent()?.join(token)));
+        Self { token_file, ..Self::default() }
     }
 
     /// Parses the text of a file; `path` is for the message and for relative paths in it.

@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod paths;
 mod resolve;
+mod session_scopes;
 pub mod sources;
 mod value;
 
@@ -20,4 +21,5 @@ pub use error::ConfigError;
 pub use file::{FileConfig, RetentionSection, SourcesSection, StoreSection};
 pub use paths::Paths;
 pub use resolve::{Config, ConfigRow, Flags, Origin, Setting};
-pub use value::{DEFAULT_LISTEN, LogFormat, WakeMode};
+pub use session_scopes::SessionScopes;
+pub use value::{DEFAULT_LISTEN, LogFormat, WakeMode, scope};

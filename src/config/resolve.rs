@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::domain::conversation::{AllowRule, SessionsPolicy, SessionsVisibility};
 use crate::domain::{BudgetBounds, BudgetKind, ToolExposure};
 
+use super::session_scopes::SessionScopes;
 use super::sources::{FlagSources, ImportedClient, SourceFiles};
 use super::{
     AgentsConfig, ConfigError, DEFAULT_LISTEN, Env, FileConfig, LogFormat, Paths, WakeMode, value,
@@ -69,12 +70,16 @@ pub struct Config {
     pub sessions_allow: Setting<Vec<AllowRule>>,
     /// Most turns in which replies of sessions answer replies.
     pub sessions_max_ping_pong: Setting<u32>,
+    /// Scopes of the sessions that a person starts.
+    pub sessions_scopes: Setting<Vec<String>>,
     /// Which tools clients are shown; by their credential if this is not set.
     pub sources_expose: Setting<Option<ToolExposure>>,
     /// Clients whose servers are followed.
     pub sources_import: Setting<Vec<ImportedClient>>,
     /// The registry of servers that people search.
     pub sources_registry: Setting<String>,
+    /// Which tools a session reaches through `ToolCall`, as globs.
+    pub sources_tool_call: Setting<Vec<String>>,
     /// Bytes above which a tool's result is kept as a resource.
     pub sources_max_result_bytes: Setting<u64>,
     /// Bytes of such results that are kept of one principal, and of files of resources as many.
@@ -291,6 +296,9 @@ impl Config {
                     value::ping_pong,
                 )?
                 .or_default(|| policy.max_ping_pong),
+            sessions_scopes: sources
+                .list("sessions.scopes", None, file.sessions.scopes.clone(), value::scope)?
+                .or_default(Vec::new),
             sources_expose: sources
                 .text("sources.expose", None, file.sources.expose.clone(), own, |text| {
                     text.parse()
@@ -304,6 +312,11 @@ impl Config {
                     if is_url { Ok(url.to_owned()) } else { Err(format!("`{text}` is not a URL")) }
                 })?
                 .or_default(|| REGISTRY.to_owned()),
+            sources_tool_call: sources
+                .list("sources.tool_call", None, file.sources.tool_call.clone(), |glob| {
+                    Ok(glob.to_owned())
+                })?
+                .or_default(|| vec!["*".to_owned()]),
             sources_max_result_bytes: sources
                 .number("sources.max_result_bytes", file.sources.max_result_bytes)?
                 .or_default(|| MAX_RESULT_BYTES),
@@ -378,6 +391,7 @@ impl Config {
                 json!(*self.sessions_max_ping_pong),
                 &self.sessions_max_ping_pong,
             ),
+            row("sessions.scopes", json!(*self.sessions_scopes), &self.sessions_scopes),
             row(
                 "sources.expose",
                 json!(self.sources_expose.map(ToolExposure::as_str)),
@@ -389,6 +403,7 @@ impl Config {
                 &self.sources_import,
             ),
             row("sources.registry", json!(*self.sources_registry), &self.sources_registry),
+            row("sources.tool_call", json!(*self.sources_tool_call), &self.sources_tool_call),
             row(
                 "sources.max_result_bytes",
                 json!(*self.sources_max_result_bytes),
@@ -411,6 +426,15 @@ impl Config {
             visibility: *self.sessions_visibility,
             allow: self.sessions_allow.value.clone(),
             max_ping_pong: *self.sessions_max_ping_pong,
+        }
+    }
+
+    /// Scopes of the sessions that a person starts, as the file has them whenever one is started.
+    pub fn session_scopes(&self) -> SessionScopes {
+        SessionScopes {
+            file: self.paths.config_file.clone(),
+            fixed: (self.sessions_scopes.origin == Origin::Env)
+                .then(|| self.sessions_scopes.value.clone()),
         }
     }
 
@@ -650,6 +674,10 @@ mod tests {
             (
                 resolve(&[("SVC_SESSIONS_MAX_PING_PONG", "6")], &Flags::default(), ""),
                 "SVC_SESSIONS_MAX_PING_PONG",
+            ),
+            (
+                resolve(&[], &Flags::default(), "[sessions]\nscopes = [\"a gents\"]"),
+                "key `sessions.scopes`",
             ),
             (resolve(&[], &Flags::default(), "listen = []"), "listen (file) is empty"),
             (resolve(&[], &listening("127.0.0.1:1"), "listen = [\"x\"]"), "key `listen`"),

@@ -33,6 +33,16 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
+/// The name of a scope: a word.
+pub fn scope(text: &str) -> Result<String, String> {
+    let is_word =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    if text.is_empty() || !text.bytes().all(is_word) {
+        return Err(format!("`{text}` is no scope: a word such as agents, approve or read_all"));
+    }
+    Ok(text.to_owned())
+}
+
 /// Which idle sessions a message wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -112,6 +112,7 @@ impl ServingDaemon {
         let home = config.paths.explicit_home.then(|| config.paths.home.clone());
         let services = Services::new(store.clone(), clock, ids, tuning, tokens);
         let services = services.with_sessions(config.sessions_policy());
+        let services = services.with_session_scopes(config.session_scopes());
         let services = services.with_home(&config.paths.home);
         let services = services.with_hook_policy(policy).with_agents(AgentSettings {
             config: config.agents.clone(),
@@ -122,6 +123,7 @@ impl ServingDaemon {
         });
         daemon_started(&services, &identity).await?;
         let tools = tools::catalogue();
+        tools.bound_tool_call(config.sources_tool_call.value.clone());
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
         mcp_metrics.register(metrics.registry());

@@ -1,5 +1,6 @@
 //! `daemon.json`: how others find this daemon.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use crate::process_list::is_running;
 use crate::store::DatabaseLock;
 use crate::telemetry;
 
+/// The file that says that the daemon is to stay stopped.
+const STOPPED: &str = "stopped";
 /// How often a lock's holder is looked for in `daemon.json`.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -51,6 +54,23 @@ pub fn forget_killed(paths: &Paths) {
     }
 }
 
+/// Whether a person wants the daemon to stay stopped: no hook and no client starts it before `svc start`.
+pub fn stays_stopped(paths: &Paths) -> bool {
+    paths.home.join(STOPPED).exists()
+}
+
+/// Notes that the daemon is to stay stopped.
+pub fn keep_stopped(paths: &Paths) -> io::Result<()> {
+    private_file::prepare_home(&paths.home)?;
+    private_file::replace(&paths.home.join(STOPPED), b"svc start\n")
+}
+
+/// Forgets that. A daemon that runs is not to stay stopped, and is started again if it is killed.
+pub(super) fn forget_stopped(paths: &Paths) {
+    // Without the file nobody wants it to stay stopped.
+    std::fs::remove_file(paths.home.join(STOPPED)).ok();
+}
+
 /// Writes the file and answers the URL in it.
 pub(super) fn write(
     paths: &Paths,
@@ -66,6 +86,7 @@ pub(super) fn write(
         boot_id: boot_id.to_owned(),
         started_at: started_at.to_string(),
     };
+    forget_stopped(paths);
     // After a power cut the file is stale in any case, so no disk is waited for.
     private_file::replace_fleeting(&paths.daemon_json, &serde_json::to_vec_pretty(&file)?)?;
     Ok(url)

@@ -12,5 +12,7 @@ mod sweeps;
 mod tuning;
 
 pub use compose::{Ready, run, worker_threads};
-pub use daemon_file::{forget_killed, live_file, lock_holder, was_killed};
+pub use daemon_file::{
+    forget_killed, keep_stopped, live_file, lock_holder, stays_stopped, was_killed,
+};
 pub use page_name::page_host;

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClientProcess, Principal, TokenId, is_agent_key};
 
+/// Scope that starts, steers and stops agents of its project.
+pub const AGENTS_SCOPE: &str = "agents";
+
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
@@ -105,6 +108,29 @@ impl Caller {
         match self {
             Self::Operator => true,
             Self::Session { scopes, .. } => scopes.iter().any(|held| held.0 == scope),
+        }
+    }
+
+    /// How a person gives this caller a scope that it does not have.
+    pub fn scope_advice(&self, scope: &str) -> String {
+        let minted =
+            format!("`svc mcp-config --session NAME --scope {scope}` makes a token that has it");
+        match self {
+            Self::Operator => minted,
+            Self::Session { key, .. } if is_agent_key(key) => {
+                let instance = key.split(':').nth(1).unwrap_or_default();
+                if scope == AGENTS_SCOPE {
+                    format!(
+                        "a person grants it with may_spawn = true under [agents.{instance}] in config.toml, and starts this agent again"
+                    )
+                } else {
+                    "agents that svc runs do not get it".to_owned()
+                }
+            }
+            Self::Session { process: Some(_), .. } => format!(
+                "a person at this machine grants it with `svc install --scope {scope}`, and restarts this session"
+            ),
+            Self::Session { .. } => minted,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The beginning of an id in place of the whole.
 
+/// Names the newest thing of a list, wherever an id stands.
+pub const LATEST: &str = "latest";
 /// Characters of an id that are enough to name it, behind what all ids of its kind begin with.
 pub const PREFIX_CHARS: usize = 4;
 /// Characters of a whole id, behind what all ids of its kind begin with.

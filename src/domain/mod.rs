@@ -46,7 +46,7 @@ mod visibility;
 
 pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
-pub use caller::{Caller, Scope};
+pub use caller::{AGENTS_SCOPE, Caller, Scope};
 pub use client_record::{ClientRecord, RecordedState};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};
@@ -57,7 +57,7 @@ pub use id::{
     AgentId, AgentRequestId, CallId, GhapId, HookId, Ids, McpSessionId, MessageId, OutcomeId,
     PeerId, RunId, TaskId, TokenId, ValueId, new_secret,
 };
-pub use id_reference::{IdReference, PREFIX_CHARS as ID_PREFIX_CHARS};
+pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_size::json_bytes;
 pub use json_weight::json_weight;

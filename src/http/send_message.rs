@@ -31,7 +31,7 @@ pub(super) fn routes(api: Api) -> Api {
 /// Work for an agent.
 #[derive(Deserialize, JsonSchema)]
 struct SendMessageBody {
-    /// A session key, an agent's id, an instance, or a backend with one instance.
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is here.
     instance: Option<String>,
     /// The instructions.
     prompt: String,

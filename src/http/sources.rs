@@ -32,7 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
     );
     let on_changes = on_changes.query::<OfApproval>();
     let change = |what| Operation::new(what).query::<OfProject>();
-    let on_reconnect = change("Start a child MCP server anew, at once (operator)");
+    let on_reconnect = change("Restart a child MCP server at once (operator)");
     let on_enable = change("Turn a child MCP server on, for good (operator)");
     let on_disable = change("Turn a child MCP server off, for good (operator)");
     let on_reload = Operation::new("Read the files that name child MCP servers again (operator)");

@@ -37,6 +37,9 @@ pub struct PromptTemplate {
     pub description: &'static str,
     /// In the order in which a client asks for them.
     pub arguments: Vec<PromptArgument>,
+    /// An earlier name, which is taken and not listed.
+    #[serde(skip)]
+    earlier_name: Option<&'static str>,
     #[serde(skip)]
     render: Arc<Render>,
     #[serde(skip)]
@@ -79,6 +82,7 @@ impl PromptTemplate {
             title: None,
             description,
             arguments,
+            earlier_name: None,
             render: Arc::new(render),
             complete: Arc::new(complete),
         }
@@ -88,6 +92,17 @@ impl PromptTemplate {
     #[must_use]
     pub fn title(self, title: &'static str) -> Self {
         Self { title: Some(title), ..self }
+    }
+
+    /// Takes an earlier name, too, without listing it.
+    #[must_use]
+    fn formerly(self, name: &'static str) -> Self {
+        Self { earlier_name: Some(name), ..self }
+    }
+
+    /// Whether a client that asks for this name means it.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.earlier_name == Some(name)
     }
 
     /// Completes arguments: `complete` gets who asks, an argument's name and the beginning of its value.
@@ -196,7 +211,7 @@ pub fn builtin() -> Vec<PromptTemplate> {
 /// The prompt that shows the servers behind the daemon.
 pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
     let prompt = PromptTemplate::new(
-        "mcp",
+        "servers",
         "Show the MCP servers behind svc: what each is doing, and what to do about those that do not work",
         Vec::new(),
         move |call: Call, _| {
@@ -216,7 +231,8 @@ pub fn servers_prompt(sources: SourceManager) -> PromptTemplate {
             }
         },
     );
-    prompt.title("Show MCP servers")
+    // Clients have a command `/mcp` of their own.
+    prompt.title("Show MCP servers").formerly("mcp")
 }
 
 fn user(text: &ModelText) -> Value {

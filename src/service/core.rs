@@ -8,6 +8,7 @@ use std::{
 
 use super::{budget::Budget, read_turns::ReadTurns};
 use crate::{
+    config::SessionScopes,
     domain::{BudgetBounds, Clock, Ids, Timestamp, conversation::SessionsPolicy, limits},
     session_secret::SessionSecrets,
     store::Store,
@@ -30,6 +31,8 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) work: tokio::sync::Notify,
     /// Whom sessions see and send to, as configured.
     sessions: OnceLock<SessionsPolicy>,
+    /// Scopes of the sessions that a person starts.
+    session_scopes: OnceLock<SessionScopes>,
     /// Where the secrets of sessions are kept.
     session_secrets: OnceLock<SessionSecrets>,
 }
@@ -60,6 +63,7 @@ impl Core {
             read_turns: ReadTurns::default(),
             work,
             sessions: OnceLock::new(),
+            session_scopes: OnceLock::new(),
             session_secrets: OnceLock::new(),
         }))
     }
@@ -72,6 +76,16 @@ impl Core {
     /// Whom sessions see and send to.
     pub(in crate::service) fn sessions(&self) -> &SessionsPolicy {
         self.sessions.get_or_init(SessionsPolicy::default)
+    }
+
+    /// Sets which scopes sessions get that a person starts. Only the first call counts.
+    pub(in crate::service) fn set_session_scopes(&self, scopes: SessionScopes) {
+        self.session_scopes.set(scopes).ok();
+    }
+
+    /// The scopes of a session that a person starts now.
+    pub(in crate::service) fn session_scopes(&self) -> Vec<String> {
+        self.session_scopes.get().map(SessionScopes::now).unwrap_or_default()
     }
 
     /// Sets where the secrets of sessions are kept. Only the first call counts.

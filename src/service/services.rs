@@ -19,6 +19,7 @@ use super::{
     team::Team,
 };
 use crate::{
+    config::SessionScopes,
     domain::{
         BudgetKind, Caller, Clock, Ids, Timestamp, conversation::SessionsPolicy, hook::HookPolicy,
     },
@@ -109,6 +110,13 @@ impl Services {
     #[must_use]
     pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
         self.core.set_sessions(policy);
+        self
+    }
+
+    /// The same with what sessions that a person starts may do beyond their own.
+    #[must_use]
+    pub fn with_session_scopes(self, scopes: SessionScopes) -> Self {
+        self.core.set_session_scopes(scopes);
         self
     }
 

@@ -6,10 +6,8 @@ use tokio::time::timeout;
 
 use super::{Call, Failure, Tool, schema::NOT_BLANK};
 use crate::{
-    domain::{InstanceView, TaskId, TaskStatus, limits},
-    service::agents::{
-        AGENTS_SCOPE, APPROVE_SCOPE, AnswerRequest, NewDispatch, RequestView, WantedMode,
-    },
+    domain::{AGENTS_SCOPE, InstanceView, TaskId, TaskStatus, limits},
+    service::agents::{APPROVE_SCOPE, AnswerRequest, NewDispatch, RequestView, WantedMode},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -18,7 +16,7 @@ pub(super) fn tools() -> Vec<Tool> {
             .title("Give work to an agent")
             .scope(AGENTS_SCOPE)
             .slow(),
-        Tool::new("AgentList", LIST, list).title("List agents").read_only(),
+        Tool::new("AgentList", LIST, list).title("List agents").read_only().unlisted(),
         Tool::new("RequestAnswer", ANSWER, answer)
             .title("Answer what an agent asks")
             .scope(APPROVE_SCOPE),
@@ -41,7 +39,7 @@ struct SendMessageArguments {
     /// What is to be done: the agent knows no more than this.
     #[schemars(regex(pattern = NOT_BLANK))]
     prompt: String,
-    /// A session key, an agent's id, an instance (see `AgentList`), or a backend with one instance.
+    /// An instance (`agents_list`), or who is here: a name, key or id.
     #[schemars(regex(pattern = NOT_BLANK))]
     agent: Option<String>,
     /// Any instance with this tag.
@@ -172,9 +170,9 @@ async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, 
 }
 
 const ANSWER: &str = "\
-Answers what an agent asks: leave to do something, or a question.
+Answers what an agent asks: permission to do something, or a question.
 
-The first answer counts; later ones are a conflict. Who asks is told by the message that you got, with the options. You answer \
+The first answer counts; later ones are a conflict. The message that you got says who asks, and lists the options. You answer \
 for others of your project: never for yourself, or for what you started.";
 
 /// An answer.

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{Annotations, Tool, ToolError};
-use crate::domain::{Caller, SHORT_LIST, ToolExposure};
+use crate::domain::{Caller, SHORT_LIST, ToolExposure, source::matches_glob};
 
 /// Most tools that a short list has.
 const SHORT_LIST_MAX: usize = 10;
@@ -28,6 +28,8 @@ pub struct Catalogue {
     tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
     changes: watch::Sender<u64>,
     foreign: OnceLock<Arc<dyn ForeignTools>>,
+    /// Globs of the tools that sessions reach through `ToolCall`.
+    tool_call: OnceLock<Vec<String>>,
 }
 
 /// Tools of servers behind the daemon. Who calls decides which there are.
@@ -76,6 +78,7 @@ impl Catalogue {
             tools: RwLock::new(Arc::new(tools)),
             changes: watch::Sender::new(0),
             foreign: OnceLock::new(),
+            tool_call: OnceLock::new(),
         }
     }
 
@@ -83,6 +86,17 @@ impl Catalogue {
     pub fn join(&self, foreign: Arc<dyn ForeignTools>) {
         self.foreign.set(foreign).ok();
         self.foreign_changed();
+    }
+
+    /// Bounds which tools sessions reach through `ToolCall`, by globs. Only the first call counts.
+    pub fn bound_tool_call(&self, globs: Vec<String>) {
+        self.tool_call.set(globs).ok();
+    }
+
+    /// Whether this caller reaches a tool of that name through `ToolCall`.
+    pub(super) fn is_in_tool_call(&self, caller: &Caller, name: &str) -> bool {
+        let globs = self.tool_call.get().filter(|_| !caller.is_operator());
+        globs.is_none_or(|globs| globs.iter().any(|glob| matches_glob(glob, name)))
     }
 
     /// The tools of servers behind the daemon have changed.
@@ -97,9 +111,13 @@ impl Catalogue {
 
     /// The tool of that name, if there is one and this caller may call it.
     pub fn find(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
+        self.named(caller, name).filter(|tool| tool.is_open_to(caller))
+    }
+
+    /// The tool of that name, whatever scope it asks for.
+    fn named(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
         let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        let tool = own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned());
-        tool.filter(|tool| tool.is_open_to(caller))
+        own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned())
     }
 
     /// The same, of a server that is connecting for the first time as soon as it has said which tools it has, for at most
@@ -126,17 +144,23 @@ impl Catalogue {
         }
     }
 
-    /// Why the server that a tool of this name is to come from has none; `None` if no server of the caller's is to have it.
+    /// Why this caller cannot call a tool of this name: it takes a scope that the caller does not have, or the server that it
+    /// is to come from has none. `None` if there is no such tool, and no server of the caller's is to have it.
     pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
+        if let Some(tool) = self.named(caller, name) {
+            return tool
+                .scope_wanted(caller)
+                .map(|scope| ToolError::needs_scope(caller, name, scope));
+        }
         self.foreign.get()?.absence(caller, name)
     }
 
-    /// Those that this caller may call: the daemon's own in the order of names, without those that are for programs, then
+    /// Those that this caller may call: the daemon's own in the order of names, without those that no list shows, then
     /// those of servers behind it.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
         let (own, foreign) = (self.all(), self.foreign.get().map(|foreign| foreign.of(caller)));
         let foreign = foreign.iter().flat_map(|tools| tools.values());
-        let is_open = |tool: &&Arc<Tool>| tool.is_open_to(caller) && !tool.is_for_programs();
+        let is_open = |tool: &&Arc<Tool>| tool.is_open_to(caller) && !tool.is_unlisted();
         own.values().chain(foreign).filter(is_open).cloned().collect()
     }
 

@@ -4,15 +4,14 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value, json};
 
-use super::{Catalogue, ErrorType, Tool, ToolError};
+use super::{Catalogue, ErrorType, Tool, ToolError, called::TOOL_CALL};
 use crate::domain::Caller;
-
-const NAME: &str = "ToolCall";
 
 const DESCRIPTION: &str = "\
 Calls a tool that ToolSearch found and your client does not list.
 
-Give its name, and its arguments as its input_schema says. The result is that tool's own.";
+Give its name, and its arguments as its input_schema says. The result is that tool's own. To allow ToolCall for good allows all \
+that it reaches.";
 
 /// The call of another tool, which a call stands for.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
         "required": ["name"],
         "additionalProperties": false,
     });
-    Tool::raw(NAME, DESCRIPTION, input, move |call, arguments| {
+    Tool::raw(TOOL_CALL, DESCRIPTION, input, move |call, arguments| {
         let target =
             catalogue.upgrade().map(|catalogue| target(&catalogue, &call.caller, &arguments));
         async move {
@@ -61,7 +60,7 @@ impl Catalogue {
         params: &Map<String, Value>,
     ) -> Option<DelegatedCall> {
         let arguments = params.get("arguments").and_then(Value::as_object);
-        let arguments = arguments.filter(|_| tool.name() == NAME)?;
+        let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
         let is_known = |name: &String| matches!(name.as_str(), "name" | "arguments");
         if !arguments.keys().all(is_known) {
             return None;
@@ -76,7 +75,7 @@ fn target(
     arguments: &Map<String, Value>,
 ) -> Result<DelegatedCall, ToolError> {
     let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
-    if name == NAME {
+    if name == TOOL_CALL {
         return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
     }
     let unknown = || {
@@ -87,6 +86,13 @@ fn target(
     };
     let missing = || catalogue.absence(caller, name).unwrap_or_else(unknown);
     let tool = catalogue.find(caller, name).ok_or_else(missing)?;
+    if !catalogue.is_in_tool_call(caller, name) {
+        let message = format!(
+            "{name} is not among the tools that ToolCall reaches: a person adds it to tool_call under [sources] in \
+             config.toml, or to `listed` of its server"
+        );
+        return Err(ToolError::new(ErrorType::Forbidden, message));
+    }
     match arguments.get("arguments") {
         None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
         Some(Value::Object(arguments)) => Ok(DelegatedCall { tool, arguments: arguments.clone() }),

@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{domain::mcp, service, telemetry};
+use crate::{
+    domain::{Caller, mcp},
+    service, telemetry,
+};
 
 /// What kind of failure it is. The words are a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -83,6 +86,12 @@ impl ToolError {
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
         Self { allowed: Some(Box::new(allowed.into())), ..self }
+    }
+
+    /// A tool takes a scope that the caller does not have. It says how a person grants it.
+    pub fn needs_scope(caller: &Caller, tool: &str, scope: &str) -> Self {
+        let advice = caller.scope_advice(scope);
+        Self::new(ErrorType::Forbidden, format!("{tool} needs the scope `{scope}`: {advice}"))
     }
 
     /// A fault of the daemon. The caller sees no more than that.

@@ -17,15 +17,15 @@ use crate::{
 pub(super) fn tools() -> Vec<Tool> {
     vec![
         Tool::new("hook_event", EVENT, event)
-            .title("Tell of an event in a coding agent")
+            .title("Report an event of a coding agent")
             .family("hooks")
-            .for_programs()
+            .unlisted()
             .quotes_by_itself(),
     ]
 }
 
 const EVENT: &str = "\
-For hooks of coding agents, not for models: tells of an event in a client's session, and gives what the hook is to print.
+For hooks of coding agents, not for models: reports an event of a client's session, and returns what the hook prints.
 
 The session and its peer become known, tool calls are counted, waiting messages are handed over, and what is relevant to \
 a prompt comes back. The result is the client's own hook output, or an empty object. A handler that can pass nothing but \

@@ -2,13 +2,14 @@
 //! its schema, the validation of its arguments, the shape of its errors, its entries in `tools/list`, in
 //! `GET /v1/tools` and in the search, and the generated tests.
 //!
-//! Reading order: `tool` is a declaration, `schema` what follows from its types, `call` what a running tool may say
-//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, `search`, and `delegate`, which calls a tool that is not listed; `builtin` lists
+//! Reading order: `tool` is a declaration, `output` what it gives, `schema` what follows from its types, `call` what a running tool may say
+//! to its caller, `error` how it fails, `catalogue` all of them together. Then one file for each family, `search`, `delegate`, which calls a tool that is not listed, and `called`, which names that in the result; `builtin` lists
 //! them.
 
 mod agents;
 mod builtin;
 mod call;
+mod called;
 mod catalogue;
 mod context;
 mod conversations;
@@ -20,6 +21,7 @@ mod every;
 mod ghap;
 mod hooks;
 mod memory;
+mod output;
 mod peers;
 mod schema;
 mod search;
@@ -40,5 +42,6 @@ pub use call::{
 pub use catalogue::{Catalogue, Descriptor, ForeignTools};
 pub use delegate::DelegatedCall;
 pub use error::{ErrorType, Failure, ToolError};
+pub use output::Output;
 pub use schema::{HeaderParam, ParamKind};
-pub use tool::{Annotations, ForeignDeclaration, Output, Pace, Tool};
+pub use tool::{Annotations, ForeignDeclaration, Pace, Tool};

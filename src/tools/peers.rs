@@ -299,7 +299,7 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
 const ACK: &str = "\
 Says that you have read these messages, so that they do not come again.
 
-Call it with the ids of what peer_inbox gave. Once more is harmless.";
+Call it with the ids of what peer_inbox gave. Calling it again is harmless.";
 
 /// Which messages were read.
 #[derive(Deserialize, JsonSchema)]

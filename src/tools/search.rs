@@ -153,7 +153,7 @@ impl ToolSearcher {
         let origin = input.origin.unwrap_or(ToolOrigin::Any);
         let wanted = |tool: &Tool| {
             origin.has(tool)
-                && !tool.is_for_programs()
+                && !tool.is_unlisted()
                 && input.source.as_deref().is_none_or(|source| tool.source_name() == Some(source))
         };
         let detail = input.detail.unwrap_or(ToolDetail::Summary);
@@ -613,7 +613,7 @@ mod tests {
             ("context for what I am about to do", "assemble_context"),
             ("groups of similar experiences", "get_clusters"),
             ("store a value that the team holds", "store_value"),
-            ("which sessions are there", "list_sessions"),
+            ("which sessions are there", "sessions_list"),
         ] {
             let found = names(&world, json!({ "query": query, "limit": 5 })).await;
             assert!(found.iter().any(|name| name == expected), "{query}: {found:?}");

@@ -26,8 +26,8 @@ pub(super) fn tools() -> Vec<Tool> {
         Tool::new("should_check_in", SHOULD, should).title("Is a check-in due").read_only(),
         Tool::new("reset_tool_count", RESET, reset).title("Count from zero").idempotent(),
         Tool::new("check_in", CHECK_IN, check_in).title("Count, and check in if it is due"),
-        Tool::new("get_session", GET, get).title("Look at a session").read_only(),
-        Tool::new("list_sessions", LIST, list).title("List sessions").read_only(),
+        Tool::new("get_session", GET, get).title("Look at a session").read_only().unlisted(),
+        Tool::new("list_sessions", LIST, list).title("List sessions").read_only().unlisted(),
     ]
     .into_iter()
     .map(|tool| tool.family("sessions"))
@@ -211,7 +211,7 @@ async fn reset(call: Call, input: SessionArguments) -> Result<ToolCountResult, F
 }
 
 const CHECK_IN: &str = "\
-Counts a tool call and tells whether it is time to look at the active record; if it is, counting begins anew. One step, so \
+Counts a tool call and tells whether it is time to look at the active record; if it is, the count starts again. One step, so \
 of many calls at one moment exactly one is told.";
 
 /// A tool call, and how often to check in.

@@ -8,10 +8,10 @@ use serde::{
     Serialize,
     de::{DeserializeOwned, value::MapDeserializer},
 };
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
-use super::{Call, Failure, HeaderParam, ToolError, schema};
-use crate::domain::{Caller, ToolExposure, quote};
+use super::{Call, Failure, HeaderParam, Output, ToolError, called, schema};
+use crate::domain::{Caller, ToolExposure};
 
 type ToolFunction =
     dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
@@ -32,7 +32,7 @@ pub struct Tool {
     quotes: bool,
     /// Whether it runs in turns with the heavy reads of other principals.
     is_heavy: bool,
-    for_programs: bool,
+    unlisted: bool,
     foreign: Option<Box<ForeignDeclaration>>,
     run: Arc<ToolFunction>,
 }
@@ -93,24 +93,6 @@ impl Annotations {
         }
         short.into()
     }
-}
-
-/// The result of a tool.
-#[derive(Debug, Clone)]
-pub enum Output {
-    /// One JSON object.
-    Object(Box<RawValue>),
-    /// The whole result of a server behind the daemon, byte for byte.
-    Verbatim(Box<RawValue>),
-    /// Content in the protocol's form.
-    Content {
-        /// Blocks of content.
-        content: Vec<Value>,
-        /// The object, if there is one.
-        structured: Option<Value>,
-        /// Whether the tool failed.
-        is_error: bool,
-    },
 }
 
 impl fmt::Debug for Tool {
@@ -261,7 +243,7 @@ impl Tool {
             needs_task: false,
             quotes: false,
             is_heavy: false,
-            for_programs: false,
+            unlisted: false,
             foreign: None,
             run,
         }
@@ -331,10 +313,10 @@ impl Tool {
         Self { quotes: true, ..self }
     }
 
-    /// It is for programs, which know it: no list and no search shows it.
+    /// No list and no search shows it: programs know it, or it is listed by another name.
     #[must_use]
-    pub(super) fn for_programs(self) -> Self {
-        Self { for_programs: true, ..self }
+    pub(super) fn unlisted(self) -> Self {
+        Self { unlisted: true, ..self }
     }
 
     /// Only callers with this scope may call it, or see it.
@@ -368,6 +350,11 @@ impl Tool {
     pub fn source_name(&self) -> Option<&str> {
         let declared = self.foreign.as_ref().map(|foreign| &*foreign.source);
         declared.or_else(|| self.name.split_once("__").map(|(source, _)| source))
+    }
+
+    /// The server behind the daemon that declared it.
+    fn server(&self) -> Option<&str> {
+        self.foreign.as_ref().map(|foreign| &*foreign.source)
     }
 
     /// The group of tools that it belongs to.
@@ -415,15 +402,20 @@ impl Tool {
         &self.input.headers
     }
 
-    /// Whether it is for programs alone, and shown to nobody.
-    pub fn is_for_programs(&self) -> bool {
-        self.for_programs
+    /// Whether no list and no search shows it.
+    pub fn is_unlisted(&self) -> bool {
+        self.unlisted
     }
 
     /// Whether this caller may call it.
     pub fn is_open_to(&self, caller: &Caller) -> bool {
+        self.scope_wanted(caller).is_none()
+    }
+
+    /// The scope that this caller would need to call it; `None` if the caller may.
+    pub fn scope_wanted(&self, caller: &Caller) -> Option<&str> {
         let foreign = self.foreign.as_ref().and_then(|foreign| foreign.scope.as_deref());
-        self.scope.or(foreign).is_none_or(|scope| caller.has_scope(scope))
+        self.scope.or(foreign).filter(|scope| !caller.has_scope(scope))
     }
 
     /// The declaration of a server behind the daemon, if it is that server's tool.
@@ -461,12 +453,13 @@ impl Tool {
     }
 
     /// Checks the arguments and runs it. A panic is a failure like another. The result is for a model: what others wrote
-    /// is [plain](quote::plain) in it.
+    /// is [plain](crate::domain::quote::plain) in it.
     pub async fn call(
         &self,
         call: Call,
         mut arguments: Map<String, Value>,
     ) -> Result<Output, Failure> {
+        let is_by_name = called::is_by_name(&call);
         let run = async {
             if self.foreign.is_some() {
                 return (self.run)(call, arguments).await;
@@ -478,10 +471,14 @@ impl Tool {
             if self.is_heavy { services.read_in_turn(&caller, run).await } else { run.await }
         };
         let run = std::panic::AssertUnwindSafe(run);
-        run.catch_unwind().await.unwrap_or_else(|_| {
+        let outcome = run.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(tool = self.name(), "a tool panicked");
             Err(ToolError::internal().into())
-        })
+        });
+        if is_by_name {
+            return outcome.map(|output| called::named(output, self.server(), self.name()));
+        }
+        outcome
     }
 }
 
@@ -499,63 +496,4 @@ fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolEr
 
 fn misfit(field: &str, error: &serde_json::Error) -> ToolError {
     ToolError::invalid(field, format!("{field}: {error}"))
-}
-
-impl Output {
-    /// One JSON object.
-    fn of(result: &impl Serialize) -> Result<Self, Failure> {
-        let json = serde_json::value::to_raw_value(result).map_err(|_| ToolError::internal())?;
-        Ok(Self::Object(json))
-    }
-
-    /// The same with plain strings.
-    fn plain(mut self) -> Self {
-        match &mut self {
-            Self::Object(object) => {
-                if let Cow::Owned(json) = quote::json(object.get()) {
-                    match RawValue::from_string(json) {
-                        Ok(plain) => *object = plain,
-                        // It cannot be: only strings were replaced, by strings.
-                        Err(_) => return Self::error(&ToolError::internal()),
-                    }
-                }
-            }
-            Self::Verbatim(_) => {}
-            Self::Content { content, structured, .. } => {
-                content.iter_mut().chain(structured).for_each(quote::value);
-            }
-        }
-        self
-    }
-
-    /// One block of text.
-    pub fn text(text: impl Into<String>) -> Self {
-        let block = json!({ "type": "text", "text": text.into() });
-        Self::Content { content: vec![block], structured: None, is_error: false }
-    }
-
-    /// A failure that the model is told.
-    pub fn error(error: &ToolError) -> Self {
-        let mut structured = json!({ "error": error });
-        quote::value(&mut structured);
-        let block = json!({ "type": "text", "text": structured.to_string() });
-        Self::Content { content: vec![block], structured: Some(structured), is_error: true }
-    }
-
-    /// Whether the tool failed.
-    pub fn is_error(&self) -> bool {
-        #[derive(serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Verdict {
-            #[serde(default)]
-            is_error: bool,
-        }
-        match self {
-            Self::Object(_) => false,
-            Self::Content { is_error, .. } => *is_error,
-            Self::Verbatim(result) => {
-                serde_json::from_str(result.get()).is_ok_and(|Verdict { is_error }| is_error)
-            }
-        }
-    }
 }

@@ -16,7 +16,7 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// A stand-in for Claude Code that asks for leave at each prompt and says which answer it got.
+/// A stand-in for Claude Code that needs permission at each prompt and says which answer it got.
 pub(crate) const CONFIG: &str = r#"
 [agents.asker]
 backend = "claude"
@@ -202,9 +202,11 @@ fn a_request_is_answered_by_command_by_tool_and_after_a_restart() {
     send(&d, &key, "two");
     let second = text(&asked(&d), "request_id");
     let arguments = json!({ "request_id": second, "option_id": "allow" });
-    // Who has not the scope has not the tool.
+    // Who has not the scope is told which one it is.
     let refused = tool(&minted(&d, "r", &project, &[]), "RequestAnswer", &arguments);
-    assert!(refused.is_null(), "{refused}");
+    let error = &refused["structuredContent"]["error"];
+    assert_eq!(error["type"], "forbidden", "{refused}");
+    assert!(error["message"].as_str().is_some_and(|it| it.contains("`approve`")), "{refused}");
     assert_eq!(open(&d).len(), 1);
     let own = tool(&minted(&d, &key, &project, &["approve"]), "RequestAnswer", &arguments);
     assert_eq!(own["structuredContent"]["error"]["type"], "forbidden", "{own}");
@@ -327,7 +329,10 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     let agents_peer = text(&d.get(&format!("/v1/peers/{key}")).ok(200), "peer_id");
     assert_eq!(request["peer_id"], json!(agents_peer), "{request}");
     let peers = svc(&d.home, &["peer", "list"]).ok().to_owned();
-    assert!(peers.contains("WAITS FOR") && peers.contains("your leave: Write: /etc/x"), "{peers}");
+    assert!(
+        peers.contains("WAITS FOR") && peers.contains("your permission: Write: /etc/x"),
+        "{peers}"
+    );
     let status = svc(&d.home, &["agent", "status", &key]).ok().to_owned();
     for words in ["it asks: Write: /etc/x", &*id, "  allow: ", "  deny: ", "svc agent answer"] {
         assert!(status.contains(words), "{words}: {status}");
@@ -349,7 +354,7 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(inbox.contains("nothing waits for you"), "an answered request needs nobody: {inbox}");
     let peers = svc(&d.home, &["peer", "list"]).ok().to_owned();
-    assert!(!peers.contains("your leave"), "{peers}");
+    assert!(!peers.contains("your permission"), "{peers}");
 
     send(&d, &key, "more");
     asked(&d);
@@ -366,7 +371,7 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     ended(&d, &key);
     assert!(!svc(&d.home, &["inbox"]).ok().contains("May I?"));
     let second = start(&d, "asker", "second");
-    let list = svc(&d.home, &["agent", "list"]).ok().to_owned();
+    let list = svc(&d.home, &["agent", "list", "--all"]).ok().to_owned();
     let at = |words: &str| list.find(words).unwrap_or_else(|| panic!("{words}: {list}"));
     assert!(at(&second) < at(&key), "the living first: {list}");
 }

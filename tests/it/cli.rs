@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Home, Ran, Running, eventually, free_port, svc, svc_with_input};
 use crate::expect::{all_pages, append, done, each, frame, new_task, page, peer, problem, text};
+use crate::pages::commands;
 use crate::wire::Caller;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -610,26 +611,14 @@ fn each_setting_is_shown_with_its_origin() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let home = Home::new();
-    let mut pages = vec![Vec::<String>::new()];
     let mut count = 0;
-    while let Some(path) = pages.pop() {
-        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+    for path in commands().keys() {
+        let mut args: Vec<&str> = path.split(' ').filter(|word| !word.is_empty()).collect();
         args.push("--help");
         let ran = svc(&home, &args);
         let help = ran.ok();
         assert!(help.contains("Example"), "{path:?} has no example:\n{help}");
         count += 1;
-        let commands = help.split_once("\nCommands:\n").map(|(_, rest)| rest).unwrap_or_default();
-        for line in commands.lines().take_while(|line| !line.trim().is_empty()) {
-            // A command's name stands at two blanks, and its explanation's next line further in.
-            let Some(name) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else {
-                continue;
-            };
-            let name = name.split_whitespace().next().expect("a name");
-            if name != "help" {
-                pages.push([path.clone(), vec![name.to_owned()]].concat());
-            }
-        }
     }
     assert!(count > 30, "only {count} commands were found");
     assert!(!home.dir().exists(), "asking for help leaves nothing behind");

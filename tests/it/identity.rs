@@ -388,7 +388,7 @@ fn what_the_operator_takes_back_stays_taken_back() {
     }
     let refused = a.call("peer_list", &json!({}));
     assert!(refused["error"].is_object() || refused["result"]["isError"] == true, "{refused}");
-    assert!(refused.to_string().contains("start the client anew"), "{refused}");
+    assert!(refused.to_string().contains("restart the client"), "{refused}");
     assert_eq!(a.hook(&prompt("s-a")), "", "nor do its hooks");
     assert!(tokens_of(&d, a.pid()).iter().all(|token| token["revoked_at"].is_string()));
 }

@@ -88,6 +88,13 @@ impl Person {
         let mut command = Command::new(env!("CARGO_BIN_EXE_svc"));
         command
             .args(args)
+            // A daemon is started and stopped where a test says so.
+            .args(match args {
+                ["install", word, ..] if *word != "status" => &["--no-start"][..],
+                ["install"] => &["--no-start"],
+                ["uninstall", ..] => &["--no-stop"],
+                _ => &[],
+            })
             .env_clear()
             // None of the clients that may be on this machine.
             .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
@@ -346,7 +353,7 @@ fn a_project_shares_neither_paths_nor_secrets() {
     let person = Person::with_clients();
     let daemon = person.daemon();
     let clients = ["claude-code", "codex", "gemini", "opencode", "cursor", "vscode"];
-    person.svc(&[&["install", "--scope", "project"][..], &clients[..]].concat()).ok();
+    person.svc(&[&["install", "--project"][..], &clients[..]].concat()).ok();
     let token = person.svc(&["token", "show"]).ok().trim().to_owned();
     let below = person.project();
     let files: Vec<_> =
@@ -372,8 +379,9 @@ fn a_project_shares_neither_paths_nor_secrets() {
     person.svc(&["install", "claude-code"]).ok();
     let problems = person.status("claude-code")["problems"].to_string();
     assert!(problems.contains("two servers") && problems.contains("run twice"), "{problems}");
-    person.svc(&["uninstall", "claude-code", "--scope", "user"]).ok();
-    assert!(below.join(".mcp.json").exists());
+    person.svc(&["uninstall", "claude-code", "--project"]).ok();
+    assert!(!below.join(".mcp.json").exists());
+    assert!(person.json(".claude.json")["mcpServers"].get("svc").is_some(), "yours stays");
     person.svc(&["uninstall"]).ok();
     let left = person.files().into_keys().filter(|path| path.starts_with(&below)).count();
     assert_eq!(left, 0);
@@ -561,7 +569,7 @@ fn a_projects_link_does_not_change_a_persons_file() {
     fs::create_dir(person.project().join(".claude")).expect("makes");
     std::os::unix::fs::symlink(&target, person.project().join(".claude/settings.json"))
         .expect("links");
-    let ran = person.svc(&["install", "claude-code", "--scope", "project"]);
+    let ran = person.svc(&["install", "claude-code", "--project"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("outside of "), "{ran:?}");
     assert!(ran.stderr.contains(".claude/settings.json leads by a link to "), "{ran:?}");
@@ -822,7 +830,10 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     let before = person.files();
     let plain = person.svc(&["install"]);
     let plain = plain.ok();
-    assert!(plain.contains("these ask you: claude-code, codex, gemini, opencode;"), "{plain}");
+    assert!(
+        plain.contains("these ask you: claude-code, gemini, opencode;"),
+        "codex does not: {plain}"
+    );
     let without = person.files();
     let status = person.status("claude-code");
     assert_eq!(status["problems"], json!([]), "it is the person's decision");
@@ -885,7 +896,14 @@ fn what_the_person_allows_in_another_way_is_not_missing() {
     let mut settings = person.json(GEMINI);
     settings["mcpServers"]["svc"]["trust"] = json!(true);
     person.write(GEMINI, &settings.to_string());
-    // Without rules of its person opencode asks for nothing of ours.
+    // Without rules of its person opencode asks for nothing of ours, and Codex for nothing harmless.
+    let asked = |mode: &str| {
+        let mode = format!("[mcp_servers.svc]\ndefault_tools_approval_mode = \"{mode}\"\n");
+        person.write(".codex/config.toml", &config.replace("[mcp_servers.svc]\n", &mode));
+        person.status("codex")["approvals"]["missing"] != json!([])
+    };
+    assert_eq!(["auto", "prompt", "writes"].map(asked), [false, true, true]);
+    person.write(".codex/config.toml", &config);
     for client in ["claude-code", "codex", "gemini", "opencode"] {
         let status = person.status(client);
         assert_eq!(status["approvals"]["missing"], json!([]), "{status}");

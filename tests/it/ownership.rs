@@ -682,12 +682,16 @@ fn each_tool_answers_each_caller_by_the_rule() {
         ("RequestAnswer", json!({ "request_id": "req_none", "option_id": "a" }), "not_found"),
     ] {
         known.insert(tool);
-        // For who has not its scope, there is no such tool.
+        // Who has not its scope is told which one it is.
         let params = json!({ "name": tool, "arguments": arguments });
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
         for caller in &world.callers[1..] {
             let reply = caller.post("/mcp", &call).json();
-            assert!(reply["error"].is_object(), "{tool}: {reply}");
+            let error = &reply["result"]["structuredContent"]["error"];
+            assert_eq!(error["type"], "forbidden", "{tool}: {reply}");
+            let names =
+                error["message"].as_str().is_some_and(|it| it.contains("needs the scope `"));
+            assert!(names, "{tool}: {reply}");
         }
         assert_eq!(outcome(&world.callers[0], tool, &arguments), refusal);
     }

@@ -208,11 +208,12 @@ pub(crate) fn commands() -> &'static BTreeMap<String, Described> {
     COMMANDS.get_or_init(|| {
         let home = Home::new();
         let mut all = BTreeMap::new();
-        let mut waiting = vec![String::new()];
+        // Those that no help lists are other words for what it lists.
+        let mut waiting = vec![String::new(), "message".to_owned(), "session send".to_owned()];
         while let Some(name) = waiting.pop() {
             let mut words = vec!["help"];
             words.extend(name.split(' ').filter(|word| !word.is_empty()));
-            let described = describe(svc(&home, &words).ok());
+            let described = describe(svc(&home, &words).ok(), name.is_empty());
             for below in &described.subcommands {
                 waiting.push(format!("{name} {below}").trim().to_owned());
             }
@@ -222,7 +223,7 @@ pub(crate) fn commands() -> &'static BTreeMap<String, Described> {
     })
 }
 
-fn describe(help: &str) -> Described {
+fn describe(help: &str, is_root: bool) -> Described {
     let mut described = Described::default();
     let mut part = "";
     let mut present: Vec<String> = Vec::new();
@@ -236,7 +237,16 @@ fn describe(help: &str) -> Described {
         let indent = line.len() - text.len();
         let first = text.split(' ').next().unwrap_or_default();
         match part {
+            // The help of the program has its commands in groups.
             "Commands:" if indent == 2 && first != "help" => {
+                described.subcommands.push(first.to_owned());
+            }
+            group
+                if is_root
+                    && indent == 2
+                    && first != "help"
+                    && !matches!(group, "" | "Options:" | "Examples:") =>
+            {
                 described.subcommands.push(first.to_owned());
             }
             "Arguments:" if indent == 2 => {

@@ -119,7 +119,7 @@ fn an_empty_list_says_what_to_do_next() {
     for (args, advice) in [
         (&["peer", "list"][..], "svc install"),
         (&["task", "list"], "svc task run"),
-        (&["message", "list"], "svc message send"),
+        (&["message", "list"], "svc tell"),
         (&["session", "list"], "svc install"),
         (&["ghap", "list"], "start_ghap"),
     ] {

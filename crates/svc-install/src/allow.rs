@@ -4,7 +4,8 @@
 //! tools that destroy nothing, with `svc install --allow-tools`; the rest are asked for as ever.
 //!
 //! - Claude Code: `permissions.allow` in `settings.json`.
-//! - Codex: `approval_mode` of each tool below the server's entry in `config.toml`.
+//! - Codex: `approval_mode` of each tool below the server's entry in `config.toml`. Without one, and in mode `auto`, it asks for
+//!   no tool that is annotated as harmless.
 //! - Gemini CLI: a file of rules of its own, since `trust` in the server's entry would allow every tool. It reads no rules
 //!   of a project.
 //! - opencode: `permission`. Where the person has none, nothing is asked for, and nothing has to be written.
@@ -109,7 +110,12 @@ impl KnownClient {
         let allows = |tool: &str| {
             files.iter().any(|(path, document)| self.allows(locations, path, document, tool))
         };
-        let is_allowed = |tool: &str| asks_nothing || allows(tool);
+        // By their annotations: none of the harmless tools destroys, or reaches out of this machine.
+        let is_auto = |tool: &str| {
+            let is_silent = |(_, document): &(PathBuf, Value)| codex_mode(document, tool).is_none();
+            self == Self::Codex && files.iter().all(is_silent)
+        };
+        let is_allowed = |tool: &str| asks_nothing || is_auto(tool) || allows(tool);
         let missing: Vec<String> =
             tools.iter().filter(|tool| !is_allowed(tool)).map(|tool| (*tool).to_owned()).collect();
         Some(ToolApprovals { path, allowed: tools.len() - missing.len(), missing })
@@ -137,13 +143,7 @@ impl KnownClient {
                 })
             }
             Self::Codex => {
-                let server = document.get("mcp_servers").and_then(|servers| servers.get(SERVER));
-                let approves = |mode: Option<&Value>| mode == Some(&json!("approve"));
-                server.is_some_and(|server| {
-                    let mode = at(server, &["tools", tool, "approval_mode"]);
-                    approves(mode)
-                        || mode.is_none() && approves(server.get("default_tools_approval_mode"))
-                })
+                codex_mode(document, tool).is_some_and(|mode| mode == "approve" || mode == "auto")
             }
             Self::Gemini => {
                 let settings = document_of_settings(locations);
@@ -161,6 +161,13 @@ impl KnownClient {
             _ => false,
         }
     }
+}
+
+/// What Codex' file says of a tool of ours, if it says anything.
+fn codex_mode(document: &Value, tool: &str) -> Option<Value> {
+    let server = at(document, &["mcp_servers", SERVER])?;
+    let own = at(server, &["tools", tool, "approval_mode"]);
+    own.or_else(|| server.get("default_tools_approval_mode")).cloned()
 }
 
 fn document_of_settings(locations: &ClientLocations) -> Value {

@@ -1,5 +1,6 @@
 //! Installs into one file and uninstalls from it: reads, edits, replaces and records.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use diffy::DiffOptions;
@@ -75,8 +76,10 @@ impl Installer<'_> {
         let recorded = self.record.of(&change.path).cloned();
         let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
         let mut text = file.text().to_owned();
-        let mut pristine = true;
+        // A copy that lacks what was taken out, or that has what was installed, is not what an uninstallation restores.
+        let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
+            pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());
             let state = edit::find(&text, change.format, edit).map_err(EditError::from)?;
             pristine &= state == EditState::Missing;
             let (edited, new) = edit::apply(&text, change.format, edit)?;
@@ -103,6 +106,7 @@ impl Installer<'_> {
             replaced: None,
             trusted: Vec::new(),
             allowed: Vec::new(),
+            taken: BTreeMap::new(),
             within: folders.into_iter().find(|folder| change.path.starts_with(folder)),
         });
         let (before, after) = (digest(file.text()), digest(&text));
@@ -116,6 +120,7 @@ impl Installer<'_> {
         entry.after = after;
         (entry.made, entry.replaced) = (undo.made, undo.replaced);
         (entry.trusted, entry.allowed) = (undo.trusted, undo.allowed);
+        entry.taken = undo.taken;
         self.record.put(entry);
         self.save()?;
         Ok(outcome)
@@ -222,6 +227,7 @@ impl UndoInfo {
                 self.allowed.push(tool);
             }
         }
+        self.taken.extend(new.taken);
         if !is_second && self.replaced.is_none() {
             self.replaced = new.replaced;
         }
@@ -241,10 +247,19 @@ pub fn undoable(
     // Which tools were allowed is on record.
     let grant = client.grant(locations, InstallScope::User, &[]);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
+    let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
+    // Which servers were taken out is on record, too.
+    let taken = edits.iter().find_map(|edit| match edit {
+        Edit::Server { table, .. } => {
+            let table = table.iter().map(|key| (*key).to_owned()).collect();
+            Some(Edit::Take { table, names: Vec::new() })
+        }
+        _ => None,
+    });
     edits
-        .chain(grant)
-        .flat_map(|change| change.edits)
+        .into_iter()
         .chain(trust)
+        .chain(taken)
         .filter(|edit| matches!(edit, Edit::Whole { .. }) == is_own)
         .collect()
 }

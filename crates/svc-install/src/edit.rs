@@ -4,6 +4,7 @@
 //! whose command is `svc … hook …`, wherever they stand and in whatever form an earlier version wrote them. All else is the
 //! person's and stays.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -61,6 +62,13 @@ pub enum Edit {
         /// How one of them stands there.
         form: GrantForm,
     },
+    /// Servers that svc has taken over, and that are taken out of the client's own file.
+    Take {
+        /// Key path of the table of servers.
+        table: Vec<String>,
+        /// Their names there.
+        names: Vec<String>,
+    },
     /// A file that svc writes whole.
     Whole {
         /// Its text.
@@ -88,6 +96,8 @@ pub struct UndoInfo {
     pub trusted: Vec<String>,
     /// Tools that it allowed.
     pub allowed: Vec<String>,
+    /// Servers that it took out, by name, with their entries.
+    pub taken: BTreeMap<String, Value>,
 }
 
 /// How much of an edit is in a file.
@@ -180,6 +190,15 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
                 undo.allowed.push(tool.clone());
             }
         }
+        Edit::Take { table, names } => {
+            let table: Vec<&str> = table.iter().map(String::as_str).collect();
+            for name in names {
+                let path = [&table[..], &[name.as_str()]].concat();
+                let Some(entry) = at(&before, &path) else { continue };
+                undo.taken.insert(name.clone(), entry.clone());
+                document.remove(&keys(&path));
+            }
+        }
         Edit::Whole { .. } => {}
     }
     Ok((document.text(), undo))
@@ -240,6 +259,18 @@ pub fn undo(
                 };
                 let Some(step) = step else { continue };
                 document.remove(&[&keys(table)[..], &[step]].concat());
+            }
+        }
+        Edit::Take { table, .. } => {
+            let table: Vec<&str> = table.iter().map(String::as_str).collect();
+            // One that the person has added again since is theirs.
+            let is_missing = |name: &str| at(&before, &[&table[..], &[name]].concat()).is_none();
+            let missing: Vec<_> = undo.taken.iter().filter(|(name, _)| is_missing(name)).collect();
+            if missing.is_empty() {
+                return Ok(Some(text.to_owned()));
+            }
+            for (name, entry) in missing {
+                document.set(&[&table[..], &[name.as_str()]].concat(), entry)?;
             }
         }
         Edit::Whole { .. } => {}
@@ -342,6 +373,12 @@ fn found_in(document: &Value, edit: &Edit) -> EditState {
             } else {
                 EditState::Missing
             }
+        }
+        Edit::Take { table, names } => {
+            let table: Vec<&str> = table.iter().map(String::as_str).collect();
+            let is_there =
+                |name: &String| at(document, &[&table[..], &[name.as_str()]].concat()).is_some();
+            if names.iter().any(is_there) { EditState::Missing } else { EditState::Same }
         }
         Edit::Whole { .. } => EditState::Missing,
     }

@@ -200,7 +200,7 @@ impl Expectation {
                     let refused = self.refused(status.client, format, &text);
                     add_hooks(status, scope, path, &state, switch, refused);
                 }
-                Edit::Trust { .. } | Edit::Allow { .. } => {}
+                Edit::Trust { .. } | Edit::Allow { .. } | Edit::Take { .. } => {}
             }
         }
     }

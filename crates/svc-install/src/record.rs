@@ -1,6 +1,7 @@
 //! What `svc install` changed: `installed.json` in the data folder. Without it `svc uninstall` still finds the entries of
 //! svc, but does not know what they replaced.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,9 @@ pub struct InstalledFile {
     /// Tools that svc allowed, as the client names them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
+    /// Servers that svc took over and took out of the file, by name, with their entries.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub taken: BTreeMap<String, Value>,
     /// The folder in which links were followed: the person's home, or the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<PathBuf>,
@@ -134,6 +138,7 @@ impl InstalledFile {
             replaced: self.replaced.clone(),
             trusted: self.trusted.clone(),
             allowed: self.allowed.clone(),
+            taken: self.taken.clone(),
         }
     }
 }

@@ -16,5 +16,5 @@ pub(super) use logs::{LogsArgs, logs};
 pub(super) use probe::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
 pub(super) use start::{EnsuredDaemon, ensure_apart, start, start_unattended};
 pub(super) use status::{health, status};
-pub(super) use stop::{restart, stop};
+pub(super) use stop::{StopArgs, agents_that_go_on, restart, stop, stop_running};
 pub(super) use url::daemon_url;

@@ -4,10 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use super::super::living_hosts::living_hosts;
 use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
@@ -22,18 +24,57 @@ const SECOND_SIGNAL: Duration = Duration::from_secs(5);
 /// A process that is not our child gives no notice of its end.
 const POLL: Duration = Duration::from_millis(20);
 
+/// Arguments of `svc stop`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct StopArgs {
+    /// Keep it stopped until `svc start`: no hook and no client starts it
+    #[arg(long)]
+    stay: bool,
+}
+
 /// Stops the daemon. Exit code 0 if none runs.
-pub(in crate::cli) async fn stop(context: &Context) -> anyhow::Result<ExitCode> {
+pub(in crate::cli) async fn stop(context: &Context, args: &StopArgs) -> anyhow::Result<ExitCode> {
+    if args.stay {
+        // Before it ends: a hook that comes between does not start it.
+        daemon::keep_stopped(&context.paths)?;
+    }
     let stopped = stop_running(context).await?;
+    let stays = daemon::stays_stopped(&context.paths);
+    let agents = agents_that_go_on(context).await;
     if context.json {
-        output::json(&json!({ "running": false, "stopped": stopped.is_some(), "pid": stopped }))?;
-    } else {
-        match stopped {
-            Some(pid) => output::line(&format!("svc stopped (pid {pid})"))?,
-            None => output::line("svc is not running")?,
-        }
+        output::json(&json!({
+            "running": false, "stopped": stopped.is_some(), "pid": stopped, "stay": stays,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&match stopped {
+        Some(pid) => format!("svc stopped (pid {pid})"),
+        None => "svc is not running".to_owned(),
+    })?;
+    if let Some(line) = agents {
+        output::line(&line)?;
+    }
+    if stays {
+        output::line(
+            "it stays stopped until `svc start`: hooks only keep events, and clients have no tools of svc",
+        )?;
+    } else if stopped.is_some() {
+        output::line(
+            "the next prompt in a connected client starts it again; `svc stop --stay` keeps it stopped",
+        )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A sentence about the agents that svc runs and that go on without the daemon, if there are any.
+pub(in crate::cli) async fn agents_that_go_on(context: &Context) -> Option<String> {
+    match living_hosts(context).await.len() {
+        0 => None,
+        1 => Some("1 agent goes on without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
+        count => Some(format!(
+            "{count} agents go on without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
+        )),
+    }
 }
 
 /// Stops the daemon if it runs, and starts it with these flags.
@@ -50,7 +91,7 @@ pub(in crate::cli) async fn restart(
 /// Stops the daemon and gives its pid; `None` if none runs.
 ///
 /// Fails, without a signal to anyone, if the process that holds the database does not answer as the daemon.
-async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
+pub(in crate::cli) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
     // Others could have named any process.
     private_file::check_folder(&context.paths.home)?;
     let daemon = match find_settled_daemon(context, FIRST_SIGNAL).await {

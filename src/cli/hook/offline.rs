@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::hook_log::HookLog;
 use crate::cli::context::Context;
 use crate::cli::daemon;
+use crate::daemon::stays_stopped;
 use crate::domain::limits;
 use crate::hook_spool::{HookSpool, UnprintedAnswer, UnprintedAnswers};
 use crate::private_file;
@@ -59,5 +60,8 @@ pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
 
 /// Starts a daemon and does not wait for it. Of several that are started at one moment, one stays.
 pub(super) fn start_daemon(context: &Context) -> anyhow::Result<()> {
+    if stays_stopped(&context.paths) {
+        return Ok(());
+    }
     daemon::start_unattended(context)
 }

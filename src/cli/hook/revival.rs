@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::hook_log::HookLog;
 use crate::cli::context::Context;
 use crate::cli::daemon;
-use crate::daemon::was_killed;
+use crate::daemon::{stays_stopped, was_killed};
 use crate::private_file;
 
 /// How long the daemon is left to others, who may start it again: a service manager, or a person.
@@ -39,7 +39,7 @@ impl DaemonRevival {
     pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
         // Of a daemon at a URL nobody knows here what became of it.
         let is_local = context.discovery().is_ok_and(|discovery| discovery.fixed().is_none());
-        if !is_local || !was_killed(&context.paths) {
+        if !is_local || !was_killed(&context.paths) || stays_stopped(&context.paths) {
             self.away_since = None;
             return;
         }

@@ -7,8 +7,9 @@ pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
   svc install                        every coding agent that is found here
   svc install claude-code --dry-run  what would change, as a diff; writes nothing
-  svc install --scope project        this folder's project, without paths and secrets of yours
+  svc install --project              this folder's project, without paths and secrets of yours
   svc install --allow-tools          with the clients' permission for svc's harmless tools
+  svc install --scope agents         sessions may also give work to agents that svc runs
   svc install status                 what is installed, and what is no longer right
 
 Again is fine and changes nothing. Each file that is changed is first copied to FILE.svc-backup.
@@ -24,12 +25,18 @@ pub(in crate::cli) struct InstallArgs {
     /// The clients [default: those that are found]
     #[arg(value_name = "CLIENT")]
     pub(super) clients: Vec<KnownClient>,
-    /// Whose configuration
-    #[arg(long, default_value = "user")]
-    pub(super) scope: InstallScope,
+    /// The files of the project in this folder, for everybody who works on it, and not yours
+    #[arg(long)]
+    pub(super) project: bool,
+    /// Let sessions that you start do more; repeatable: agents, approve, read_all, exec, read, or the scope of a server
+    #[arg(long, value_name = "SCOPE", value_parser = scope)]
+    pub(super) scope: Vec<String>,
     /// Print what would change as a diff, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Do not start the daemon
+    #[arg(long)]
+    pub(super) no_start: bool,
     /// Leave the hooks as they are
     #[arg(long)]
     pub(super) no_hooks: bool,
@@ -64,10 +71,29 @@ pub(in crate::cli) struct UninstallArgs {
     /// The clients [default: all]
     #[arg(value_name = "CLIENT")]
     pub(super) clients: Vec<KnownClient>,
-    /// Whose configuration [default: all that `svc install` has changed]
+    /// Only the files of the project in this folder [default: all that `svc install` has changed]
     #[arg(long)]
-    pub(super) scope: Option<InstallScope>,
+    pub(super) project: bool,
     /// Print what would change as a diff, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Do not stop the daemon if no client is left
+    #[arg(long)]
+    pub(super) no_stop: bool,
+}
+
+impl InstallArgs {
+    /// Whose files are changed.
+    pub(super) fn files(&self) -> InstallScope {
+        if self.project { InstallScope::Project } else { InstallScope::User }
+    }
+}
+
+/// A scope of tokens. Whose files are changed had this flag before.
+fn scope(text: &str) -> Result<String, String> {
+    match text {
+        "project" => Err("the files of this project: --project".to_owned()),
+        "user" => Err("your own files: leave the flag out".to_owned()),
+        text => crate::config::scope(text),
+    }
 }

@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
     InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
 };
 
 use super::args::{InstallArgs, InstallCommand, UninstallArgs};
-use super::connection::connection;
+use super::daemon::{after_uninstall, daemon_note};
 use super::here;
 use super::report::{ClientChanges, Report};
 use super::status::status;
+use crate::cli::mcp::change_config;
 use crate::cli::{Context, UsageError};
 use crate::domain::HARMLESS_TOOLS;
 use crate::private_file;
@@ -38,10 +40,10 @@ pub(in crate::cli) async fn install(
             UsageError("--no-hooks and --no-mcp leave nothing to install".to_owned()).into()
         );
     }
-    let locations = probe::with_versions(here::locations(context)?).await;
+    let locations = probe::with_versions(context.client_locations()?).await;
     let command = here::command(context)?;
     let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
-    if clients.is_empty() {
+    if clients.is_empty() && args.scope.is_empty() {
         return Err(UsageError(format!(
             "none of the clients is found here; name the one that you want: {}",
             here::names(KnownClient::all())
@@ -65,14 +67,14 @@ pub(in crate::cli) async fn install(
     let listed = here::listed_tools(context);
     let mut results = Vec::new();
     for client in clients {
-        let changes = client.changes(&locations, &command, args.scope, parts);
+        let changes = client.changes(&locations, &command, args.files(), parts);
         // After the server's entry: Codex keeps what is allowed below it.
         let tools = client.named_in_rules(HARMLESS_TOOLS, &listed);
-        let grant = args.allow_tools.then(|| client.grant(&locations, args.scope, &tools));
+        let grant = args.allow_tools.then(|| client.grant(&locations, args.files(), &tools));
         let files = joined(changes.into_iter().chain(grant.flatten()))
             .into_iter()
             .map(|change| {
-                let outcome = installer.install(client, args.scope, &change);
+                let outcome = installer.install(client, args.files(), &change);
                 (change.path, outcome)
             })
             .collect();
@@ -91,11 +93,54 @@ pub(in crate::cli) async fn install(
             }
         }
     }
-    if !args.dry_run && args.scope == InstallScope::User {
-        notes.push(connection(context, &command).await);
+    let granted = match grant_scopes(context, &args.scope, args.dry_run) {
+        Ok(granted) => granted,
+        Err(error) => {
+            failures.push(format!("the scopes are not granted: {error:#}"));
+            None
+        }
+    };
+    if granted.is_some() && !args.dry_run {
+        notes.push(format!(
+            "sessions that you start from now on have the scope {}; restart open ones",
+            args.scope.join(", ")
+        ));
     }
-    let report = Report { clients: &results, notes: &notes, failures: &failures };
+    if !args.dry_run && args.files() == InstallScope::User {
+        notes.extend(daemon_note(context, &command, args.no_start).await);
+    }
+    let report =
+        Report { clients: &results, settings: granted, notes: &notes, failures: &failures };
     report.print(context, args.dry_run, "installed")
+}
+
+/// Adds scopes to those of sessions that a person starts (`[sessions] scopes`); gives the file and what changed in it, if
+/// anything did.
+fn grant_scopes(
+    context: &Context,
+    wanted: &[String],
+    dry_run: bool,
+) -> anyhow::Result<Option<(PathBuf, String)>> {
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let (path, before, after) = change_config(context, dry_run, |document| {
+        let value = document.value();
+        let there = value.pointer("/sessions/scopes").and_then(Value::as_array);
+        let mut scopes = there.cloned().unwrap_or_default();
+        let count = scopes.len();
+        for scope in wanted {
+            if !scopes.iter().any(|known| known == scope) {
+                scopes.push(json!(scope));
+            }
+        }
+        if scopes.len() > count {
+            document.set(&["sessions", "scopes"], &Value::Array(scopes))?;
+        }
+        Ok(())
+    })?;
+    let change = apply::diff(&path, Some(&before), Some(&after));
+    Ok((before != after).then_some((path, change)))
 }
 
 /// One change for each file, with all its edits.
@@ -120,7 +165,7 @@ async fn trust_hooks(
 ) -> Result<Option<String>, String> {
     let locations = installer.locations;
     let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), PATIENCE).await {
-        Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.scope)),
+        Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
         Some(Err(error)) => Err(format!("codex could not be asked for their hashes: {error:#}")),
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
@@ -158,11 +203,11 @@ async fn trust_hooks(
 }
 
 /// Undoes what was installed.
-pub(in crate::cli) fn uninstall(
+pub(in crate::cli) async fn uninstall(
     context: &Context,
     args: &UninstallArgs,
 ) -> anyhow::Result<ExitCode> {
-    let locations = here::locations(context)?;
+    let locations = context.client_locations()?;
     let command = here::command(context)?;
     // The record says which files are changed.
     private_file::check_folder(&context.paths.home)?;
@@ -176,11 +221,11 @@ pub(in crate::cli) fn uninstall(
         let mut files: Vec<(PathBuf, InstallScope)> = recorded
             .iter()
             .filter(|file| file.client == client)
-            .filter(|file| args.scope.is_none_or(|scope| scope == file.scope))
+            .filter(|file| !args.project || file.scope == InstallScope::Project)
             .map(|file| (file.path.clone(), file.scope))
             .collect();
         // A project's files are shared: they are changed only if svc has changed them before, or if the flag says so.
-        let scope = args.scope.unwrap_or(InstallScope::User);
+        let scope = if args.project { InstallScope::Project } else { InstallScope::User };
         for path in apply::files(client, &locations, &command, scope) {
             if !files.iter().any(|(known, _)| *known == path) {
                 files.push((path, scope));
@@ -203,12 +248,12 @@ pub(in crate::cli) fn uninstall(
         results.push(ClientChanges { client, files });
     }
     let changed = results.iter().any(ClientChanges::is_changed);
-    let notes = if changed && !args.dry_run {
-        vec!["sessions that run keep what they have until they end".to_owned()]
-    } else {
-        Vec::new()
-    };
-    let report = Report { clients: &results, notes: &notes, failures: &[] };
+    let mut notes = Vec::new();
+    if changed && !args.dry_run {
+        notes.push("open sessions keep what they have until they end".to_owned());
+        notes.extend(after_uninstall(context, args.no_stop).await);
+    }
+    let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")
 }
 
@@ -223,20 +268,20 @@ fn notes(
         client.asks_for_tools(locations, &client.named_in_rules(HARMLESS_TOOLS, listed))
     };
     let mut notes = Vec::new();
-    if command.is_in_target() && args.scope == InstallScope::User {
+    if command.is_in_target() && args.files() == InstallScope::User {
         notes.push(format!(
             "{} is in a build folder and may go away; install it elsewhere and run `svc install` from there",
             command.path()
         ));
     }
-    if args.scope == InstallScope::Project {
+    if args.files() == InstallScope::Project {
         notes.push(
             "everybody who works on this project needs `svc` on the PATH; clients ask each of them for trust".to_owned(),
         );
     }
     for result in results {
         let has_none =
-            args.allow_tools && result.client.grant(locations, args.scope, &[]).is_none();
+            args.allow_tools && result.client.grant(locations, args.files(), &[]).is_none();
         if has_none && asks(result.client) {
             notes.push(format!(
                 "{} keeps no such permission in this scope: `svc install {0} --allow-tools` is for yours",
@@ -256,7 +301,7 @@ fn notes(
         return notes;
     }
     notes.push(format!(
-        "start sessions of {} anew: those that run have read their files",
+        "restart open sessions of {}: they have read their files already",
         here::names(&changed)
     ));
     if !args.no_mcp && !args.allow_tools {
@@ -264,7 +309,7 @@ fn notes(
         let asking: Vec<KnownClient> = changed.iter().filter(asking).copied().collect();
         if !asking.is_empty() {
             notes.push(format!(
-                "before a model calls our tools, these ask you: {}; a woken session stands still until you answer, and \
+                "before a model calls tools of svc, these ask you: {}; a session that a message wakes waits until you answer, and \
                  `svc install --allow-tools` allows the harmless ones",
                 here::names(&asking)
             ));

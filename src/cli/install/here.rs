@@ -1,24 +1,12 @@
-//! Where the files of this person's clients are, how clients run this program, and which clients a command means.
+//! How clients run this program, and which clients a command means.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context as _;
-use svc_install::{ClientCommand, ClientLocations, KnownClient};
+use svc_install::{ClientCommand, KnownClient};
 
 use crate::cli::{Context, program};
 use crate::config::Flags;
 use crate::domain::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
-
-/// The files of whoever runs this program, and of the project in the current folder.
-pub(super) fn locations(context: &Context) -> anyhow::Result<ClientLocations> {
-    let home = context.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    Ok(ClientLocations::new(
-        home.context("HOME is not set, so nobody can tell where the clients' files are")?,
-        std::env::current_dir().context("cannot tell which folder this is")?,
-        |name| context.env.os(name).map(OsStr::to_owned),
-    ))
-}
 
 /// How clients run the program that runs now, with the data folder that it uses.
 pub(super) fn command(context: &Context) -> anyhow::Result<ClientCommand> {

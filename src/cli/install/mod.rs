@@ -5,7 +5,7 @@
 
 mod args;
 mod change;
-mod connection;
+mod daemon;
 mod here;
 mod report;
 mod status;

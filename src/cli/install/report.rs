@@ -40,6 +40,8 @@ impl ClientChanges {
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) clients: &'a [ClientChanges],
+    /// svc's own configuration, and what changed in it, if anything did.
+    pub(super) settings: Option<(PathBuf, String)>,
     /// What the person has to know or do.
     pub(super) notes: &'a [String],
     /// What else was asked for and not done.
@@ -54,28 +56,36 @@ impl Report<'_> {
         dry_run: bool,
         done: &str,
     ) -> anyhow::Result<ExitCode> {
-        let Self { clients, notes, failures } = self;
+        let Self { clients, settings, notes, failures } = self;
         let failed = !failures.is_empty() || clients.iter().any(|client| !client.is_fine());
-        let changed = clients.iter().any(ClientChanges::is_changed);
+        let changed = settings.is_some() || clients.iter().any(ClientChanges::is_changed);
         if context.json {
             let documents: Vec<Value> =
                 clients.iter().map(|client| document(client, dry_run)).collect();
-            output::json(&json!({
+            let mut document = json!({
                 "ok": !failed,
                 "changed": changed && !dry_run,
                 "dry_run": dry_run,
                 "clients": documents,
                 "notes": notes,
                 "failures": failures,
-            }))?;
+            });
+            if let Some((path, change)) = settings {
+                document["settings"] =
+                    file_document(path, &Ok(FileOutcome::Changed(change.clone())), dry_run);
+            }
+            output::json(&document)?;
         } else {
             if dry_run && changed {
-                output::block(&summary(clients))?;
+                output::block(&summary(clients, settings.as_ref().map(|(path, _)| path)))?;
             }
             for client in *clients {
                 for (path, outcome) in &client.files {
-                    print_file(client.client, path, outcome, dry_run)?;
+                    print_file(client.client.name(), path, outcome, dry_run)?;
                 }
+            }
+            if let Some((path, change)) = settings {
+                print_file("svc", path, &Ok(FileOutcome::Changed(change.clone())), dry_run)?;
             }
             if !changed && !failed {
                 output::line(&format!("nothing to do: everything is {done} already"))?;
@@ -92,26 +102,25 @@ impl Report<'_> {
 }
 
 /// What a run that writes would change: a line for each file. The changes themselves follow.
-fn summary(clients: &[ClientChanges]) -> String {
+fn summary(clients: &[ClientChanges], settings: Option<&PathBuf>) -> String {
+    let line = |name: &str, path: &Path| {
+        format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
+    };
     let changed = |client: &ClientChanges| {
         let files = client
             .files
             .iter()
             .filter(|(_, outcome)| matches!(outcome, Ok(FileOutcome::Changed(_))));
-        let name = client.client.name();
-        files
-            .map(|(path, _)| {
-                format!("  {name:<12} {}\n", output::visible(&path.display().to_string()))
-            })
-            .collect::<Vec<_>>()
+        files.map(|(path, _)| line(client.client.name(), path)).collect::<Vec<_>>()
     };
-    let lines: Vec<String> = clients.iter().flat_map(changed).collect();
+    let settings = settings.map(|path| line("svc", path));
+    let lines: Vec<String> = clients.iter().flat_map(changed).chain(settings).collect();
     let (count, plural) = (lines.len(), if lines.len() == 1 { "" } else { "s" });
     format!("would change {count} file{plural} (nothing is written now):\n{}\n", lines.concat())
 }
 
 fn print_file(
-    client: KnownClient,
+    owner: &str,
     path: &Path,
     outcome: &Result<FileOutcome, ApplyError>,
     dry_run: bool,
@@ -121,35 +130,35 @@ fn print_file(
     let path = output::visible(&path.display().to_string());
     match outcome {
         Ok(FileOutcome::Changed(diff)) if dry_run => output::block(diff),
-        Ok(FileOutcome::Changed(_)) => output::line(&format!("{}: {verb} {path}", client.name())),
-        Ok(FileOutcome::Unchanged) => {
-            output::line(&format!("{}: {path} is as it should be", client.name()))
-        }
+        Ok(FileOutcome::Changed(_)) => output::line(&format!("{owner}: {verb} {path}")),
+        Ok(FileOutcome::Unchanged) => output::line(&format!("{owner}: {path} is as it should be")),
         Err(error) => {
             let rest =
                 if matches!(error, ApplyError::Record(_)) { "" } else { "; it is left as it is" };
-            output::note(&format!("{}: {path} {error}{rest}", client.name()));
+            output::note(&format!("{owner}: {path} {error}{rest}"));
             Ok(())
         }
     }
 }
 
 fn document(client: &ClientChanges, dry_run: bool) -> Value {
-    let files = client.files.iter().map(|(path, outcome)| {
-        let mut file = json!({ "path": path });
-        match outcome {
-            Ok(FileOutcome::Unchanged) => file["action"] = json!("unchanged"),
-            Ok(FileOutcome::Changed(diff)) if dry_run => {
-                file["action"] = json!("would_change");
-                file["diff"] = json!(diff);
-            }
-            Ok(FileOutcome::Changed(_)) => file["action"] = json!("changed"),
-            Err(error) => {
-                file["action"] = json!("failed");
-                file["error"] = json!(error.to_string());
-            }
-        }
-        file
-    });
+    let files = client.files.iter().map(|(path, outcome)| file_document(path, outcome, dry_run));
     json!({ "client": client.client.name(), "files": files.collect::<Vec<_>>() })
+}
+
+fn file_document(path: &Path, outcome: &Result<FileOutcome, ApplyError>, dry_run: bool) -> Value {
+    let mut file = json!({ "path": path });
+    match outcome {
+        Ok(FileOutcome::Unchanged) => file["action"] = json!("unchanged"),
+        Ok(FileOutcome::Changed(diff)) if dry_run => {
+            file["action"] = json!("would_change");
+            file["diff"] = json!(diff);
+        }
+        Ok(FileOutcome::Changed(_)) => file["action"] = json!("changed"),
+        Err(error) => {
+            file["action"] = json!("failed");
+            file["error"] = json!(error.to_string());
+        }
+    }
+    file
 }

@@ -93,7 +93,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);
     Ok(Expectation {
         command: here::command(context)?,
-        locations: here::locations(context)?,
+        locations: context.client_locations()?,
         record: InstallRecord::read(&context.paths.home)?,
         daemon: url.map(|url| DaemonAddress { port: url.socket().1, url: url.to_string() }),
         token: token.map(|token| OperatorToken(token.expose().to_owned())),

@@ -110,17 +110,19 @@ impl ServerFile {
         })
     }
 
-    /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others.
+    /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others with
+    /// whether theirs is the same.
     pub(super) fn insert_missing(
         &self,
         entries: &[(String, Value)],
-    ) -> anyhow::Result<(String, String, Vec<String>)> {
+    ) -> anyhow::Result<(String, String, Vec<(String, bool)>)> {
         self.edit(|file, document| {
             let before = file.text().to_owned();
             let (mut there, mut is_changed) = (Vec::new(), false);
             for (name, entry) in entries {
-                if self.has(document, name) {
-                    there.push(name.clone());
+                if let Some(written) = self.written_name(document, name) {
+                    let known = document.value()[self.section()][&written].clone();
+                    there.push((name.clone(), known == *entry));
                 } else {
                     document.set(&[self.section(), name], entry)?;
                     is_changed = true;
@@ -163,6 +165,24 @@ impl ServerFile {
         file.replace(&text, scope)?;
         Ok(text)
     }
+}
+
+/// Lets `work` change config.toml, and gives the file, and its text before and after. With `dry_run` nothing is written.
+pub(in crate::cli) fn change_config(
+    context: &Context,
+    dry_run: bool,
+    work: impl Fn(&mut ConfigDocument) -> anyhow::Result<()>,
+) -> anyhow::Result<(PathBuf, String, String)> {
+    let target = ServerFile::of_user(context);
+    let (before, after) = target.edit(|file, document| {
+        work(document)?;
+        let (before, after) = (file.text().to_owned(), document.text());
+        if before != after && !dry_run {
+            target.write(file, document)?;
+        }
+        Ok((before, after))
+    })?;
+    Ok((target.path, before, after))
 }
 
 /// Why a file was not changed.

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use self::args::AddArgs;
+pub(super) use self::edit::change_config;
 use super::Context;
 use crate::config::sources::ImportedClient;
 
@@ -72,7 +73,7 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
-    /// Start a server anew, at once
+    /// Restart a server at once
     #[command(after_help = "Example:\n  svc mcp reconnect files")]
     Reconnect {
         /// The server's name
@@ -121,11 +122,14 @@ pub(super) enum McpCommand {
     Secret(SecretCommand),
     /// Copy the servers of another coding agent into config.toml, and show what changes
     #[command(
-        after_help = "Example:\n  svc mcp import claude-code\n\nAn entry that starts svc is left out, and so is one whose name config.toml has."
+        after_help = "Examples:\n  svc mcp import claude-code\n  svc mcp import claude-code --move\n\nAn entry that starts svc is left out, and so is one whose name config.toml has. The client goes on starting its own entries, too, unless they are moved; `svc uninstall` puts them back."
     )]
     Import {
         /// claude-code, codex, gemini or opencode
         client: ImportedClient,
+        /// Take the client's own entries out of its file, so that each server starts once
+        #[arg(long = "move")]
+        is_move: bool,
     },
     /// Search the tools of all servers, or a registry of servers
     #[command(
@@ -199,7 +203,7 @@ pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Resul
         McpCommand::Secret(SecretCommand::Unset { name, key }) => {
             secret::unset(context, &name, &key).await
         }
-        McpCommand::Import { client } => import::import(context, client).await,
+        McpCommand::Import { client, is_move } => import::import(context, client, is_move).await,
         McpCommand::Search { query, registry } => search::search(context, &query, registry).await,
         McpCommand::Add(args) => edit::add(context, args).await,
         McpCommand::AddJson { name, entry } => edit::add_json(context, &name, &entry).await,

@@ -30,8 +30,6 @@ const LIST: Listing = Listing {
         Column::number("CHANGED", "changed").rank(2),
         Column::path("FROM", "from").rank(3),
         Column::path("HIDDEN BY", "hidden_by").rank(6),
-        Column::text("REASON", "reason").rank(2),
-        Column::text("NEXT", "next_action").rank(2),
     ],
     empty: "no servers; `svc mcp add` names one",
     next: None,
@@ -60,11 +58,28 @@ pub(super) async fn list(context: &Context) -> anyhow::Result<ExitCode> {
     let page: Value = context.client()?.get(&path("/v1/sources")?).await?;
     LIST.print(context, &page)?;
     if !context.json {
+        for source in output::items(&page, "sources") {
+            if let Some(text) = trouble(source) {
+                output::block(&text)?;
+            }
+        }
         for problem in page["problems"].as_array().into_iter().flatten() {
             output::note(problem.as_str().unwrap_or_default());
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a server is in its state and what to do, on lines of their own: in a table they would be cut.
+fn trouble(source: &Value) -> Option<String> {
+    let cell = |key| output::visible(&output::cell(source, key));
+    let lines: Vec<String> = [("reason", "reason"), ("next", "next_action")]
+        .into_iter()
+        .filter(|(_, key)| source[*key].is_string())
+        .map(|(label, key)| format!("  {:<8}{}\n", format!("{label}:"), cell(key)))
+        .collect();
+    let head = format!("\n{} is {}\n", cell("name"), cell("state"));
+    (!lines.is_empty()).then(|| head + &lines.concat())
 }
 
 pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
@@ -124,7 +139,7 @@ pub(super) async fn reconnect(context: &Context, name: &str) -> anyhow::Result<E
     if context.json {
         output::json(&source)?;
     } else {
-        output::line(&format!("{name} is started anew; `svc mcp list` shows what it is doing"))?;
+        output::line(&format!("{name} is started again; `svc mcp list` shows what it is doing"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -239,6 +254,14 @@ fn meant<'a>(names: &[&'a str], name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reason_and_next_action_have_lines_of_their_own() {
+        let source = json!({ "name": "db", "state": "failed", "reason": "exit code 1", "next_action": "svc mcp logs db" });
+        let text = trouble(&source).expect("it has trouble");
+        assert_eq!(text, "\ndb is failed\n  reason: exit code 1\n  next:   svc mcp logs db\n");
+        assert_eq!(trouble(&json!({ "name": "db", "state": "connected" })), None);
+    }
 
     #[test]
     fn a_server_is_named_by_its_beginning_if_that_is_of_one_alone() {

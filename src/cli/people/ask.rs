@@ -24,7 +24,7 @@ const INTERRUPTED: u8 = 130;
 /// Arguments of `svc ask`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AskArgs {
-    /// Whom: a name, an id or its beginning, or a session's key
+    /// Whom: the name, key or id of anybody in `svc agent list`
     name: String,
     /// The question; `-` reads it from standard input
     text: String,

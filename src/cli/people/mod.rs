@@ -18,20 +18,30 @@ use super::{Context, UsageError, output};
 use crate::client::{
     Client, ClientError, ClientProblem, TokenSource, encode, post_keyed, with_query,
 };
-use crate::domain::PeerId;
+use crate::domain::{LATEST, PeerId};
 
 pub(super) use ask::{AskArgs, ask};
 pub(super) use inbox::{InboxArgs, inbox};
 
-/// Names the last open question to the operator.
-const LATEST: &str = "latest";
+/// Which of the four ways to speak is meant, for the help of each.
+macro_rules! which_one {
+    () => {
+        "Which one:
+  svc tell NAME TEXT    says something; nobody has to answer
+  svc ask NAME TEXT     asks, and waits for the answer
+  svc reply ID TEXT     answers what somebody asked you
+  svc send NAME PROMPT  gives work, as a task, and prints what is said"
+    };
+}
+pub(super) use which_one;
+
 /// Most characters of what was answered that are shown again.
 const FIRST_WORDS: usize = 60;
 
 /// Arguments of `svc tell`.
 #[derive(Debug, Args)]
 pub(super) struct TellArgs {
-    /// Whom: a name, an id or its beginning, or a session's key
+    /// Whom: the name, key or id of anybody in `svc agent list`
     name: String,
     /// What to say; `-` reads it from standard input
     text: String,
@@ -116,7 +126,7 @@ async fn no_open_question(client: &Client) -> AdvisedError {
             let options: Vec<String> =
                 options.map(|option| output::visible(&output::cell(option, "option_id"))).collect();
             format!(
-                "{} asks for leave ({}), and `svc agent answer {} latest {}` answers that",
+                "{} needs permission ({}), and `svc agent answer {} latest {}` answers that",
                 cell("session_key"),
                 cell("title"),
                 cell("session_key"),

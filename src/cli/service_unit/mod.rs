@@ -261,7 +261,7 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
     }
     if let Some(problem) = problem {
         output::note(&format!(
-            "{}; it forgets the service when it starts anew",
+            "{}; it forgets the service when it restarts",
             output::visible(&problem)
         ));
     }

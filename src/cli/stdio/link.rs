@@ -15,8 +15,11 @@ use crate::client::{
     Client, ClientError, ClientProblem, DaemonTarget, Discovery, StreamingReply, Token,
     TokenSource, backoff,
 };
+use crate::daemon::stays_stopped;
 use crate::domain::PROCESS_TOKENS_PATH;
 
+/// What is said in place of an answer while nobody is to start the daemon.
+const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc start` starts it, and then this client finds it";
 /// Where the daemon serves MCP.
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
@@ -117,6 +120,12 @@ impl DaemonLink {
                     self.note_away();
                     return Err(LinkError::Lost(error.to_string()));
                 }
+                // A person wants it so, and `svc start` is theirs to say.
+                Err(ClientError::NotRunning { .. })
+                    if effort == Effort::Demand && self.stays_stopped() =>
+                {
+                    return Err(LinkError::Away(STAYS_STOPPED.to_owned()));
+                }
                 Err(error) if error.is_transient() => (error.to_string(), None),
                 Err(error) => return Err(LinkError::Away(error.to_string())),
             };
@@ -148,7 +157,9 @@ impl DaemonLink {
     ) -> Result<StreamingReply, ClientError> {
         let stream = match self.send(outgoing).await {
             Err(ClientError::NotRunning { .. })
-                if effort == Effort::Demand && self.discovery.fixed().is_none() =>
+                if effort == Effort::Demand
+                    && self.discovery.fixed().is_none()
+                    && !self.stays_stopped() =>
             {
                 self.start().await;
                 self.send(outgoing).await?
@@ -230,6 +241,10 @@ impl DaemonLink {
             Ok(daemon::EnsuredDaemon::AlreadyRunning(_)) => {}
             Err(error) => output::note(&format!("svc: {error:#}")),
         }
+    }
+
+    fn stays_stopped(&self) -> bool {
+        self.discovery.fixed().is_none() && stays_stopped(&self.context.paths)
     }
 
     fn note_away(&self) {

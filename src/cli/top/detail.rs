@@ -24,8 +24,14 @@ pub(super) fn show(model: &Model, scroll: u16, area: Rect, frame: &mut Frame<'_>
             field("agent", &task.agent),
             field("created", &when(model, task.created_at)),
             Line::default(),
-            Line::raw(format!(" `svc task watch {}` shows its output", task.task_id)),
-        ],
+        ]
+        .into_iter()
+        .chain(last_lines(model, &task.task_id, "last lines"))
+        .chain([
+            Line::default(),
+            Line::raw(format!(" `svc task watch {}` shows all of it", task.task_id)),
+        ])
+        .collect(),
         None => vec![Line::raw(" it is gone")],
     };
     let block = Block::new().borders(Borders::TOP).title("─ look ");
@@ -66,7 +72,7 @@ pub(super) fn choose(choice: &RequestChoice, area: Rect, frame: &mut Frame<'_>) 
     let block = Block::new()
         .borders(Borders::TOP)
         .border_style(bold)
-        .title(format!("─ {} asks for leave ", choice.name));
+        .title(format!("─ {} needs permission ", choice.name));
     let mut lines = vec![Line::styled(format!(" {}", choice.title), bold)];
     let options = choice.options.iter().enumerate();
     lines.extend(
@@ -117,6 +123,7 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         ]),
         None => lines.push(Line::raw(" it has no open record of what it tries")),
     }
+    lines.extend(last_lines(model, &peer.peer_id, "said last"));
     let own = |message: &&TeamMessage| {
         message.from_peer == peer.peer_id || message.to_peer == peer.peer_id
     };
@@ -126,6 +133,19 @@ fn person(model: &Model, peer: &TeamPeer) -> Vec<Line<'static>> {
         lines.push(Line::raw(format!(" {at}  {from} → {to}: {}", message.line())));
     }
     lines
+}
+
+/// The last lines of what is looked at, below a heading; nothing if it has none.
+fn last_lines(model: &Model, id: &str, heading: &str) -> Vec<Line<'static>> {
+    let lines = model.last_lines_of(id);
+    if lines.is_empty() {
+        return Vec::new();
+    }
+    let heading = Line::styled(format!(" {heading}"), Look::new().add_modifier(Modifier::BOLD));
+    [Line::default(), heading]
+        .into_iter()
+        .chain(lines.iter().map(|line| Line::raw(format!("  {line}"))))
+        .collect()
 }
 
 fn message_lines(model: &Model, message: &TeamMessage) -> Vec<Line<'static>> {

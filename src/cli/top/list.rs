@@ -125,7 +125,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
     let request = model.team.request_of(peer);
     // It does nothing before it has that.
     let (tries, doing) = match (request, peer.wait()) {
-        (Some(request), _) => (format!("asks for leave: {}", request.title), Style::Waiting),
+        (Some(request), _) => (format!("needs permission: {}", request.title), Style::Waiting),
         (None, Some((wait, _))) => (wait, Style::Waiting),
         (None, None) => (tries, Style::Plain),
     };
@@ -149,7 +149,7 @@ fn person(model: &Model, peer: &TeamPeer, wide: bool) -> Vec<CellText> {
 
 fn wanted(model: &Model, request: &TeamRequest, wide: bool) -> Vec<CellText> {
     let name = model.team.asker(request);
-    let who = if wide { format!(" {name} asks for leave") } else { format!(" {name} → you?") };
+    let who = if wide { format!(" {name} needs permission") } else { format!(" {name} → you?") };
     let at = wide.then(|| when(model, request.opened_at));
     line(at, (who, Style::Waiting), request.title.clone())
 }

@@ -35,7 +35,9 @@ const GATHER: Duration = Duration::from_millis(80);
 const RETRY: Duration = Duration::from_secs(1);
 /// What is said while no daemon answers.
 const WAITING: &str = "the daemon is away; this page waits for it";
-/// How often relative times are counted anew.
+/// How many of the last lines of what is looked at are shown.
+const LAST_LINES: u64 = 20;
+/// How often relative times are counted again.
 const TICK: Duration = Duration::from_secs(5);
 /// The feeds that say that something of the page may have changed, by prefix and kind: no output of tasks.
 const FEEDS: [(&str, Option<&str>); 5] = [
@@ -97,10 +99,60 @@ pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
                     inputs.send(ScreenInput::Answered(answered)).await.ok();
                 });
             }
+            Some(ScreenEffect::FetchLastLines { id, is_task }) => {
+                let (context, inputs) = (context.clone(), inputs.clone());
+                tokio::spawn(async move {
+                    // One that has none, or is gone, has no lines.
+                    let lines = if is_task {
+                        task_lines(&context, &id).await
+                    } else {
+                        session_lines(&context, &id).await
+                    };
+                    let lines = lines.unwrap_or_default();
+                    inputs.send(ScreenInput::LastLines(id, lines)).await.ok();
+                });
+            }
             None => {}
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The last lines that a task printed.
+async fn task_lines(context: &Context, id: &str) -> anyhow::Result<Vec<String>> {
+    let client = context.client()?;
+    let task: Value = client.get(&format!("/v1/tasks/{}", encode(id))).await?;
+    let after = task["last_id"].as_u64().unwrap_or(0).saturating_sub(LAST_LINES);
+    let (stream, after, limit) = (format!("task/{id}"), after.to_string(), LAST_LINES.to_string());
+    let query = [
+        ("stream", Some(stream.as_str())),
+        ("kind", Some("frame")),
+        ("after", Some(after.as_str())),
+        ("limit", Some(limit.as_str())),
+    ];
+    let page: Value = client.get(&with_query("/v1/events", &query)).await?;
+    let events = page["items"].as_array().or(page["events"].as_array());
+    let lines = events.into_iter().flatten().filter_map(|event| event["data"]["line"].as_str());
+    Ok(lines.map(|line| terminal::line(line).into_owned()).collect())
+}
+
+/// The last that was said in a session: who, and the beginning of it.
+async fn session_lines(context: &Context, peer: &str) -> anyhow::Result<Vec<String>> {
+    let limit = LAST_LINES.to_string();
+    let path = with_query(
+        &format!("/v1/sessions/{}/history", encode(peer)),
+        &[("limit", Some(limit.as_str()))],
+    );
+    let history: Value = context.client()?.get(&path).await?;
+    let texts = history["messages"].as_array().into_iter().flatten();
+    let lines = texts.flat_map(|text| {
+        let role = text["role"].as_str().unwrap_or_default();
+        let said = text["text"].as_str().unwrap_or_default().lines().take(4);
+        said.map(move |line| terminal::line(&format!("{role}: {line}")).into_owned())
+    });
+    let lines: Vec<String> = lines.collect();
+    let most = usize::try_from(LAST_LINES).unwrap_or(usize::MAX);
+    Ok(lines[lines.len().saturating_sub(most)..].to_vec())
 }
 
 /// The terminal while the page has it. It gets it back as it was, also after a panic.

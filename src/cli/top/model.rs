@@ -123,6 +123,8 @@ pub(super) struct Model {
     pub(super) overlay: Option<Overlay>,
     /// Whether those that are offline are listed, too, and questions to them.
     pub(super) shows_away: bool,
+    /// The last lines of the peer or task that is looked at, with its id.
+    pub(super) last_lines: Option<(String, Vec<String>)>,
     /// What came of the last thing that was done.
     pub(super) notice: Option<String>,
     /// How many ticks the notice is still shown; `None`: until a key is pressed.
@@ -140,6 +142,7 @@ impl Model {
             chosen: [None, None, None],
             overlay: None,
             shows_away: false,
+            last_lines: None,
             notice: None,
             notice_ticks: None,
             screen,
@@ -196,6 +199,11 @@ impl Model {
         let id = self.chosen[pane.index()].as_deref();
         let known = rows.iter().position(|row| Some(row.id()) == id);
         known.or((!rows.is_empty()).then_some(0))
+    }
+
+    /// The last lines of what has this id, as far as they were fetched.
+    pub(super) fn last_lines_of(&self, id: &str) -> &[String] {
+        self.last_lines.as_ref().filter(|(known, _)| known == id).map_or(&[], |(_, lines)| lines)
     }
 
     /// The chosen row of the list that the keys are for.

@@ -14,7 +14,7 @@ pub(super) struct TeamSnapshot {
     pub(super) peers: Vec<TeamPeer>,
     /// Open attempts.
     pub(super) attempts: Vec<OpenAttempt>,
-    /// What agents ask for leave to do, the latest first.
+    /// What agents need permission for, the latest first.
     pub(super) requests: Vec<TeamRequest>,
     /// Questions that wait for an answer, the latest first.
     pub(super) questions: Vec<TeamMessage>,
@@ -97,7 +97,7 @@ pub(super) struct TeamMessage {
     copies: usize,
 }
 
-/// What an agent asks for leave to do.
+/// What an agent needs permission for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct TeamRequest {
     #[serde(deserialize_with = "harmless")]
@@ -236,7 +236,7 @@ impl TeamSnapshot {
         (others().count() - away, away)
     }
 
-    /// What a peer asks for leave to do.
+    /// What a peer needs permission for.
     pub(super) fn request_of(&self, peer: &TeamPeer) -> Option<&TeamRequest> {
         self.requests.iter().find(|request| request.peer_id == peer.peer_id)
     }

@@ -124,6 +124,26 @@ fn a_peer_is_looked_at() {
 }
 
 #[test]
+fn the_last_lines_of_what_is_looked_at_are_shown_and_go_on() {
+    let mut model = full();
+    let effect = press(&mut model, &[Key::Enter]);
+    let Some(ScreenEffect::FetchLastLines { id, is_task: false }) = effect else {
+        panic!("{effect:?}")
+    };
+    let lines = vec!["assistant: the tests pass".to_owned()];
+    update(&mut model, ScreenInput::LastLines("another".to_owned(), lines.clone()));
+    assert!(!page(&model, 100, 30).contains("the tests pass"), "of another");
+    update(&mut model, ScreenInput::LastLines(id.clone(), lines));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("said last") && shown.contains("assistant: the tests pass"), "{shown}");
+    let team = Box::new(model.team.clone());
+    let again = update(&mut model, ScreenInput::Fetched(team.clone()));
+    assert_eq!(again, Some(ScreenEffect::FetchLastLines { id, is_task: false }));
+    press(&mut model, &[Key::Escape]);
+    assert_eq!(update(&mut model, ScreenInput::Fetched(team)), None, "nothing is looked at");
+}
+
+#[test]
 fn a_question_is_answered() {
     let mut model = full();
     press(&mut model, &[Key::Tab, Key::Down, Key::Char('a')]);
@@ -133,9 +153,12 @@ fn a_question_is_answered() {
     assert_eq!((draft.to.as_str(), draft.answers.as_deref()), ("bob", Some("m-1")));
     assert_eq!(draft.text, "yes, delete it: q is no command here");
     assert_eq!(model.overlay, None);
-    update(&mut model, ScreenInput::Sent(Ok("it reads the message at its next turn".to_owned())));
+    update(
+        &mut model,
+        ScreenInput::Sent(Ok("it reads the message with its next prompt".to_owned())),
+    );
     let shown = page(&model, 60, 20);
-    assert!(shown.ends_with(" sent: it reads the message at its next turn\n"), "{shown}");
+    assert!(shown.ends_with(" sent: it reads the message with its next prompt\n"), "{shown}");
     update(&mut model, ScreenInput::Sent(Err("the inbox is full".to_owned())));
     assert!(page(&model, 60, 20).ends_with(" not sent: the inbox is full\n"));
 }

@@ -33,6 +33,8 @@ pub(super) enum ScreenInput {
     Sent(Result<String, String>),
     /// A request was answered, or why not.
     Answered(Result<(), String>),
+    /// The last lines of a peer or task, by its id.
+    LastLines(String, Vec<String>),
     /// The time.
     Tick(Timestamp),
     /// The terminal has another size.
@@ -44,6 +46,11 @@ pub(super) enum ScreenInput {
 pub(super) enum ScreenEffect {
     Quit,
     Send(Draft),
+    /// Fetches the last lines of a peer or a task.
+    FetchLastLines {
+        id: String,
+        is_task: bool,
+    },
     /// Answers a request with this option.
     Answer {
         agent_id: String,
@@ -66,7 +73,12 @@ pub(super) fn update(model: &mut Model, input: ScreenInput) -> Option<ScreenEffe
         ScreenInput::Fetched(team) => {
             model.team = *team;
             model.connection = DaemonConnectionState::Live;
+            // What is looked at goes on, too.
+            return matches!(model.overlay, Some(Overlay::Detail { .. }))
+                .then(|| last_lines(model))
+                .flatten();
         }
+        ScreenInput::LastLines(id, lines) => model.last_lines = Some((id, lines)),
         ScreenInput::Away(problem) => model.connection = DaemonConnectionState::Away { problem },
         ScreenInput::Sent(Ok(when)) => {
             let words = if when.is_empty() { "sent".to_owned() } else { format!("sent: {when}") };
@@ -127,10 +139,22 @@ fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
             // What is looked at stays, whatever comes before it.
             step(model, 0);
             model.overlay = Some(Overlay::Detail { scroll: 0 });
+            return last_lines(model);
         }
         key => start(model, key),
     }
     None
+}
+
+/// Asks for the last lines of what is looked at, if it has any.
+fn last_lines(model: &Model) -> Option<ScreenEffect> {
+    let row = model.chosen_row()?;
+    let is_task = match row {
+        Row::Peer(_) => false,
+        Row::Task(_) => true,
+        Row::Request(_) | Row::Question(_) | Row::Message(_) => return None,
+    };
+    Some(ScreenEffect::FetchLastLines { id: row.id().to_owned(), is_task })
 }
 
 fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {

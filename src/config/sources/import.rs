@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use svc_install::{
+    KnownClient,
     document::{ConfigDocument, FileFormat},
     edit::{command_of, is_our_server, url_of},
 };
@@ -74,13 +75,32 @@ impl ImportedClient {
         ImportFile { client: self, path }
     }
 
+    /// The same among the clients that `svc install` knows.
+    pub const fn known(self) -> KnownClient {
+        match self {
+            Self::ClaudeCode => KnownClient::ClaudeCode,
+            Self::Codex => KnownClient::Codex,
+            Self::Gemini => KnownClient::Gemini,
+            Self::Opencode => KnownClient::Opencode,
+        }
+    }
+
     /// The key under which its file has servers.
-    const fn key(self) -> &'static str {
+    pub const fn key(self) -> &'static str {
         match self {
             Self::ClaudeCode | Self::Gemini => "mcpServers",
             Self::Codex => "mcp_servers",
             Self::Opencode => "mcp",
         }
+    }
+
+    /// Whether its file has this program among its servers.
+    pub fn has_us(self, text: &str) -> bool {
+        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
+        let document = ConfigDocument::parse(format, text).map(|document| document.value());
+        let document = document.unwrap_or_default();
+        let servers = document.get(self.key()).and_then(Value::as_object);
+        servers.into_iter().flatten().any(|(name, entry)| leads_to_us(name, entry))
     }
 
     /// The servers of its file as entries of ours, without those that start this program.

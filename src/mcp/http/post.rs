@@ -99,7 +99,7 @@ impl McpServer {
     ) -> RequestMeter {
         let known = name.filter(|name| match method {
             "tools/call" => self.catalogue.find(caller, name).is_some(),
-            "prompts/get" => self.prompts.borrow().iter().any(|prompt| prompt.name == *name),
+            "prompts/get" => self.prompts.borrow().iter().any(|prompt| prompt.is_called(name)),
             _ => false,
         });
         RequestMeter::start(method, known.unwrap_or_default(), era)

@@ -63,7 +63,7 @@ impl McpServer {
         let prompts = Arc::clone(&self.prompts.borrow());
         let prompt = prompts
             .iter()
-            .find(|prompt| prompt.name == name)
+            .find(|prompt| prompt.is_called(name))
             .ok_or_else(|| RpcError::invalid_params("params.ref.name: there is no such prompt"))?;
         prompt.complete(&self.services, caller, argument, value).await
     }

@@ -57,7 +57,7 @@ impl McpServer {
     ) -> Result<String, RpcError> {
         let name = text_param(&request.params, "name")?;
         let prompts = Arc::clone(&self.prompts.borrow());
-        let prompt = prompts.iter().find(|prompt| prompt.name == name).ok_or_else(|| {
+        let prompt = prompts.iter().find(|prompt| prompt.is_called(name)).ok_or_else(|| {
             RpcError::invalid_params(format!("Unknown prompt: {}", shortened(name)))
         })?;
         let arguments = object_or_empty(&request.params, "arguments")?;

@@ -170,7 +170,10 @@ impl Access {
         cwd: Option<String>,
     ) -> Result<ProcessSubject, Error> {
         let hosted = self.subject_below_host(process).await?;
-        Ok(hosted.unwrap_or_else(|| fresh_subject(process.pid, name, cwd)))
+        Ok(hosted.unwrap_or_else(|| ProcessSubject {
+            scopes: self.core.session_scopes(),
+            ..fresh_subject(process.pid, name, cwd)
+        }))
     }
 
     async fn insert_row_of(
@@ -298,7 +301,7 @@ async fn subject_of(
     let subject = tx.process_subject(process).await?.unwrap_or(fresh);
     if subject.is_barred {
         return Err(Error::Forbidden(format!(
-            "the operator took the token of process {} back: start the client anew",
+            "the operator took the token of process {} back: restart the client",
             process.pid
         )));
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, AgentId, Caller, RowReader, Timestamp,
+        AccessLevel, AgentId, Caller, LATEST, RowReader, Timestamp,
         agent::{
             AgentEvent, AgentEventBody, AgentInfo, HistoryEntry, HistoryPage, HistoryQuery,
             SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
@@ -266,6 +266,11 @@ impl Agents {
 
     /// The agent that is named, if the caller may see it.
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
+        if named == LATEST {
+            let (reader, filter) = (RowReader::of(caller), AgentFilter::default());
+            let page = self.core.store.agents(&reader, &filter, None, PageSize::rows(1)).await?;
+            return page.rows.into_iter().next().ok_or_else(|| unknown(named));
+        }
         let row = match AgentId::parse(named).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
         {
             Some(id) => self.core.store.agent(&id).await?,

@@ -10,9 +10,15 @@ use super::{
 };
 use crate::{
     config::ResolvedInstance,
-    domain::{AgentId, Caller, NewTask, Ownership, PeerId, Task, agent::AgentBackend, limits},
-    service::{Error, check, core::Core, tasks, team},
-    store::{DispatchMode, DispatchRow, DispatchState, DispatchWish, TaskAsker, WriteTx},
+    domain::{
+        AgentId, Caller, NewTask, Ownership, PeerId, PeerStatus, Task, agent::AgentBackend,
+        hook::HookClient, is_agent_key, limits,
+    },
+    service::{Error, ResourceKind, check, core::Core, tasks, team},
+    store::{
+        AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, PeerRow, TaskAsker,
+        WriteTx,
+    },
 };
 
 /// Which agents may take a dispatch, as a caller writes it.
@@ -32,7 +38,7 @@ pub enum WantedMode {
 /// Work for an agent.
 #[derive(Debug, Clone, Default)]
 pub struct NewDispatch {
-    /// A session key, an agent's id, an instance, or a backend with one instance.
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is here.
     pub agent: Option<String>,
     /// Any instance with this tag.
     pub tag: Option<String>,
@@ -286,7 +292,7 @@ impl Agents {
             let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == named).collect();
             return match of_backend[..] {
                 [one] if one.view.callable => Ok(of(one)),
-                [] => Err(choices("agent", &format!("there is no agent {named:?}"), &all)),
+                [] => self.live_target(caller, named).await,
                 _ => {
                     Err(choices("agent", &format!("backend {named} has no single instance"), &all))
                 }
@@ -322,26 +328,58 @@ impl Agents {
         let row = match self.find(caller, named).await {
             Err(Error::NotFound { .. }) => {
                 if let Some(attended) = self.attended_of_key(caller, named).await? {
-                    let backend = match attended.peer.backend.as_str() {
-                        "claude-code" => "claude",
-                        backend => backend,
-                    };
-                    return Ok(DispatchTarget {
-                        instance: named.to_owned(),
-                        backend: backend.to_owned(),
-                        failover: Vec::new(),
-                        agent_id: None,
-                        peer_id: Some(attended.peer.peer_id),
-                    });
+                    return Ok(attended_target(named, attended));
                 }
-                return Err(choices(
-                    "agent",
-                    &format!("there is no agent {named:?}"),
-                    &self.resolved(),
-                ));
+                return self.named_target(caller, named).await;
             }
             found => found?,
         };
+        self.hosted_target(caller, named, row)
+    }
+
+    /// The living participant of that name: an agent that the daemon runs, or a session that a person started.
+    async fn named_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
+        let nobody = |why: String| choices("agent", &why, &self.resolved());
+        let id = match team::find_peer(&self.core, caller, named, ResourceKind::Peer).await {
+            Err(Error::NotFound { .. }) => {
+                return Err(nobody(format!("there is no agent {named:?}")));
+            }
+            found => found?,
+        };
+        let Some(row) = self.core.store.peer(&id).await? else {
+            return Err(nobody(format!("there is no agent {named:?}")));
+        };
+        if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
+            && let Some(agent) = self.core.store.agent_of_key(key).await?
+            && agent.ended_at.is_none()
+        {
+            return self.hosted_target(caller, named, agent);
+        }
+        // Work begins with its prompt in the session's inbox, and its hooks, which made it known, say what came of it.
+        let is_near = caller.is_operator()
+            || row.project.is_some() && row.project.as_deref() == caller.project();
+        let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
+            Some(id) => self.core.store.session(id).await?,
+            None => None,
+        };
+        let is_open = session.is_some_and(|session| session.ended_at.is_none());
+        if !is_open || HookClient::parse(&row.peer.backend).is_none() {
+            return Err(nobody(format!(
+                "{named:?} takes no work: `svc tell` and `svc ask` reach it"
+            )));
+        }
+        if row.peer.status == PeerStatus::Offline {
+            return Err(nobody(format!("{named:?} is not here")));
+        }
+        Ok(attended_target(named, row))
+    }
+
+    fn hosted_target(
+        &self,
+        caller: &Caller,
+        named: &str,
+        row: AgentRow,
+    ) -> Result<DispatchTarget, Error> {
         may_steer(caller, &row)?;
         if row.ended_at.is_some() {
             let why = format!("agent {named} has ended: `session` goes on with its conversation");
@@ -388,6 +426,21 @@ impl Agents {
         }
         let vendor = row.info.session_id;
         vendor.map(Some).ok_or_else(|| Error::invalid("session", "has no conversation on record"))
+    }
+}
+
+/// A session that a person started, as the target of work.
+fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
+    let backend = match row.peer.backend.as_str() {
+        "claude-code" => "claude",
+        backend => backend,
+    };
+    DispatchTarget {
+        instance: named.to_owned(),
+        backend: backend.to_owned(),
+        failover: Vec::new(),
+        agent_id: None,
+        peer_id: Some(row.peer.peer_id),
     }
 }
 

@@ -24,5 +24,5 @@ mod start;
 pub use control::{AgentView, HistoryView, SendToAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub use requests::{AnswerRequest, RequestView};
-pub use room::{AGENTS_SCOPE, APPROVE_SCOPE, AgentSettings, Agents};
+pub use room::{APPROVE_SCOPE, AgentSettings, Agents};
 pub use start::{NewAgent, StartedAgent};

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, PeerId, Principal, RowReader,
-        Timestamp,
+        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, PeerId, Principal,
+        RowReader, Timestamp,
         agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
         limits,
     },
@@ -26,9 +26,6 @@ use crate::{
 
 /// Time after its deadline in which a host denies a request by itself.
 const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// Names the open request that was asked last.
-const LATEST: &str = "latest";
 
 /// What an agent asks, as everybody sees it who may.
 #[derive(Debug, Clone, Serialize, JsonSchema)]

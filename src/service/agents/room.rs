@@ -10,14 +10,12 @@ use tokio::sync::mpsc;
 
 use crate::{
     config::{AgentsConfig, Env, ResolvedInstance},
-    domain::{AccessLevel, AgentId, Caller, InstanceView},
+    domain::{AGENTS_SCOPE, AccessLevel, AgentId, Caller, InstanceView},
     hosts::{HostClient, socket_path},
     service::{Error, access::Access, core::Core},
     store::AgentRow,
 };
 
-/// Scope of a session's token that starts, steers and stops agents of its project.
-pub const AGENTS_SCOPE: &str = "agents";
 /// Scope of a session's token that answers what agents of its project ask.
 pub const APPROVE_SCOPE: &str = "approve";
 
@@ -129,5 +127,5 @@ pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<(), Error> {
     if caller.has_scope(scope) {
         return Ok(());
     }
-    Err(Error::Forbidden(format!("this takes a token with the scope `{scope}`")))
+    Err(Error::Forbidden(format!("this needs the scope `{scope}`: {}", caller.scope_advice(scope))))
 }

@@ -12,11 +12,12 @@ use super::{
     allowance::RequestedStart,
     control::AgentView,
     records::{stream_of, tell_team, unknown},
-    room::{AGENTS_SCOPE, may_run},
+    room::may_run,
 };
 use crate::{
     domain::{
-        AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility, TaskId, TokenId,
+        AGENTS_SCOPE, AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility,
+        TaskId, TokenId,
         agent::{
             AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, AnswerKey, HostSpec,
             HostStarted,

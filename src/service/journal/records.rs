@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, GhapId, IdReference, RowReader,
+        Caller, GhapId, IdReference, LATEST, RowReader,
         journal::{
             Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict,
         },
@@ -215,8 +215,10 @@ impl Journal {
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (RowReader::of(caller), &self.core.store);
-        let ghap = if let Some(IdReference::Prefix(prefix)) = IdReference::parse(id, GhapId::PREFIX)
-        {
+        let ghap = if id == LATEST {
+            let page = self.ghaps(caller, &GhapFilter::default(), None, Some(1)).await?;
+            page.items.into_iter().next().ok_or_else(unknown)?
+        } else if let Some(IdReference::Prefix(prefix)) = IdReference::parse(id, GhapId::PREFIX) {
             let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
             Error::only_one(ResourceKind::GhapRecord, id, ghaps, candidate)?
         } else {

@@ -7,9 +7,9 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use super::{Tasks, room::OwnedTask};
 use crate::{
     domain::{
-        AccessLevel, Caller, Frame, IdReference, NewEvent, NewTask, Ownership, PeerId, ReplyKind,
-        RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
-        TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+        AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId,
+        ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
+        TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
     },
     service::{
         Candidate, Error, Page, PageLimit, ResourceKind, check, core::Core, process,
@@ -71,6 +71,13 @@ impl Tasks {
 
     /// The id of the task that a text names: its id, or the beginning of the id of one task that the caller may read.
     async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
+        if text == LATEST {
+            let page = self.tasks(caller, &TaskFilter::default(), None, Some(1)).await?;
+            let latest = page.items.into_iter().next();
+            return latest
+                .map(|task| task.task_id)
+                .ok_or_else(|| Error::not_found(ResourceKind::Task, text));
+        }
         let Some(IdReference::Prefix(prefix)) = IdReference::parse(text, TaskId::PREFIX) else {
             return task_id(text);
         };

@@ -3,16 +3,14 @@
 use super::{Team, peers::may_act_for};
 use crate::{
     domain::{
-        Caller, IdReference, Message, MessageId, NewEvent, OpenCalls, Peer, PeerId, PeerPresence,
-        PeerReference, Principal, READ_ALL, RowReader, StreamName, StreamVisibility, choose,
+        AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
+        PeerId, PeerPresence, PeerReference, Principal, READ_ALL, RowReader, StreamName,
+        StreamVisibility, choose,
         limits,
     },
-    service::{Candidate, Error, ResourceKind},
-    store::{PeerRow, StoreError, WriteTx},
+    service::{Candidate, Error, ResourceKind, core::Core},
+    store::{AgentRow, PeerRow, Store, StoreError, WriteTx},
 };
-
-/// Names the last message to the operator.
-const LATEST: &str = "latest";
 
 impl Team {
     /// The id of the peer that a text names: by its id or the beginning of that, by the key of its session, or by its
@@ -26,60 +24,7 @@ impl Team {
         text: &str,
         kind: ResourceKind,
     ) -> Result<PeerId, Error> {
-        let unknown = || Error::not_found(kind, text);
-        let store = &self.core.store;
-        let mut of_agent = None;
-        let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
-            PeerReference::Id(id) if id.is_operator() => return self.find_operator().await,
-            PeerReference::Id(id) => return Ok(id),
-            PeerReference::IdPrefix(prefix) => {
-                store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?
-            }
-            PeerReference::SessionKey(key) => {
-                let rows =
-                    store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
-                // A session that the caller may not see is not named by its key.
-                let reader = RowReader::of(caller);
-                let mut rows: Vec<PeerRow> = rows
-                    .into_iter()
-                    .filter(|row| key.is_of(&row.clone().shown_to(&reader)))
-                    .collect();
-                // That of an agent which the daemon runs is the agent's.
-                let own = store.peer_of_key(&text.to_ascii_lowercase()).await?;
-                let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
-                if let Some(own) = own {
-                    rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
-                    of_agent = Some(own.peer.peer_id.clone());
-                    rows.push(own);
-                }
-                rows
-            }
-            PeerReference::Name { id_prefix } => {
-                let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
-                if let Some(prefix) = id_prefix {
-                    rows.extend(store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
-                }
-                rows
-            }
-        };
-        let reader = RowReader::of(caller);
-        let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
-        let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
-        // A session that the caller may not see is not named by its key.
-        candidates.retain(|peer| {
-            !is_key
-                || peer.session_id.is_some()
-                || text.contains(peer.peer_id.as_str())
-                || of_agent.as_ref() == Some(&peer.peer_id)
-        });
-        match choose(candidates, |peer| peer) {
-            Ok(peer) => Ok(peer.peer_id),
-            Err(none) if none.is_empty() => Err(unknown()),
-            Err(several) => {
-                let candidates = several.iter().map(candidate).collect();
-                Err(Error::Ambiguous { kind, name: text.to_owned(), candidates })
-            }
-        }
+        find_peer(&self.core, caller, text, kind).await
     }
 
     /// The id of the message that a text names: by its id or the beginning of that, or by `latest`: the last one to
@@ -145,16 +90,104 @@ impl Team {
         }
         Ok(false)
     }
+}
 
-    /// The operator's own peer, which is made when somebody first speaks to it or of it.
-    async fn find_operator(&self) -> Result<PeerId, Error> {
-        let id = PeerId::operator();
-        if self.core.store.peer(&id).await?.is_none() {
-            let made = self.core.store.write(|tx| Box::pin(async move { operator_peer(tx).await }));
-            made.await?;
+/// See [`Team::find_peer`].
+pub(in crate::service) async fn find_peer(
+    core: &Core,
+    caller: &Caller,
+    text: &str,
+    kind: ResourceKind,
+) -> Result<PeerId, Error> {
+    let unknown = || Error::not_found(kind, text);
+    let store = &core.store;
+    let mut of_agent = None;
+    let rows = match PeerReference::parse(text).ok_or_else(unknown)? {
+        PeerReference::Id(id) if id.is_operator() => return find_operator(core).await,
+        PeerReference::Id(id) => return Ok(id),
+        PeerReference::IdPrefix(prefix) => {
+            store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?
         }
-        Ok(id)
+        PeerReference::SessionKey(key) => {
+            let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+            // A session that the caller may not see is not named by its key.
+            let reader = RowReader::of(caller);
+            let mut rows: Vec<PeerRow> =
+                rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
+            // That of an agent which the daemon runs is the agent's.
+            let own = store.peer_of_key(&text.to_ascii_lowercase()).await?;
+            let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
+            if let Some(own) = own {
+                rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
+                of_agent = Some(own.peer.peer_id.clone());
+                rows.push(own);
+            }
+            rows
+        }
+        PeerReference::Name { id_prefix } => {
+            let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
+            if let Some(prefix) = id_prefix {
+                rows.extend(store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
+            }
+            if rows.is_empty() {
+                rows.extend(peers_of_agents(store, caller, text).await?);
+            }
+            rows
+        }
+    };
+    let reader = RowReader::of(caller);
+    let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
+    let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
+    // A session that the caller may not see is not named by its key.
+    candidates.retain(|peer| {
+        !is_key
+            || peer.session_id.is_some()
+            || text.contains(peer.peer_id.as_str())
+            || of_agent.as_ref() == Some(&peer.peer_id)
+    });
+    match choose(candidates, |peer| peer) {
+        Ok(peer) => Ok(peer.peer_id),
+        Err(none) if none.is_empty() => Err(unknown()),
+        Err(several) => {
+            let candidates = several.iter().map(candidate).collect();
+            Err(Error::Ambiguous { kind, name: text.to_owned(), candidates })
+        }
     }
+}
+
+/// The peers of the agents whose id begins so, or whose session key is so without its beginning: those that live, else the
+/// latest that ended.
+async fn peers_of_agents(
+    store: &Store,
+    caller: &Caller,
+    text: &str,
+) -> Result<Vec<PeerRow>, StoreError> {
+    let mut agents = store.agents_named(&text.to_ascii_lowercase()).await?;
+    agents.retain(|agent| caller.access_to(&agent.owned) != AccessLevel::Hidden);
+    let lives = |agent: &AgentRow| agent.ended_at.is_none();
+    if agents.iter().any(lives) {
+        agents.retain(lives);
+    } else {
+        agents.truncate(1);
+    }
+    let mut peers: Vec<PeerRow> = Vec::new();
+    for agent in agents {
+        let peer = store.peer_of_key(&agent.info.session_key).await?;
+        peers.extend(
+            peer.filter(|peer| peers.iter().all(|it| it.peer.peer_id != peer.peer.peer_id)),
+        );
+    }
+    Ok(peers)
+}
+
+/// The operator's own peer, which is made when somebody first speaks to it or of it.
+async fn find_operator(core: &Core) -> Result<PeerId, Error> {
+    let id = PeerId::operator();
+    if core.store.peer(&id).await?.is_none() {
+        let made = core.store.write(|tx| Box::pin(async move { operator_peer(tx).await }));
+        made.await?;
+    }
+    Ok(id)
 }
 
 /// The row of the operator's own peer, which is made if it is not there yet.

@@ -18,7 +18,7 @@ pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 pub(super) use delivery::{
     AGENT_ENDED, OutgoingMessage, advance, deliver, end_deliveries, note_unseen,
 };
-pub(super) use find::operator_peer;
+pub(super) use find::{find_peer, operator_peer};
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{PeerState, create, may_act_for, set_state, set_status, update};

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AccessLevel, Caller, GhapId, IMPLICIT_SESSION, PeerId, PeerReference, Principal, RowReader,
-        SessionContact, SessionStanding, Timestamp, TokenId, is_own_session,
+        AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, PeerId, PeerReference, Principal,
+        RowReader, SessionContact, SessionStanding, Timestamp, TokenId, is_own_session,
         journal::{Ghap, Session, SessionSource, ToolUse},
         limits, own_session_ids,
     },
@@ -260,6 +260,13 @@ impl Team {
     /// the session's key, as lists cut it.
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.session_owner(text).await?.is_some();
+        if text == LATEST && !is_id {
+            let page = self.sessions(caller, &SessionFilter::default(), None, Some(1)).await?;
+            let latest = page.items.into_iter().next();
+            return latest
+                .map(|session| session.session_id)
+                .ok_or_else(|| Error::not_found(ResourceKind::Session, text));
+        }
         let key = match PeerReference::parse(text) {
             Some(PeerReference::SessionKey(key)) => Some(key),
             _ => None,

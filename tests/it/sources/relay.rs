@@ -51,7 +51,7 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
     );
     assert!(templates.to_string().contains(r#""x-own":1"#), "{templates}");
     let names = texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name");
-    assert_eq!(names, ["inbox", "task", "mcp", "toy__greet", "zoo__greet"]);
+    assert_eq!(names, ["inbox", "task", "servers", "toy__greet", "zoo__greet"]);
     let expected = r#""result":{"contents":[ {"uri":"toy://item/7","text":"\u0041","x":1.0} ]}}"#;
     for uri in ["toy://item/7", "svc+zoo:toy://item/7"] {
         let read = raw(&d, "resources/read", &json!({ "uri": uri }).to_string());
@@ -84,8 +84,14 @@ fn what_servers_offer_is_listed_under_names_of_its_own_and_passes_byte_for_byte(
         raw(&d, "completion/complete", &item.to_string())
             .contains(r#"\"uri\":\"toy://item/{id}\""#)
     );
-    let shown = ask(&d, "prompts/get", &json!({ "name": "mcp" }));
-    assert!(shown.to_string().contains("toy: connected, 20 tools"), "{shown}");
+    // By the name that is listed, and by the earlier one.
+    for name in ["servers", "mcp"] {
+        let shown = ask(&d, "prompts/get", &json!({ "name": name }));
+        assert!(shown.to_string().contains("toy: connected, 20 tools"), "{shown}");
+    }
+    let listed = texts(&ask(&d, "prompts/list", &json!({}))["result"]["prompts"], "name");
+    let has = |name: &str| listed.iter().any(|listed| listed == name);
+    assert!(has("servers") && !has("mcp"), "{listed:?}");
     // A server that is gone says so, and its lists stay.
     assert_eq!(failed(&call(&d, "toy__die", &json!({})))["type"], "unavailable");
     let down = ask(&d, "prompts/get", &json!({ "name": "toy__greet" }));

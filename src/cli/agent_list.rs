@@ -1,0 +1,244 @@
+//! `svc agent list`: all who take part, whoever started them.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::Context;
+use super::output::{self, Column, Listing};
+use crate::client::{Client, ClientError, with_query};
+
+const LIST: Listing = Listing {
+    items: "agents",
+    columns: &[
+        Column::name("NAME", "name").least(24),
+        Column::state("STATUS", "status"),
+        Column::text("KIND", "kind").rank(1),
+        Column::text("BACKEND", "backend").rank(4),
+        Column::path("FOLDER", "folder").rank(2),
+        Column::name("KEY", "key").rank(5).least(40),
+        Column::time("SINCE", "since_at").rank(3),
+    ],
+    empty: "nobody is here: `svc install` connects the agents that you open, `svc agent start INSTANCE` starts one",
+    next: Some("--cursor"),
+};
+
+const INSTANCES: Listing = Listing {
+    items: "agents",
+    columns: &[
+        Column::text("INSTANCE", "instance"),
+        Column::text("BACKEND", "backend"),
+        Column::state("STATUS", "status"),
+        Column::number("LIVE", "live").rank(1),
+        Column::text("REASON", "reason").rank(2),
+    ],
+    empty: "no instances: no agent's program is on the daemon's PATH, and config.toml has no [agents.<instance>]",
+    next: None,
+};
+
+/// What a session that a person opened is called in the key of its session.
+const CLAUDE_CODE: (&str, &str) = ("claude-code", "claude");
+
+/// Arguments of `svc agent list`.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(super) struct AgentListArgs {
+    /// The configured ways to run agents, and whether each can be started
+    #[arg(long, conflicts_with_all = ["state", "instance", "backend", "hosted", "all", "limit", "cursor"])]
+    instances: bool,
+    /// Only agents that svc runs
+    #[arg(long)]
+    hosted: bool,
+    /// Also those that have ended
+    #[arg(long)]
+    all: bool,
+    /// Those that have not ended, which is the default
+    #[arg(long, conflicts_with = "all", hide = true)]
+    live: bool,
+    /// Only agents that svc runs in this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error` or `lost`
+    #[arg(long)]
+    state: Option<String>,
+    /// Only agents of this instance
+    #[arg(long)]
+    instance: Option<String>,
+    /// Only this backend's
+    #[arg(long)]
+    backend: Option<String>,
+    /// How many agents that svc runs, 1 to 500
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    /// Where the page before left off
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    if args.instances {
+        let all: Value = client.get("/v1/agents").await?;
+        INSTANCES.print(context, &all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let is_living = !args.all && args.state.is_none();
+    let limit = args.limit.unwrap_or(500).to_string();
+    let query = [
+        ("state", args.state.as_deref()),
+        ("instance", args.instance.as_deref()),
+        ("backend", args.backend.as_deref()),
+        ("live", is_living.then_some("true")),
+        ("limit", Some(limit.as_str())),
+        ("cursor", args.cursor.as_deref()),
+    ];
+    let hosts: Value = client.get(&with_query("/v1/hosts", &query)).await?;
+    let is_of_hosts = args.hosted
+        || args.state.is_some()
+        || args.instance.is_some()
+        // Those stood on the first page.
+        || args.cursor.is_some();
+    let peers = peers(&client, args, is_living).await?;
+    let mut agents: Vec<Value> =
+        output::items(&hosts, "hosts").iter().map(|agent| hosted(agent, &peers)).collect();
+    // The living stand first, whatever the page's order is.
+    agents.sort_by_key(|agent| agent["status"] == "offline");
+    if !is_of_hosts {
+        agents.extend(peers.iter().filter(|peer| is_attended(peer)).map(attended));
+    }
+    let mut page = json!({ "count": agents.len(), "agents": agents });
+    if let Some(cursor) = hosts.get("next_cursor") {
+        page["next_cursor"] = cursor.clone();
+    }
+    if !context.json {
+        name_columns(&mut page);
+    }
+    LIST.print(context, &page)?;
+    if is_living && context.screen.is_for_people() {
+        output::note("`svc agent list --all` also shows those that have ended");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn peers(
+    client: &Client,
+    args: &AgentListArgs,
+    is_living: bool,
+) -> Result<Vec<Value>, ClientError> {
+    let backend = args.backend.as_deref();
+    let backend = backend.map(|it| if it == CLAUDE_CODE.1 { CLAUDE_CODE.0 } else { it });
+    let (mut peers, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let query = [
+            ("live", is_living.then_some("true")),
+            ("limit", Some("500")),
+            ("cursor", cursor.as_deref()),
+        ];
+        let page: Value = client.get(&with_query("/v1/peers", &query)).await?;
+        let is_wanted = |peer: &&Value| {
+            is_hosted(peer) || backend.is_none_or(|backend| peer["backend"] == backend)
+        };
+        peers.extend(output::items(&page, "peers").iter().filter(is_wanted).cloned());
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            return Ok(peers);
+        }
+    }
+}
+
+/// Whether a peer is that of an agent that the daemon runs: its session is that agent's key.
+fn is_hosted(peer: &Value) -> bool {
+    peer["session_id"].as_str().is_some_and(|id| id.starts_with("agent:"))
+}
+
+/// Whether a peer is a session that a person opened, or a program that registered itself.
+fn is_attended(peer: &Value) -> bool {
+    !is_hosted(peer) && peer["role"] != "human"
+}
+
+/// An agent that the daemon runs: what is said of it, and what all who take part have.
+fn hosted(agent: &Value, peers: &[Value]) -> Value {
+    let key = output::cell(agent, "session_key");
+    let own = peers.iter().find(|peer| peer["session_id"] == agent["session_key"]);
+    let short = key.strip_prefix("agent:").unwrap_or(&key);
+    let short = short.strip_suffix(":main").unwrap_or(short);
+    let name = own.and_then(|peer| peer["display_name"].as_str()).unwrap_or(short);
+    let status = match agent["state"].as_str().unwrap_or_default() {
+        "starting" | "running" | "stopping" => "busy",
+        "requires_action" | "limited" => "waiting",
+        "done" | "error" | "lost" => "offline",
+        // `idle`, `unreachable`, and those of a later daemon.
+        other => other,
+    };
+    let mut row = agent.as_object().cloned().unwrap_or_default();
+    row.extend(common(&key, name, "hosted", status));
+    row.into()
+}
+
+/// A session that a person opened.
+fn attended(peer: &Value) -> Value {
+    let backend = output::cell(peer, "backend");
+    let kind = if backend == CLAUDE_CODE.0 { CLAUDE_CODE.1 } else { &backend };
+    let session = peer["session_id"].as_str().or(peer["peer_id"].as_str()).unwrap_or_default();
+    let (name, status) = (output::cell(peer, "display_name"), output::cell(peer, "status"));
+    let mut row = peer.as_object().cloned().unwrap_or_default();
+    row.extend(common(&format!("agent:{kind}:{session}"), &name, "attended", &status));
+    row.into()
+}
+
+fn common(key: &str, name: &str, kind: &str, status: &str) -> Map<String, Value> {
+    [("key", key), ("name", name), ("kind", kind), ("status", status)]
+        .map(|(name, value)| (name.to_owned(), Value::from(value)))
+        .into_iter()
+        .collect()
+}
+
+/// Gives the rows of a table the members that both kinds call differently.
+fn name_columns(page: &mut Value) {
+    for agent in page["agents"].as_array_mut().into_iter().flatten() {
+        for (column, names) in
+            [("folder", ["worktree", "path"]), ("since_at", ["started_at", "registered_at"])]
+        {
+            let value = names.iter().map(|name| &agent[*name]).find(|value| !value.is_null());
+            if let Some(value) = value.cloned() {
+                agent[column] = value;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosted_agents_and_sessions_of_people_are_told_alike() {
+        let peers = [
+            json!({ "peer_id": "peer_1", "display_name": "worker", "session_id": "agent:codex:b", "role": "agent", "status": "online" }),
+            json!({ "peer_id": "peer_2", "display_name": "claude-code@web", "backend": "claude-code", "session_id": "s", "role": "agent", "status": "busy" }),
+            json!({ "peer_id": "peer_operator", "display_name": "operator", "role": "human", "status": "online" }),
+        ];
+        let agent =
+            |key: &str, state: &str| json!({ "id": "ag_1", "session_key": key, "state": state });
+        let row = hosted(&agent("agent:codex:b", "running"), &peers);
+        assert_eq!((&row["name"], &row["status"]), (&json!("worker"), &json!("busy")));
+        assert_eq!((&row["key"], &row["kind"]), (&json!("agent:codex:b"), &json!("hosted")));
+        assert_eq!(row["id"], "ag_1", "and all that is said of it");
+        for (state, status) in [
+            ("starting", "busy"),
+            ("stopping", "busy"),
+            ("idle", "idle"),
+            ("requires_action", "waiting"),
+            ("limited", "waiting"),
+            ("unreachable", "unreachable"),
+            ("done", "offline"),
+            ("lost", "offline"),
+        ] {
+            let row = hosted(&agent("agent:claude:main", state), &peers);
+            assert_eq!((&row["name"], &row["status"]), (&json!("claude"), &json!(status)));
+        }
+        let others: Vec<Value> = peers.iter().filter(|it| is_attended(it)).map(attended).collect();
+        assert_eq!(others.len(), 1, "{others:?}");
+        let row = &others[0];
+        assert_eq!((&row["key"], &row["kind"]), (&json!("agent:claude:s"), &json!("attended")));
+        assert_eq!((&row["name"], &row["status"]), (&json!("claude-code@web"), &json!("busy")));
+    }
+}

@@ -1,0 +1,107 @@
+//! The daemon beside an installation: it is started for the clients, asked as a client would ask it, and stopped after the last.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use svc_install::{ClientCommand, InstallRecord, InstallScope};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::cli::Context;
+use crate::cli::daemon::{
+    DaemonProbe, EnsuredDaemon, agents_that_go_on, ensure_apart, find_daemon, stop_running,
+};
+use crate::daemon::stays_stopped;
+
+/// How long `svc stdio` may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts the daemon unless it runs or `no_start` says otherwise. Gives sentences that say whether clients reach it.
+pub(super) async fn daemon_note(
+    context: &Context,
+    command: &ClientCommand,
+    no_start: bool,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if matches!(find_daemon(context).await, DaemonProbe::Absent) {
+        if stays_stopped(&context.paths) {
+            return vec![
+                "the daemon stays stopped (`svc stop --stay`): `svc start` starts it".to_owned(),
+            ];
+        }
+        if no_start {
+            return vec!["the daemon does not run: `svc start` starts it, and so does a client's next session".to_owned()];
+        }
+        match ensure_apart(context).await {
+            Ok(EnsuredDaemon::Started(daemon)) => {
+                notes.push(format!("started the daemon: {} (pid {})", daemon.url, daemon.pid));
+            }
+            Ok(EnsuredDaemon::AlreadyRunning(_)) => {}
+            Err(error) => {
+                return vec![format!("the daemon does not start: {error:#}; see `svc doctor`")];
+            }
+        }
+    }
+    notes.push(match timeout(PATIENCE, introduce(command)).await {
+        Ok(Ok(())) => "the daemon runs, and `svc stdio` reaches it".to_owned(),
+        Ok(Err(error)) => {
+            format!("`svc stdio` does not reach the daemon: {error:#}; see `svc doctor`")
+        }
+        Err(_) => "`svc stdio` does not reach the daemon in time; see `svc doctor`".to_owned(),
+    });
+    notes
+}
+
+/// After an uninstallation: says what stays. Stops the daemon if no client is left and `no_stop` does not say otherwise.
+pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_left =
+        InstallRecord::read(&context.paths.home).is_ok_and(|record| !record.files.is_empty());
+    if !is_left && !no_stop {
+        match stop_running(context).await {
+            Ok(Some(pid)) => {
+                notes.push(format!("no client is left, so the daemon was stopped (pid {pid})"));
+                notes.extend(agents_that_go_on(context).await);
+            }
+            Ok(None) => {}
+            Err(error) => notes.push(format!("the daemon was not stopped: {error:#}")),
+        }
+    }
+    let home = &context.paths.home;
+    if home.exists() {
+        notes.push(format!(
+            "what svc has recorded stays in {}, and its configuration in {}; remove them if you want them gone",
+            home.display(),
+            context.paths.config_file.display()
+        ));
+    }
+    notes
+}
+
+/// Sends `initialize` to the process that clients start.
+async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
+    let mut child = Command::new(command.path())
+        .args(command.arguments(InstallScope::User, &["stdio"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (input, output) = (child.stdin.take(), child.stdout.take());
+    let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },
+    }});
+    input.write_all(format!("{hello}\n").as_bytes()).await?;
+    let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
+    let answer: Value = serde_json::from_str(&line)?;
+    anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");
+    // It ends with its input, and its session with it.
+    drop(input);
+    child.wait().await?;
+    Ok(())
+}
