@@ -52,6 +52,7 @@ mod pages;
 mod peers;
 mod people;
 mod picture_attended;
+mod picture_hosted;
 mod reference;
 mod restore;
 mod screens;
