@@ -22,7 +22,8 @@ use crate::private_file;
 pub(super) enum AgentCommand {
     /// Start an agent, which outlives the daemon
     #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
-        svc agent start reviewer --name second -- --model opus")]
+        svc agent start reviewer --name second -- --model opus\n  \
+        svc agent start --resume agent:claude:main --prompt 'and now the docs'")]
     Start(Box<StartArgs>),
     /// List all who take part: agents that svc runs, then sessions that you opened
     #[command(
@@ -133,6 +134,9 @@ pub(super) struct StartArgs {
     /// Its first input; `-` reads standard input
     #[arg(long)]
     prompt: Option<String>,
+    /// Go on with the conversation of an agent that has ended, in its folder: its id or its session key
+    #[arg(long, value_name = "AGENT")]
+    resume: Option<String>,
     /// Arguments for the agent's program
     #[arg(last = true)]
     args: Vec<String>,
@@ -320,6 +324,7 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
         ("task", args.task),
         ("description", args.description),
         ("prompt", prompt),
+        ("resume", args.resume),
     ];
     for (name, value) in fields {
         if let Some(value) = value {
@@ -329,7 +334,7 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
     if !args.args.is_empty() {
         body.insert("args".to_owned(), args.args.into());
     }
-    if !body.contains_key("cwd") {
+    if !body.contains_key("cwd") && !body.contains_key("resume") {
         let here = std::env::current_dir().context("cannot tell the working folder")?;
         body.insert("default_cwd".to_owned(), here.to_string_lossy().into());
     }

@@ -204,7 +204,10 @@ impl Printer {
                 self.remember(event);
                 self.show_request();
             }
-            "answer" => self.remember(event),
+            "answer" => {
+                output::notes(&self.answered(event));
+                self.remember(event);
+            }
             "error" => output::notes(&format!("svc: {}\n", output::cell(event, "error"))),
             "exit" => {
                 let state = output::visible(&output::cell(event, "final_state"));
@@ -213,6 +216,15 @@ impl Printer {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Who answered what it asked, and what.
+    fn answered(&self, event: &Value) -> String {
+        let option = output::cell(event, "option_id");
+        let offered = self.asked.iter().flat_map(|asked| &asked.options);
+        let name = offered.into_iter().find(|(id, _)| *id == option).map(|(_, name)| name.as_str());
+        let said = name.unwrap_or(if option.is_empty() { "no option" } else { &option });
+        format!("svc: answered by {}: {said}\n", output::cell(event, "by"))
     }
 
     /// Notes what an event of the past changes of what it waits for.

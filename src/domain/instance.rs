@@ -67,7 +67,7 @@ pub struct AgentInstance {
     pub permission: PermissionMode,
     /// An idle agent that a dispatch started is ended after this time; never if `None`.
     pub idle_timeout: Option<Duration>,
-    /// An agent that shows no sign of life within this time ends as an error.
+    /// An agent that has not answered the handshake within this time ends as an error.
     pub start_timeout: Duration,
     /// A request that nobody answers within this time is denied.
     pub request_timeout: Duration,
@@ -93,7 +93,7 @@ impl fmt::Debug for AgentInstance {
 }
 
 impl AgentInstance {
-    /// Time until an agent has to show a sign of life.
+    /// Time until an agent has to answer the handshake.
     pub const START_TIMEOUT: Duration = Duration::from_mins(1);
     /// Time until a request is denied.
     pub const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);

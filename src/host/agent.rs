@@ -264,6 +264,9 @@ impl HostedAgent {
         let Some(queued) = self.queue.pop_front() else { return };
         self.record_input(&queued);
         self.turn = Some(Turn::of(Some(queued.message_id.clone())));
+        self.limited_until = None;
+        // However long the agent is silent.
+        self.set_state(AgentState::Running);
         let mut effects = Effects::new();
         let input = PromptInput { text: &queued.input, message_id: &queued.message_id };
         self.protocol.prompt(&input, &mut effects);
@@ -455,7 +458,7 @@ impl HostedAgent {
         }
         if is_due(self.start_deadline) {
             let seconds = Duration::from_millis(self.spec.start_timeout_ms).as_secs_f64();
-            self.fail(format!("no sign of life in {seconds} s (`start_timeout`)"));
+            self.fail(format!("it did not answer the handshake in {seconds} s (`start_timeout`)"));
         }
         if is_due(self.stop.as_ref().and_then(|stop| stop.kill_at)) {
             if let Some(stop) = &mut self.stop {
@@ -528,8 +531,8 @@ impl HostedAgent {
             return;
         }
         self.ready = true;
+        self.start_deadline = None;
         if self.queue.is_empty() && self.info.state == AgentState::Starting {
-            self.start_deadline = None;
             self.idle_since = now;
             self.set_state(AgentState::Idle);
         }
@@ -537,7 +540,6 @@ impl HostedAgent {
     }
 
     fn work(&mut self) {
-        self.start_deadline = None;
         self.turn.get_or_insert_with(|| Turn::of(None));
         self.limited_until = None;
         if matches!(self.info.state, AgentState::Starting | AgentState::Idle | AgentState::Limited)
@@ -548,7 +550,6 @@ impl HostedAgent {
 
     fn limit(&mut self, until: Option<i64>, now: Instant) {
         self.limited_until = until;
-        self.start_deadline = None;
         self.idle_since = now;
         if self.info.state != AgentState::Stopping {
             self.set_state_with(AgentState::Limited, |event| {
@@ -563,7 +564,6 @@ impl HostedAgent {
         self.cancel_requests("turn_end", now);
         let Some(turn) = self.turn.take() else { return };
         let end = turn.finish(result);
-        self.start_deadline = None;
         self.idle_since = now;
         let state = match self.info.state {
             state @ (AgentState::Stopping | AgentState::Limited) => state,

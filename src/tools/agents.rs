@@ -1,5 +1,7 @@
 //! Agents: work for one, and answers to what they ask.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -107,6 +109,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         default_cwd: None,
         from_peer_id: input.from_peer_id,
         idempotency_key: input.idempotency_key,
+        patience: if is_async { Duration::ZERO } else { call.time_left(limits::TASK_WAIT) },
         ..NewDispatch::default()
     };
     let dispatched = call.services.agents.dispatch(&call.caller, dispatch).await?;
@@ -136,6 +139,12 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
         None => call.services.tasks.task(&call.caller, task_id.as_str()).await?.as_ref().clone(),
     };
     let (content, truncated) = call.services.agents.content_of(&task).await?;
+    if task.is_over()
+        && let Some((instance, backend)) =
+            call.services.agents.return_answer(&call.caller, &task_id).await?
+    {
+        (result.instance, result.backend) = (instance, backend);
+    }
     result.status = Some(task.status());
     result.content = Some(content);
     result.truncated = truncated;

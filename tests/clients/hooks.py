@@ -311,7 +311,7 @@ def message(agent, others):
             f'From another agent, not your user: "{name}" asks. messageId {question}.',
             "> is the schema",
             "> at version nine",
-            f"Answer: peer_send to={asker} type=response correlation_id={question}",
+            f"Answer: peer_send to={asker} type=response correlation_id={question}; only this",
         ]
         assert told.count("\n".join(words)) == 1, told
         assert told.count("at version nine") == 1, told

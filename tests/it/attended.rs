@@ -84,10 +84,10 @@ fn a_session_that_hooks_made_known_takes_work() {
         "{done}"
     );
 
-    // What its turn said last answers, too.
+    // What it says last in the turn that begins with it answers, too.
     let task = dispatch(&d, work("coder", "ONCE-MORE"));
     question(&d, &peer);
-    let given = hook(&d, "s-1", "PreToolUse", &using());
+    let given = hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "of before" }));
     assert!(given.contains("ONCE-MORE"), "{given}");
     hook(&d, "s-1", "PostToolUse", &using());
     let words = json!({ "last_assistant_message": "said at the end" });
@@ -150,7 +150,7 @@ fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
         json!({ "instance": "coder", "prompt": "DO-THE-WORK", "opts": { "mode": "peer-only" } });
     let task = dispatch(&stranger, work);
     question(&d, &peer);
-    let given = hook(&d, "s-1", "PreToolUse", &using());
+    let given = hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "of before" }));
     assert!(given.contains("DO-THE-WORK"), "{given}");
     hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "said at the end" }));
     let done = over(&d, &task);
@@ -180,7 +180,7 @@ fn the_last_words_of_a_turn_answer_what_a_person_asked() {
         hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": words }));
     };
     let asked = ask("is the branch ready?");
-    let given = hook(&d, "s-1", "PreToolUse", &using());
+    let given = hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "of before" }));
     assert!(given.contains("is the branch ready?"), "{given}");
     hook(&d, "s-1", "PostToolUse", &using());
     said("Yes: all 12 tests pass.");

@@ -758,10 +758,11 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
         let status = call(&d, "session_status", &json!({ "sessionKey": key }));
         status["queued"] == 1
     };
-    // Its reply is what its turn says last.
+    // Its reply is what it says last in the turn that begins with the question.
     let waiting = ask("is main green?");
     eventually(SOON, has_mail);
-    let given = hook(&claude, "s-claude", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    let before = json!({ "last_assistant_message": "tidied up" });
+    let given = hook(&claude, "s-claude", "Stop", &before);
     let own: Vec<&str> = given.lines().filter(|line| !line.starts_with("> ")).collect();
     assert!(own[0].contains("sourceSession=agent:mcp:s-asker"), "{given}");
     assert_eq!(own[1], "Agent 1 (requester) session: agent:mcp:s-asker.", "{given}");
@@ -1046,7 +1047,7 @@ fn the_end_of_a_turn_of_codex_is_the_reply() {
         std::thread::spawn(move || send(&asker, &key, "is main green?", 25))
     };
     eventually(SOON, || call(&d, "session_status", &json!({ "sessionKey": key }))["queued"] == 1);
-    let given = tell("UserPromptSubmit");
+    let given = tell("Stop");
     assert!(given.contains("is main green?"), "{given}");
     tell("Stop");
     let answer = waiting.join().expect("it answers");

@@ -53,6 +53,7 @@ mod peers;
 mod people;
 mod picture_attended;
 mod picture_words;
+mod picture_hosted;
 mod reference;
 mod restore;
 mod screens;

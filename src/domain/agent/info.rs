@@ -10,7 +10,7 @@ use crate::domain::{AgentId, Timestamp};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentState {
-    /// Its program was started and has shown no sign of life.
+    /// Its program was started and has not answered the handshake.
     Starting,
     /// It works on a turn.
     Running,

@@ -107,7 +107,7 @@ pub struct HostSpec {
     /// What the daemon shows when it answers a request of the agent.
     #[serde(default)]
     pub answer_key: AnswerKey,
-    /// Milliseconds until an agent without a sign of life has failed.
+    /// Milliseconds until an agent that has not answered the handshake has failed.
     #[serde(default = "HostSpec::default_start_timeout")]
     pub start_timeout_ms: u64,
     /// Milliseconds until a request that nobody answers is denied.

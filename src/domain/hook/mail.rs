@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn stamp_of(message: &Message) -> MessageStamp {
-        stamp(message, &MessageSender::new("operator", None), None)
+        stamp(message, &MessageSender::new("operator", None), None, false)
     }
 
     fn add(digest: &mut MailDigest, message: Message) -> bool {
@@ -142,7 +142,8 @@ mod tests {
         "[Inter-session message] sourceChannel=operator sourceTool=peer_send isUser=false",
         "From the person at this machine's terminal, who asks. messageId msg_1.",
     ];
-    const ANSWER: &str = "Answer: peer_send to=operator type=response correlation_id=msg_1";
+    const ANSWER: &str =
+        "Answer: peer_send to=operator type=response correlation_id=msg_1; only this";
 
     #[test]
     fn a_message_is_its_stamp_its_text_and_the_call_that_answers_it() {

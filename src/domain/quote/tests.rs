@@ -257,7 +257,7 @@ proptest! {
             state: DeliveryState::Queued,
             provenance: None,
         };
-        let stamp = stamp(&message, &from, None).before.into_string();
+        let stamp = stamp(&message, &from, None, false).before.into_string();
         let lines: Vec<&str> = lines(&stamp).collect();
         prop_assert_eq!(lines.len(), 3, "{:?}", stamp);
         prop_assert!(lines[0].starts_with("[Inter-session message] sourceSession=agent:codex:"));

@@ -117,7 +117,7 @@ impl Agents {
             reason: None,
             error: None,
             reply_id: None,
-            waits_until: None,
+            waits_until: dispatch.wish.waits_until,
             answered: None,
             idempotency_key: None,
             created_at: tx.now(),

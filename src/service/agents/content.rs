@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use super::Agents;
+use super::{Agents, settle::note_returned};
 use crate::{
-    domain::{FrameKind, Task, limits},
+    domain::{Caller, FrameKind, Task, TaskId, limits},
     service::{Error, tasks},
     store::PageSize,
 };
@@ -44,6 +44,27 @@ impl Agents {
                 return Ok((content, false));
             }
         }
+    }
+
+    /// The call that waited for a task has its answer, so it is told to nobody once more. Answers whose words they are: the
+    /// instance, and its kind of agent.
+    pub async fn return_answer(
+        &self,
+        caller: &Caller,
+        task: &TaskId,
+    ) -> Result<Option<(String, String)>, Error> {
+        let task = task.clone();
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(dispatch) = tx.dispatch(&task).await? else { return Ok(None) };
+                    note_returned(tx, &dispatch).await?;
+                    Ok(Some((dispatch.instance, dispatch.backend)))
+                })
+            })
+            .await
     }
 }
 

@@ -1,5 +1,7 @@
 //! Giving work to agents: whom a dispatch is for, and the rows that stand before anything starts.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -66,6 +68,8 @@ pub struct NewDispatch {
     pub asker: TaskAsker,
     /// It is refused if an agent cannot start at once.
     pub is_at_once: bool,
+    /// How long the call waits for the answer.
+    pub patience: Duration,
 }
 
 /// A dispatch as its task.
@@ -148,6 +152,7 @@ impl Agents {
             agent_id: target.agent_id.clone(),
             peer_id: target.peer_id.clone(),
             message_id: None,
+            waits_until: (!input.patience.is_zero()).then(|| self.core.now().plus(input.patience)),
         };
         if !target.is_live() && mode != DispatchMode::PeerOnly {
             let instance =
@@ -413,19 +418,23 @@ impl Agents {
             let why = "session: name an agent's id or its session key; the vendor's own id is for the operator";
             return Err(Error::Forbidden(why.to_owned()));
         }
-        let row = self.find(caller, session).await?;
+        let ended = self.ended_agent(caller, "session", session).await?;
+        conversation_of(&ended, "session", backend).map(Some)
+    }
+
+    /// The agent whose conversation a caller wants to go on with.
+    pub(super) async fn ended_agent(
+        &self,
+        caller: &Caller,
+        field: &'static str,
+        named: &str,
+    ) -> Result<AgentRow, Error> {
+        let row = self.find(caller, named).await?;
         may_steer(caller, &row)?;
         if row.ended_at.is_none() {
-            return Err(Error::invalid("session", "lives: name it as `agent`"));
+            return Err(Error::invalid(field, "lives: send to it"));
         }
-        if row.info.backend != backend {
-            return Err(Error::invalid(
-                "session",
-                format!("is one of backend {}", row.info.backend),
-            ));
-        }
-        let vendor = row.info.session_id;
-        vendor.map(Some).ok_or_else(|| Error::invalid("session", "has no conversation on record"))
+        Ok(row)
     }
 }
 
@@ -442,6 +451,19 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
         agent_id: None,
         peer_id: Some(row.peer.peer_id),
     }
+}
+
+/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on with.
+pub(super) fn conversation_of(
+    ended: &AgentRow,
+    field: &'static str,
+    backend: AgentBackend,
+) -> Result<String, Error> {
+    if ended.info.backend != backend {
+        return Err(Error::invalid(field, format!("is one of backend {}", ended.info.backend)));
+    }
+    let vendor = ended.info.session_id.clone();
+    vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
 }
 
 /// The end of the work is told to the caller's peer. A session that asks for something first of all has none yet.

@@ -155,7 +155,7 @@ impl Agents {
             Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
             None => None,
         };
-        let stamp = stamp::stamp(&message, &sender, answered);
+        let stamp = stamp::stamp(&message, &sender, answered, mode != Some(RunMode::Steer));
         let input = SendInput {
             input: hook::turn_text(&message, &stamp, goes_back).into_string(),
             idempotency_key: Some(message.id.as_str().to_owned()),

@@ -143,13 +143,20 @@ fn of_exit(row: &AgentRow, dispatch: &DispatchRow) -> DispatchOutcome {
     if info.state == AgentState::Lost {
         return failed("outcome unknown".to_owned(), false);
     }
+    // Of a program that is no agent the end is the answer. An agent that was ended, or left, before it answered has none,
+    // whatever its exit code.
+    let is_answer = info.backend == AgentBackend::Exec && info.state == AgentState::Done;
     match (info.exit_code, info.signal) {
-        (Some(0), _) => DispatchOutcome {
+        (Some(0), _) if is_answer => DispatchOutcome {
             status: TaskStatus::Done,
             result: None,
             report: TaskReport { exit_code: Some(0), ..TaskReport::default() },
             may_retry: false,
         },
+        (Some(0), _) => {
+            let error = reason().unwrap_or_else(|| "the agent ended before it answered".to_owned());
+            failed(error, false)
+        }
         (Some(code), _) => {
             let error =
                 reason().unwrap_or_else(|| format!("the program ended with exit code {code}"));
@@ -267,14 +274,57 @@ async fn tell_asker(
         }
     }
     let text = end_in_words(&task.task, &dispatch.instance);
-    let from = match &task.owned.runner {
-        Some(Principal::Session(key)) => key.to_string(),
-        _ => format!("agent:{}", dispatch.instance),
-    };
-    let key = format!("task-end-{}", dispatch.task_id);
+    let from = writer_of(dispatch, task);
+    let key = end_key(dispatch);
     let project = task.owned.project.as_deref();
     let tool = asker.tool.unwrap_or(SourceTool::SendMessage);
-    tell(tx, core, &from, project, peer.peer.peer_id, (tool, text), Some(key)).await
+    let held_until = dispatch.wish.waits_until.filter(|until| *until > tx.now());
+    let terms = MessageTerms { held_until, ..MessageTerms::default() };
+    tell(tx, core, (&from, project), peer.peer.peer_id, (tool, text), (Some(key), terms)).await
+}
+
+/// The call that waited for the answer has it: who asked is not told once more.
+pub(super) async fn note_returned(tx: &mut WriteTx, dispatch: &DispatchRow) -> Result<(), Error> {
+    let mut told = Vec::new();
+    if let Some(task) = tx.task(&dispatch.task_id).await? {
+        let from = sender_of(tx, &writer_of(dispatch, &task)).await?;
+        told = tx.messages_by_key(&from, &end_key(dispatch)).await?;
+    }
+    if let Some(question) = &dispatch.wish.message_id
+        && let Some(mut run) = tx.run_of_message(question).await?
+    {
+        run.waits_until = None;
+        run.answered.get_or_insert(run.state);
+        tx.update_run(&run).await?;
+        if let Some(reply) = &run.reply_id {
+            told.extend(tx.message(reply).await?);
+        }
+    }
+    for mut message in told {
+        let (to, why) = (message.to_peer.clone(), Some("the call had it"));
+        let had = std::slice::from_mut(&mut message);
+        team::advance(tx, &to, had, DeliveryState::Acked, why).await?;
+    }
+    Ok(())
+}
+
+/// Whose word the end of a task is: that of the session that had it.
+fn writer_of(dispatch: &DispatchRow, task: &TaskRow) -> String {
+    match &task.owned.runner {
+        Some(Principal::Session(key)) => key.to_string(),
+        _ => format!("agent:{}", dispatch.instance),
+    }
+}
+
+/// The idempotency key of the word that a task is over.
+fn end_key(dispatch: &DispatchRow) -> String {
+    format!("task-end-{}", dispatch.task_id)
+}
+
+/// Who a message of a session is from: its peer, if it has one.
+async fn sender_of(tx: &mut WriteTx, session: &str) -> Result<String, StoreError> {
+    let own = tx.peer_of_key(session).await?;
+    Ok(own.map_or_else(|| session.to_owned(), |own| own.peer.peer_id.as_str().to_owned()))
 }
 
 fn end_in_words(task: &Task, instance: &str) -> String {
@@ -293,11 +343,10 @@ fn end_in_words(task: &Task, instance: &str) -> String {
 async fn tell(
     tx: &mut WriteTx,
     core: &Core,
-    from: &str,
-    project: Option<&str>,
+    (from, project): (&str, Option<&str>),
     to: PeerId,
     (tool, text): (SourceTool, String),
-    key: Option<String>,
+    (key, terms): (Option<String>, MessageTerms),
 ) -> Result<(), Error> {
     let caller = Caller::Session {
         key: from.into(),
@@ -315,8 +364,7 @@ async fn tell(
         idempotency_key: key,
     };
     // An agent with a peer writes as that.
-    let own = tx.peer_of_key(from).await?;
-    let from = own.map_or_else(|| from.to_owned(), |own| own.peer.peer_id.as_str().to_owned());
+    let from = sender_of(tx, from).await?;
     let outgoing = team::OutgoingMessage {
         core: core.clone(),
         caller,
@@ -326,7 +374,6 @@ async fn tell(
         tool,
         run_id: None,
     };
-    let terms = MessageTerms::default();
     match team::deliver(tx, &outgoing, to, MessageType::Notification, terms).await {
         Ok(_) => Ok(()),
         Err(Error::LimitReached(reason)) => {
@@ -358,10 +405,10 @@ pub(super) async fn tell_operator(
         request.request_id
     );
     for peer in tx.operator_peers(limits::TOLD_PEERS).await? {
-        let key = Some(message_key(request));
-        let project = row.owned.project.as_deref();
+        let terms = (Some(message_key(request)), MessageTerms::default());
+        let from = (info.session_key.as_str(), row.owned.project.as_deref());
         let asks = (SourceTool::AgentRequest, text.clone());
-        tell(tx, core, &info.session_key, project, peer, asks, key).await?;
+        tell(tx, core, from, peer, asks, terms).await?;
     }
     Ok(())
 }
@@ -379,9 +426,8 @@ pub(super) async fn withdraw_from_operator(
 ) -> Result<(), StoreError> {
     let key = message_key(request);
     // As `tell` wrote them.
-    let own = tx.peer_of_key(&row.info.session_key).await?;
-    let own = own.as_ref().map_or(row.info.session_key.as_str(), |own| own.peer.peer_id.as_str());
-    for message in tx.messages_by_key(own, &key).await? {
+    let own = sender_of(tx, &row.info.session_key).await?;
+    for message in tx.messages_by_key(&own, &key).await? {
         let to = message.to_peer.clone();
         team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
     }

@@ -11,6 +11,7 @@ use super::{
     Agents,
     allowance::RequestedStart,
     control::AgentView,
+    dispatch::conversation_of,
     records::{stream_of, tell_team, unknown},
     room::may_run,
 };
@@ -55,6 +56,10 @@ pub struct NewAgent {
     /// Variables beside those of the instance.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// An ended conversation to go on with: an agent's id or its session key. The new agent has its instance and its folder,
+    /// unless others are named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
     /// A repeat with the same key is answered with the agent first started.
     pub idempotency_key: Option<String>,
 }
@@ -115,13 +120,28 @@ impl Agents {
     pub async fn start_agent(
         &self,
         caller: &Caller,
-        input: NewAgent,
+        mut input: NewAgent,
     ) -> Result<StartedAgent, Error> {
         may_run(caller)?;
         let key = input.idempotency_key.clone();
         check::key("idempotency_key", key.as_deref())?;
+        check::key("resume", input.resume.as_deref())?;
         let wish = WishFingerprint::of(&input);
-        let plan = self.plan(caller, input)?;
+        let resumed = match input.resume.take() {
+            Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
+            None => None,
+        };
+        if let Some(ended) = &resumed {
+            if input.instance.is_none() && input.backend.is_none() {
+                input.instance = Some(ended.info.instance.clone());
+            }
+            // A conversation is found again in its own folder.
+            input.default_cwd = Some(ended.info.worktree.clone());
+        }
+        let mut plan = self.plan(caller, input)?;
+        if let Some(ended) = &resumed {
+            plan.resume = Some(conversation_of(ended, "resume", plan.instance.backend)?);
+        }
         let (agents, created_by) = (self.clone(), caller.principal().to_string());
         let made = self
             .core

@@ -254,9 +254,8 @@ impl Conversations {
             return Err(Refusal::error("not_running", format!("{key} has ended")));
         }
         let is_busy = match target {
-            SessionRow::Hosted(agent, _) => {
-                matches!(agent.info.state, AgentState::Running | AgentState::RequiresAction)
-            }
+            // Else its host knows whether a turn is under way.
+            SessionRow::Hosted(agent, _) => agent.info.state != AgentState::Idle,
             SessionRow::Attended(peer) => {
                 matches!(peer.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
             }

@@ -62,12 +62,12 @@ pub(super) async fn headlines_of_wake(
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
-/// over.
+/// over. With `begins_turn` a turn begins with them: else the person's goes on, and its end answers no question.
 pub(super) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
-    offer: MailOffer,
+    (offer, begins_turn): (MailOffer, bool),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
     let with_given = match offer {
@@ -76,7 +76,7 @@ pub(super) async fn hand_over(
         MailOffer::NewAndGiven => true,
     };
     let messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
-    give(tx, peer, hook_id, messages, lease).await
+    give(tx, peer, hook_id, (messages, begins_turn), lease).await
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn
@@ -89,7 +89,7 @@ pub(super) async fn hand_over_questions_of_start(
 ) -> Result<Option<HandedMail>, Error> {
     let mut messages = tx.given_messages(&peer.peer_id, tx.now()).await?;
     messages.retain(|message| message.kind == MessageType::Query);
-    give(tx, peer, hook_id, messages, lease).await
+    give(tx, peer, hook_id, (messages, true), lease).await
 }
 
 /// Gives these messages with the reply to `hook_id`, as many as one reply holds.
@@ -97,7 +97,7 @@ async fn give(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
-    messages: Vec<Message>,
+    (messages, begins_turn): (Vec<Message>, bool),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
     let mut digest = MailDigest::default();
@@ -109,7 +109,7 @@ async fn give(
             Some(first) => tx.message(&first).await?.map(|first| first.kind),
             None => None,
         };
-        let stamp = stamp::stamp(&message, &sender, answered);
+        let stamp = stamp::stamp(&message, &sender, answered, begins_turn);
         if others > 0 || !digest.add(message, &stamp) {
             others += 1;
         }
@@ -126,6 +126,7 @@ async fn give(
     let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
     tx.lease_messages(&ids, until, Some(hook_id)).await?;
+    tx.note_turn(&ids, begins_turn).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
     Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
 }

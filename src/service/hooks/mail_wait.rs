@@ -139,8 +139,12 @@ impl Hooks {
                         return Ok(None);
                     }
                     tx.remember_hook(&waiter).await?;
-                    let new = mail::hand_over(tx, &peer, &waiter, MailOffer::New, lease).await?;
-                    let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
+                    let status = now.map(|row| row.peer.status);
+                    // Who works has a turn already.
+                    let is_idle = matches!(status, Some(PeerStatus::Online | PeerStatus::Idle));
+                    let offer = (MailOffer::New, is_idle);
+                    let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
+                    let had_no_turn = status == Some(PeerStatus::Online);
                     if new.is_some() || !had_no_turn {
                         return Ok(new);
                     }

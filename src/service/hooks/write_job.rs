@@ -100,6 +100,11 @@ impl HookWriteJob {
                 (mail, headline)
             }
             Some(peer) => {
+                if let HookMoment::Prompt { text } = &self.event.moment
+                    && !self.event.is_of_sub_agent()
+                {
+                    team::turn_prompted(tx, &peer.peer_id, &[], text).await?;
+                }
                 self.answer_questions(tx, &peer.peer_id).await?;
                 (None, None)
             }
@@ -355,6 +360,9 @@ impl HookWriteJob {
             let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
             if let HookMoment::Prompt { text } = &self.event.moment {
                 woken_by = mail::headlines_of_wake(tx, &given, text).await?;
+                if !self.event.is_of_sub_agent() {
+                    team::turn_prompted(tx, &peer.peer_id, &given, text).await?;
+                }
             }
         }
         self.answer_questions(tx, &peer.peer_id).await?;
@@ -363,7 +371,13 @@ impl HookWriteJob {
             return Ok((None, headlines(&woken_by, 0)));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
-        let handed = mail::hand_over(tx, peer, hook_id, handover.offer, self.lease).await?;
+        let begins_turn = match &self.event.moment {
+            HookMoment::Stop { .. } => true,
+            HookMoment::Prompt { .. } => !woken_by.is_empty(),
+            _ => false,
+        };
+        let offer = (handover.offer, begins_turn);
+        let handed = mail::hand_over(tx, peer, hook_id, offer, self.lease).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
         // What had no room in the wake comes with this prompt, and the person sees that, too.
         if !woken_by.is_empty() {

@@ -280,6 +280,22 @@ pub(super) async fn tell_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), Store
     Ok(())
 }
 
+/// Says of questions that their receiver has, and why, that nobody will answer them. They stay `injected`.
+pub(super) async fn close_questions(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    questions: &[Message],
+    reason: &str,
+) -> Result<(), StoreError> {
+    if questions.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
+    tx.close_questions(&ids, reason).await?;
+    let events = questions.iter().map(|question| delivery_event(question, Some(reason))).collect();
+    append_to_peer(tx, to, events).await
+}
+
 /// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
 pub(in crate::service) async fn note_unseen(
     tx: &mut WriteTx,
@@ -306,7 +322,7 @@ async fn append_to_peer(
 }
 
 /// The event of a delivery.
-fn delivery_event(message: &Message, reason: Option<&'static str>) -> NewEvent {
+fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
     let kind = match message.state {
         DeliveryState::Queued => "message.queued",
         DeliveryState::Offered => "message.offered",
@@ -319,7 +335,7 @@ fn delivery_event(message: &Message, reason: Option<&'static str>) -> NewEvent {
 }
 
 /// Without the text: whoever may read the log may not read everybody's messages.
-fn event_of(kind: &'static str, message: &Message, reason: Option<&'static str>) -> NewEvent {
+fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewEvent {
     let mut data = json!({
         "id": message.id, "type": message.kind, "from_peer": message.from_peer,
         "to_peer": message.to_peer, "state": message.state,
@@ -360,8 +376,14 @@ pub(in crate::service) async fn give_up(
     reason: &'static str,
 ) -> Result<bool, StoreError> {
     let limit = limits::ENDED_MESSAGES_PER_JOB;
-    let mut messages = tx.waiting_messages(peer, limit).await?;
+    let messages = tx.waiting_messages(peer, limit).await?;
     let full = u32::try_from(messages.len()).is_ok_and(|len| len == limit);
-    advance(tx, peer, &mut messages, DeliveryState::Undeliverable, Some(reason)).await?;
+    let is_seen_question = |message: &Message| {
+        message.kind == MessageType::Query && message.state == DeliveryState::Injected
+    };
+    let (questions, mut others): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(is_seen_question);
+    close_questions(tx, peer, &questions, reason).await?;
+    advance(tx, peer, &mut others, DeliveryState::Undeliverable, Some(reason)).await?;
     Ok(full)
 }

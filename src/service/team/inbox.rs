@@ -375,7 +375,7 @@ impl Team {
                 None => None,
             };
             let MessageStamp { before: stamp, answer, .. } =
-                stamp::stamp(&message, &senders[&message.from_peer], answered);
+                stamp::stamp(&message, &senders[&message.from_peer], answered, false);
             message.text = quote::plain(&message.text).into_owned();
             message.correlation_id =
                 message.correlation_id.map(|answered| quote::plain(&answered).into_owned());

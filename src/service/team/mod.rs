@@ -24,7 +24,7 @@ pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{PeerState, create, may_act_for, set_state, set_status, update};
 pub(super) use runs::{
     UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker,
-    remove_agents_peer, turn_began, turn_ended, turn_said,
+    remove_agents_peer, turn_began, turn_ended, turn_prompted, turn_said,
 };
 pub(super) use session_stream::tell;
 pub(super) use sessions::{begin, end, owns_session};

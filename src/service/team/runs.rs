@@ -4,7 +4,7 @@
 //! is taken once, by the call or by the inbox, and a crash in between loses nothing.
 
 use super::{
-    delivery::{AGENT_ENDED, advance, give_up, put, store_run, tell_run},
+    delivery::{AGENT_ENDED, advance, close_questions, give_up, put, store_run, tell_run},
     find::operator_peer,
     peers,
 };
@@ -14,7 +14,7 @@ use crate::{
         RegisterInput, RunId, TokenId,
         agent::{NO_TURN, TurnEnd, TurnOutcome},
         conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
-        is_agent_key, is_reserved_name, limits,
+        is_agent_key, is_reserved_name, limits, stamp,
     },
     service::{Error, core::Core},
     store::{AgentRow, MessageTerms, PeerRow, RunRow, StoreError, WriteTx},
@@ -22,6 +22,10 @@ use crate::{
 
 /// Kind of client of a session that no hook has told of.
 pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
+
+/// What is told to whoever asked an agent that has ended since, and had the question or had it not.
+const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
+const UNSEEN: &str = "the agent ended before it had the message";
 
 /// How a turn ended that a message began.
 #[derive(Debug)]
@@ -147,26 +151,45 @@ fn words_of(turn: &TurnEnd) -> TurnWords {
     }
 }
 
-/// A turn of a session that its hooks tell of is over, with these last words: they are the reply to what the session was
-/// asked and has before its eyes.
+/// A turn of a session that its hooks tell of is over, with these last words: they are the reply to the questions with which
+/// it began, and to no other.
 pub(in crate::service) async fn turn_said(
     tx: &mut WriteTx,
     core: &Core,
     peer: &PeerId,
     words: &str,
 ) -> Result<(), Error> {
-    for run in tx.seen_runs_of_peer(peer).await? {
-        if let Some(question) = tx.message(&run.message_id).await? {
-            reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
-        }
+    let mut questions = tx.questions_of_turn(peer).await?;
+    // One that was given a moment ago may belong to the next turn.
+    questions.retain(|question| question.state >= DeliveryState::Injected);
+    let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
+    tx.note_turn(&ids, false).await?;
+    for question in questions {
+        reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
     }
-    // The end of the turn answers what the operator asked, as it answers sends. Questions by `peer_send` wait for an explicit reply.
-    for question in tx.waiting_messages(peer, limits::PAGE_MAX).await? {
-        let is_seen = question.state == DeliveryState::Injected;
-        let is_of_person = question.from_peer == PeerId::OPERATOR;
-        if is_seen && is_of_person && question.kind == MessageType::Query {
-            reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
-        }
+    Ok(())
+}
+
+/// A turn of a session that its hooks tell of begins with this prompt: one of the questions that are in it, or a person's.
+/// An earlier turn of which no end was told answers nobody.
+pub(in crate::service) async fn turn_prompted(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    given: &[Message],
+    prompt: &str,
+) -> Result<(), Error> {
+    let is_in = |message: &&Message| prompt.contains(stamp::naming(&message.id).as_str());
+    let ids = |messages: &[&Message]| -> Vec<MessageId> {
+        messages.iter().map(|message| message.id.clone()).collect()
+    };
+    let earlier = tx.questions_of_turn(peer).await?;
+    let over: Vec<&Message> = earlier.iter().filter(|message| !is_in(message)).collect();
+    if !over.is_empty() {
+        tx.note_turn(&ids(&over), false).await?;
+    }
+    let begun: Vec<&Message> = given.iter().filter(is_in).collect();
+    if !begun.is_empty() {
+        tx.note_turn(&ids(&begun), true).await?;
     }
     Ok(())
 }
@@ -199,12 +222,15 @@ pub(in crate::service) async fn agent_ended(
     let peer = own.peer.peer_id;
     for run in tx.open_runs_of_agent(&peer, &agent.info.id).await? {
         let Some(question) = tx.message(&run.message_id).await? else { continue };
-        let why = if run.begun_at.is_some() {
-            "the agent ended in the turn: what came of it is not known"
-        } else {
-            "the agent ended before it had the message"
-        };
+        let why = if run.begun_at.is_some() { IN_TURN } else { UNSEEN };
         reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
+    }
+    // Who asked by `peer_send` hears of it, too.
+    for question in tx.waiting_messages(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
+        if question.kind == MessageType::Query {
+            let why = if question.state >= DeliveryState::Injected { IN_TURN } else { UNSEEN };
+            reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
+        }
     }
     let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
     Ok(has_more.then_some(peer))
@@ -266,6 +292,7 @@ async fn reply(
             (RunState::Error, MessageType::Notification, text, Some((code, error)))
         }
     };
+    let failure = why.as_ref().map(|(_, error)| error.clone());
     let mut terms = terms_of_reply(tx, run.as_ref());
     if kind != MessageType::Response {
         terms.turn = None;
@@ -277,9 +304,17 @@ async fn reply(
             why.map_or((None, None), |(code, error)| (Some(code.to_owned()), Some(error)));
         store_run(tx, run).await?;
     }
-    if question.state >= DeliveryState::Injected {
-        let to = question.to_peer.clone();
-        advance(tx, &to, std::slice::from_mut(&mut question), DeliveryState::Acked, None).await?;
+    let to = question.to_peer.clone();
+    match failure {
+        // An answer acknowledges its question. What came to nothing stays as it is.
+        Some(why) if question.state == DeliveryState::Injected => {
+            close_questions(tx, &to, std::slice::from_ref(&question), &why).await?;
+        }
+        None if question.state >= DeliveryState::Injected => {
+            advance(tx, &to, std::slice::from_mut(&mut question), DeliveryState::Acked, None)
+                .await?;
+        }
+        Some(_) | None => {}
     }
     Ok(())
 }

@@ -144,6 +144,9 @@ pub struct DispatchWish {
     /// The question that this session got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<MessageId>,
+    /// Until then a call waits for the answer, and nobody else is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Timestamp>,
 }
 
 /// Work that was given to an agent.

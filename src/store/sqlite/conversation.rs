@@ -249,14 +249,6 @@ impl WriteTx {
         Ok(rows.into_iter().map(RunRow::from).collect())
     }
 
-    /// The open sends to a peer whose messages it has before its eyes, in order.
-    pub async fn seen_runs_of_peer(&mut self, peer: &PeerId) -> Result<Vec<RunRow>, StoreError> {
-        let rows = runs!(select_all, self, "join message m on m.message_id = r.message_id
-            where r.target_peer = ? and r.ended_at is null and m.state in ('injected', 'acked') order by r.id",
-            peer);
-        Ok(rows.into_iter().map(RunRow::from).collect())
-    }
-
     /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so on. Unrelated waits are
     /// not read, so the cost does not grow with their number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {

@@ -532,6 +532,62 @@ impl WriteTx {
         Ok(messages)
     }
 
+    /// Says of questions whether the turn of their receiver begins with them.
+    pub async fn note_turn(
+        &mut self,
+        ids: &[MessageId],
+        begins_turn: bool,
+    ) -> Result<(), StoreError> {
+        let list = to_json(ids);
+        change!(
+            self,
+            "update message set begins_turn = ?
+            where type = 'query' and message_id in (select value from json_each(?))",
+            begins_turn,
+            list
+        );
+        Ok(())
+    }
+
+    /// The questions with which the present turn of a receiver began, in order. Their texts are left out.
+    pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = sqlx::query_as!(
+            RawMessage,
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id
+            from message where to_peer = ? and begins_turn = 1
+            order by id"#,
+            to
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Says of questions that their receiver has, and why, that nobody will answer them. They wait no more; their state stays.
+    pub async fn close_questions(
+        &mut self,
+        ids: &[MessageId],
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        let list = to_json(ids);
+        let done = change!(
+            self,
+            "update message set came_to_nothing = 1 where message_id in (select value from json_each(?))",
+            list
+        );
+        change!(
+            self,
+            "update message_state set reason = ?
+            where state = 'injected' and message_id in (select value from json_each(?))",
+            reason,
+            list
+        );
+        all_changed(done, ids.len(), "message")
+    }
+
     /// Waiting messages of an inbox, in order, at most `limit`. Their texts are left out.
     pub async fn waiting_messages(
         &mut self,
@@ -651,7 +707,7 @@ impl Store {
             where (?1 is null or id < ?1) and (?2 is null or from_peer = ?2 or to_peer = ?2)
                 and (?3 is null or state = ?3) and (?6 is null or type = ?6)
                 and (not ?7 or (
-                    type = 'query' and state not in ('expired', 'refused', 'undeliverable')
+                    type = 'query' and state not in ('expired', 'refused', 'undeliverable') and came_to_nothing = 0
                     and not exists (
                         select 1 from message answer
                         where answer.correlation_id in (message.message_id, coalesce(message.correlation_id, message.message_id))

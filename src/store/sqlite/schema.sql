@@ -1,4 +1,4 @@
--- What the migrations up to 43 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 46 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -63,10 +63,12 @@ CREATE TABLE message (
     -- an offered message comes again after this time unless it was acknowledged
     leased_until integer,
     at integer not null
-, given_by text, text_id integer references message_text (id), sent_by text, bytes integer not null default 0, waits integer not null generated always as (
-    state in ('accepted', 'queued', 'offered')
-    or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
-) virtual, source_tool text, source_session text, run_id text, turn integer, held_until integer, by_call integer not null default 0 check (by_call in (0, 1))) strict;
+, given_by text, text_id integer references message_text (id), sent_by text, bytes integer not null default 0, source_tool text, source_session text, run_id text, turn integer, held_until integer, by_call integer not null default 0 check (by_call in (0, 1)), begins_turn integer not null default 0 check (begins_turn in (0, 1)), came_to_nothing integer not null default 0 check (came_to_nothing in (0, 1)), waits integer not null generated always as (
+    came_to_nothing = 0 and (
+        state in ('accepted', 'queued', 'offered')
+        or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
+    )
+) virtual) strict;
 CREATE TABLE message_state (
     message_id text not null references message (message_id),
     state text not null,
@@ -789,43 +791,8 @@ CREATE INDEX mcp_session_principal on mcp_session (principal) where closed_at is
 CREATE INDEX task_maker on task (created_by) where closed_at is null;
 CREATE INDEX memory_session on memory (session_id);
 CREATE INDEX ghap_session on ghap (session_id);
-CREATE INDEX message_inbox on message (to_peer, id) where waits = 1;
 CREATE INDEX message_given on message (given_by) where given_by is not null;
 CREATE INDEX message_question on message (to_peer, correlation_id) where type = 'query' and correlation_id is not null;
-CREATE TRIGGER message_use_added after insert on message when new.waits begin
-    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-    insert into message_use (holder, messages, bytes)
-    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
-    where new.sent_by is not null
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-end;
-CREATE TRIGGER message_use_again after update of state, leased_until, given_by on message
-when new.waits and not old.waits begin
-    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-    insert into message_use (holder, messages, bytes)
-    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
-    where new.sent_by is not null
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-end;
-CREATE TRIGGER message_use_ended after update of state, leased_until, given_by on message
-when old.waits and not new.waits begin
-    update message_use set messages = messages - 1, bytes = bytes - old.bytes
-    where holder = 'to:' || old.to_peer;
-    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
-    where holder = 'by:' || old.sent_by;
-    delete from message_use
-    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
-end;
-CREATE TRIGGER message_use_removed after delete on message when old.waits begin
-    update message_use set messages = messages - 1, bytes = bytes - old.bytes
-    where holder = 'to:' || old.to_peer;
-    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
-    where holder = 'by:' || old.sent_by;
-    delete from message_use
-    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
-end;
 CREATE UNIQUE INDEX peer_place on peer (backend, path, tmux_pane, coalesce(owner, ''))
     where session_id = '' and peer_id <> 'operator';
 CREATE INDEX hook_lost_created_by on hook_lost (created_by);
@@ -973,12 +940,51 @@ CREATE INDEX message_by_call on message (from_peer, to_peer, at) where by_call =
 CREATE INDEX conversation_run_pair on conversation_run (source_session, target_peer, created_at);
 CREATE INDEX peer_session_key on peer (session_id collate nocase);
 CREATE INDEX peer_key on peer (peer_id collate nocase);
+CREATE INDEX session_secret on session (ended_at) where secret is not null;
+CREATE INDEX message_inbox on message (to_peer, id) where waits = 1;
+CREATE INDEX message_turn on message (to_peer, id) where begins_turn = 1;
+CREATE TRIGGER message_use_added after insert on message when new.waits begin
+    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+    insert into message_use (holder, messages, bytes)
+    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
+    where new.sent_by is not null
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+end;
+CREATE TRIGGER message_use_again after update of state, leased_until, given_by on message
+when new.waits and not old.waits begin
+    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+    insert into message_use (holder, messages, bytes)
+    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
+    where new.sent_by is not null
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+end;
+CREATE TRIGGER message_use_ended after update of state, leased_until, given_by, came_to_nothing on message
+when old.waits and not new.waits begin
+    update message_use set messages = messages - 1, bytes = bytes - old.bytes
+    where holder = 'to:' || old.to_peer;
+    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
+    where holder = 'by:' || old.sent_by;
+    delete from message_use
+    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
+end;
+CREATE TRIGGER message_use_removed after delete on message when old.waits begin
+    update message_use set messages = messages - 1, bytes = bytes - old.bytes
+    where holder = 'to:' || old.to_peer;
+    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
+    where holder = 'by:' || old.sent_by;
+    delete from message_use
+    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
+end;
 CREATE VIEW peers_now as
 select
     peer_id,
     display_name,
     backend,
     status,
+    strftime('%Y-%m-%dT%H:%M:%fZ', since / 1000.0, 'unixepoch') as since,
+    json_extract(waiting_for, '$.kind') as waits_for,
     role,
     circle,
     nullif(path, '') as path,
@@ -992,4 +998,3 @@ select
         and m.waits = 1) as waiting
 from peer
 order by status_rank, display_name;
-CREATE INDEX session_secret on session (ended_at) where secret is not null;

@@ -28,8 +28,10 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     let mut seen = peek().await["messages"][0].take();
     let seen = seen.as_object_mut().expect("an object");
     let stamp = seen.remove("stamp").expect("a stamp");
-    let answer =
-        format!("Answer: peer_send to={from} type=response correlation_id={}", text(&sent, "id"));
+    let answer = format!(
+        "Answer: peer_send to={from} type=response correlation_id={}; only this",
+        text(&sent, "id")
+    );
     assert_eq!(seen.remove("answer"), Some(json!(answer)));
     let mut expected = sent.clone();
     // What its sender is told alone.

@@ -1,0 +1,234 @@
+//! What is said of hosted agents and of their answers is what a person would see there.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::{dispatch, ended, kill, over, with_config};
+use crate::daemon::{Daemon, eventually, until};
+use crate::expect::text;
+use crate::wire::{Caller, Reply};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Stand-ins for Claude Code. Each answers the handshake but `mute`, and reads one prompt.
+const CONFIG: &str = r#"
+[agents.slow]
+backend = "claude"
+start_timeout = "1s"
+command = ["sh", "-c", '''HELLO; read prompt; sleep 2; echo '{"type":"result","subtype":"success","is_error":false,"result":"at last"}'; read more''']
+[agents.mute]
+backend = "claude"
+start_timeout = "1s"
+command = ["sh", "-c", "trap 'exit 0' TERM; cat > /dev/null"]
+[agents.leaves]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; read prompt; exit 0''']
+[agents.polite]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; trap 'exit 0' TERM; read prompt; while :; do sleep 0.05; done''']
+[agents.stays]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; while read prompt; do sleep 600; done''']
+[agents.task]
+backend = "exec"
+command = ["sh", "-c", "read line; echo did $line"]
+"#;
+
+const HELLO: &str = r#"read init; echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'"#;
+
+fn world() -> Daemon {
+    with_config(&CONFIG.replace("HELLO", HELLO))
+}
+
+/// The result of a call, whatever came of it.
+fn result(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    answer(&caller.post("/mcp", &body))["result"].clone()
+}
+
+/// The response in a reply, which is a stream if it was long in coming.
+#[track_caller]
+fn answer(reply: &Reply) -> Value {
+    assert_eq!(reply.status(), 200, "{reply:?}");
+    if reply.header("content-type") != Some("text/event-stream") {
+        return reply.json();
+    }
+    let body = String::from_utf8_lossy(&reply.body);
+    let last = body.lines().rev().find_map(|line| line.strip_prefix("data: "));
+    serde_json::from_str(last.expect("a message")).expect("JSON")
+}
+
+#[track_caller]
+fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+    let result = result(caller, tool, arguments);
+    assert_ne!(result["isError"], true, "{tool} {arguments}: {result}");
+    result["structuredContent"].clone()
+}
+
+/// Tells of an event of a session of a client, and answers what the hook prints.
+#[track_caller]
+fn hook(caller: &Caller, client: &str, event: &str, more: &Value) -> String {
+    let mut payload = json!({ "session_id": "s", "hook_event_name": event, "cwd": "/nowhere/p" });
+    let members = payload.as_object_mut().expect("an object");
+    members.extend(more.as_object().expect("an object").clone());
+    let arguments = json!({ "client": client, "payload": payload });
+    call(caller, "hook_event", &arguments).to_string()
+}
+
+/// A token of a session in the project that agents of the test work in.
+#[track_caller]
+fn mint(d: &Daemon, session: &str, scopes: &[&str]) -> Caller {
+    let wish = json!({ "session": session, "project": d.home.user(), "scopes": scopes });
+    d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"))
+}
+
+/// A session with a peer, to which answers come.
+#[track_caller]
+fn asker(d: &Daemon) -> Caller {
+    let asker = mint(d, "s-1", &[]);
+    asker.post("/v1/peers/register", &json!({ "display_name": "ann", "backend": "codex" })).ok(200);
+    asker
+}
+
+/// The texts that wait for a caller.
+#[track_caller]
+fn inbox(caller: &Caller) -> Vec<String> {
+    let inbox = call(caller, "peer_inbox", &json!({ "peek": true }));
+    inbox["messages"].as_array().expect("messages").iter().map(|it| text(it, "text")).collect()
+}
+
+#[track_caller]
+fn message(d: &Daemon, id: &str) -> Value {
+    d.get(&format!("/v1/messages/{id}")).ok(200)
+}
+
+#[track_caller]
+fn peer_of(d: &Daemon, name: &str) -> String {
+    let found = || {
+        let peers = d.get("/v1/peers?limit=500").ok(200);
+        let peers = peers["peers"].as_array().expect("a list").clone();
+        peers.into_iter().find(|peer| peer["session_id"] == name || peer["display_name"] == name)
+    };
+    text(&until(SOON, found), "peer_id")
+}
+
+#[test]
+fn a_long_first_word_is_no_failed_start() {
+    let d = world();
+    let task = dispatch(&d, json!({ "instance": "slow", "prompt": "go" }));
+    let task = over(&d, &task);
+    assert_eq!((&task["status"], &task["result"]), (&json!("done"), &json!("at last")), "{task}");
+}
+
+#[test]
+fn a_task_whose_agent_ended_before_it_answered_is_failed() {
+    let d = world();
+    let mute = over(&d, &dispatch(&d, json!({ "instance": "mute", "prompt": "go" })));
+    assert_eq!(mute["status"], "failed", "{mute}");
+    assert!(text(&mute, "error").contains("start_timeout"), "{mute}");
+
+    let leaves = over(&d, &dispatch(&d, json!({ "instance": "leaves", "prompt": "go" })));
+    assert_eq!(leaves["status"], "failed", "{leaves}");
+    assert!(text(&leaves, "error").contains("before it answered"), "{leaves}");
+
+    // Exit code 0 of a program that was asked to end is no answer.
+    let task = dispatch(&d, json!({ "instance": "polite", "prompt": "go" }));
+    let agent = until(SOON, || {
+        let live = d.get("/v1/hosts?live=true&instance=polite").ok(200);
+        live["hosts"].as_array()?.iter().find(|agent| agent["state"] == "running").cloned()
+    });
+    let id = text(&agent, "id");
+    d.post(&format!("/v1/hosts/{id}/stop"), &json!({})).ok(200);
+    let polite = over(&d, &task);
+    assert_eq!(polite["status"], "failed", "{polite}");
+}
+
+#[test]
+fn a_question_whose_target_was_killed_is_not_acknowledged() {
+    let d = world();
+    let agent = d.post("/v1/hosts", &json!({ "instance": "stays", "cwd": d.home.user() })).ok(201);
+    let asker = asker(&d);
+    let to = peer_of(&d, "agent:stays:main");
+    let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
+    let sent = text(&call(&asker, "peer_send", &ask), "id");
+    eventually(SOON, || message(&d, &sent)["state"] == "injected");
+    let id = text(&agent, "id");
+    kill(d.get(&format!("/v1/hosts/{id}")).ok(200)["pid"].as_u64().expect("a program"));
+    ended(&d, &id);
+    let question = message(&d, &sent);
+    assert_eq!(question["state"], "injected", "{question}");
+    let states = question["states"].as_array().expect("states");
+    assert!(states.last().expect("one")["reason"].is_string(), "{question}");
+    let told = inbox(&asker);
+    assert!(told.len() == 1 && told[0].starts_with("No answer to "), "{told:?}");
+    // It waits in no inbox, and for no answer.
+    let waiting = d.get(&format!("/v1/peers/{to}/messages?peek=true")).ok(200);
+    assert_eq!(waiting["messages"], json!([]), "{waiting}");
+}
+
+/// The end of a turn that a person began answers nobody; that of a turn which began with the question does, whoever asked.
+#[test]
+fn only_the_turn_of_a_question_answers_it() {
+    for (client, prompt, stop, words) in [
+        ("claude-code", "UserPromptSubmit", "Stop", "last_assistant_message"),
+        ("gemini", "BeforeAgent", "AfterAgent", "prompt_response"),
+    ] {
+        let d = Daemon::start();
+        let asker = asker(&d);
+        hook(&d, client, "SessionStart", &json!({ "source": "startup" }));
+        let to = peer_of(&d, "s");
+        let ask = |text: &str| {
+            call(&asker, "peer_send", &json!({ "to": to, "text": text, "type": "query" }))
+        };
+        let first = text(&ask("is it green?"), "id");
+        let given = hook(&d, client, prompt, &json!({ "prompt": "tidy up" }));
+        assert!(given.contains("is it green?") && given.contains("; only this"), "{given}");
+        // The first stop confirms that the model has it, and is the end of the person's turn.
+        hook(&d, client, stop, &json!({ words: "tidied" }));
+        assert_eq!(message(&d, &first)["state"], "injected", "{client}");
+        assert!(inbox(&asker).is_empty(), "{client}: {:?}", inbox(&asker));
+
+        // What a stop is given begins a turn of its own.
+        hook(&d, client, prompt, &json!({ "prompt": "go on" }));
+        let second = text(&ask("and now?"), "id");
+        let given = hook(&d, client, stop, &json!({ words: "done" }));
+        assert!(given.contains("and now?") && given.contains("last words"), "{client}: {given}");
+        assert!(inbox(&asker).is_empty(), "{client}: {:?}", inbox(&asker));
+        hook(&d, client, stop, &json!({ words: "it is green" }));
+        assert_eq!(message(&d, &second)["state"], "acked", "{client}");
+        assert_eq!(inbox(&asker), ["it is green"], "{client}");
+        assert_eq!(message(&d, &first)["state"], "injected", "{client}");
+
+        // A turn of which no end was told is over with the person's next prompt.
+        hook(&d, client, prompt, &json!({ "prompt": "once more" }));
+        let third = text(&ask("and then?"), "id");
+        let given = hook(&d, client, stop, &json!({ words: "so" }));
+        assert!(given.contains("and then?"), "{client}: {given}");
+        hook(&d, client, prompt, &json!({ "prompt": "something else" }));
+        hook(&d, client, stop, &json!({ words: "something" }));
+        assert_eq!(message(&d, &third)["state"], "injected", "{client}");
+        assert_eq!(inbox(&asker).len(), 1, "{client}: {:?}", inbox(&asker));
+
+        // An explicit answer is one at any time.
+        let answer =
+            json!({ "text": "yes", "type": "response", "correlation_id": first, "from_peer": to });
+        let from = message(&d, &first)["from_peer"].as_str().expect("a peer").to_owned();
+        d.post(&format!("/v1/peers/{from}/messages"), &answer).ok(200);
+        assert_eq!(message(&d, &first)["state"], "acked", "{client}");
+    }
+}
+
+#[test]
+fn an_answer_that_a_call_returned_is_told_no_second_time() {
+    let d = world();
+    let asker = mint(&d, "s-1", &["agents"]);
+    let wish = |is_async: bool| json!({ "agent": "task", "prompt": "this", "async": is_async });
+    let said = call(&asker, "SendMessage", &wish(false));
+    assert_eq!((&said["status"], &said["content"]), (&json!("done"), &json!("did this")), "{said}");
+    assert!(inbox(&asker).is_empty(), "{:?}", inbox(&asker));
+    let later = call(&asker, "SendMessage", &wish(true));
+    let told = until(SOON, || Some(inbox(&asker)).filter(|told| !told.is_empty()));
+    assert!(told.len() == 1 && told[0].contains(&text(&later, "task_id")), "{told:?}");
+}
