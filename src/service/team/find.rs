@@ -5,8 +5,7 @@ use crate::{
     domain::{
         AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
         PeerId, PeerPresence, PeerReference, Principal, READ_ALL, RowReader, StreamName,
-        StreamVisibility, choose,
-        limits,
+        StreamVisibility, choose, limits,
     },
     service::{Candidate, Error, ResourceKind, core::Core},
     store::{AgentRow, PeerRow, Store, StoreError, WriteTx},
