@@ -173,7 +173,8 @@ pub(super) struct AgentListArgs {
     /// The configured ways to run agents, and whether each can be started
     #[arg(long, conflicts_with_all = ["state", "instance", "backend", "live", "limit", "cursor"])]
     instances: bool,
-    /// Only this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error` or `lost`
+    /// Only this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error`,
+    /// `lost` or `unreachable`
     #[arg(long)]
     state: Option<String>,
     /// Only this instance's

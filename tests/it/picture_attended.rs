@@ -74,7 +74,8 @@ fn each_session_of_a_process_has_the_folder_of_its_own_hooks() {
     }
     // The next terminal opens, and its model is not told that it is one of those.
     let client_info = json!({ "name": "codex-mcp-client", "version": "0.169.0" });
-    let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info });
+    let hello =
+        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info });
     let id = client.send("initialize", &hello);
     let answer = client.answer(id);
     let told = answer["result"]["instructions"].as_str().expect("instructions").to_owned();
