@@ -56,7 +56,7 @@ pub(super) struct AgentListArgs {
     /// Those that have not ended, which is the default
     #[arg(long, conflicts_with = "all", hide = true)]
     live: bool,
-    /// Only agents that svc runs in this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error` or `lost`
+    /// Only agents that svc runs in this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error`, `lost` or `unreachable`
     #[arg(long)]
     state: Option<String>,
     /// Only agents of this instance

@@ -90,6 +90,11 @@ impl HostClient {
         HostInput { host: self, connection: None }
     }
 
+    /// A way to ask again and again whether the host answers.
+    pub(crate) fn probe(self) -> HostProbe {
+        HostProbe { host: self, connection: None }
+    }
+
     /// Gives the agent input.
     pub(crate) async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
         self.request(HostRequestKind::Send, Some(&input), SEND_WITHIN).await
@@ -194,6 +199,34 @@ impl HostInput {
         let reply = connection.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
         self.connection = Some(connection);
         payload(reply)
+    }
+}
+
+/// Asks one host whether it answers, on a connection that is kept from one time to the next.
+#[derive(Debug)]
+pub(crate) struct HostProbe {
+    host: HostClient,
+    /// `None` before the first, and after a failure.
+    connection: Option<HostConnection>,
+}
+
+impl HostProbe {
+    /// Whether the host answers.
+    pub(crate) async fn ping(&mut self) -> Result<(), HostError> {
+        if let Some(kept) = self.connection.take() {
+            match self.exchange(kept).await {
+                Err(HostError::Broken(_)) => {}
+                told => return told,
+            }
+        }
+        let fresh = self.host.connect(REPLY_BUFFER).await?;
+        self.exchange(fresh).await
+    }
+
+    async fn exchange(&mut self, mut connection: HostConnection) -> Result<(), HostError> {
+        connection.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await?;
+        self.connection = Some(connection);
+        Ok(())
     }
 }
 

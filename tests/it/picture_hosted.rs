@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, ended, kill, over, with_config};
-use crate::daemon::{Daemon, eventually, until};
+use crate::daemon::{Daemon, Home, eventually, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
@@ -30,6 +30,9 @@ command = ["sh", "-c", '''HELLO; trap 'exit 0' TERM; read prompt; while :; do sl
 [agents.stays]
 backend = "claude"
 command = ["sh", "-c", '''HELLO; while read prompt; do sleep 600; done''']
+[agents.asks]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Write","input":{"file_path":"/etc/x"},"permission_suggestions":[]}}'; read answer; echo '{"type":"result","subtype":"success","is_error":false,"result":"so be it"}'; read more''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -39,6 +42,28 @@ const HELLO: &str = r#"read init; echo '{"type":"control_response","response":{"
 
 fn world() -> Daemon {
     with_config(&CONFIG.replace("HELLO", HELLO))
+}
+
+#[track_caller]
+fn start(d: &Daemon, instance: &str, prompt: Option<&str>) -> Value {
+    let body = json!({ "instance": instance, "cwd": d.home.user(), "prompt": prompt });
+    d.post("/v1/hosts", &body).ok(201)
+}
+
+/// The peer of the agent `main` of an instance.
+fn peer(d: &Daemon, instance: &str) -> Value {
+    let peers = d.get("/v1/peers?limit=500").ok(200);
+    let peers = peers["peers"].as_array().expect("a list");
+    let key = format!("agent:{instance}:main");
+    let found = peers.iter().find(|peer| peer["session_id"] == key);
+    found.unwrap_or_else(|| panic!("{key}: {peers:?}")).clone()
+}
+
+#[track_caller]
+fn signal(pid: &Value, signal: rustix::process::Signal) {
+    let pid = i32::try_from(pid.as_u64().expect("a pid")).expect("a pid");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("it can be signalled");
 }
 
 /// The result of a call, whatever came of it.
@@ -112,6 +137,41 @@ fn peer_of(d: &Daemon, name: &str) -> String {
         peers.into_iter().find(|peer| peer["session_id"] == name || peer["display_name"] == name)
     };
     text(&until(SOON, found), "peer_id")
+}
+
+#[test]
+fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
+    let home = Home::new();
+    home.write("config.toml", &CONFIG.replace("HELLO", HELLO));
+    let d = Daemon::with(|plan| plan.home(&home).env("SVC_PEER_TIMEOUT_MS", "300"));
+    start(&d, "task", None);
+    start(&d, "stays", Some("go"));
+    start(&d, "asks", Some("go"));
+    eventually(SOON, || peer(&d, "stays")["status"] == "busy");
+    eventually(SOON, || peer(&d, "asks")["status"] == "waiting");
+    let asked = peer(&d, "asks")["waiting_for"].clone();
+    assert_eq!((&asked["kind"], &asked["title"]), (&json!("permission"), &json!("Write: /etc/x")));
+    // One that no host speaks for goes offline meanwhile.
+    let silent = json!({ "display_name": "silent", "backend": "codex", "path": "/p" });
+    let silent = text(&d.post("/v1/peers/register", &silent).ok(200), "peer_id");
+    eventually(SOON, || d.get(&format!("/v1/peers/{silent}")).ok(200)["status"] == "offline");
+    let states = ["task", "stays", "asks"].map(|name| text(&peer(&d, name), "status"));
+    assert_eq!(states, ["idle", "busy", "waiting"]);
+}
+
+#[test]
+fn an_agent_whose_host_does_not_answer_is_unreachable() {
+    let d = world();
+    let agent = start(&d, "task", None);
+    eventually(SOON, || peer(&d, "task")["status"] == "idle");
+    signal(&agent["host_pid"], rustix::process::Signal::STOP);
+    eventually(SOON, || peer(&d, "task")["status"] == "unreachable");
+    let shown = d.get("/v1/hosts?state=unreachable").ok(200);
+    assert_eq!((&shown["count"], &shown["hosts"][0]["id"]), (&json!(1), &agent["id"]), "{shown}");
+    assert_eq!(d.get("/v1/hosts?state=idle").ok(200)["count"], 0);
+    signal(&agent["host_pid"], rustix::process::Signal::CONT);
+    eventually(SOON, || peer(&d, "task")["status"] == "idle");
+    assert_eq!(d.get("/v1/hosts?state=idle").ok(200)["count"], 1);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn walk(model: &mut Model, key: Key) -> Option<ScreenEffect> {
 fn last_lines(model: &Model) -> Option<ScreenEffect> {
     let row = model.chosen_row()?;
     let is_task = match row {
-        Row::Peer(_) => false,
+        Row::Peer(_) | Row::Waiting(_) => false,
         Row::Task(_) => true,
         Row::Request(_) | Row::Question(_) | Row::Message(_) => return None,
     };

@@ -28,6 +28,8 @@ pub enum AgentState {
     Error,
     /// Its host ended before it.
     Lost,
+    /// Its host does not answer. This is shown of an agent, and no host says it.
+    Unreachable,
 }
 
 impl AgentState {
@@ -43,12 +45,13 @@ impl AgentState {
             Self::Done => "done",
             Self::Error => "error",
             Self::Lost => "lost",
+            Self::Unreachable => "unreachable",
         }
     }
 
     /// The state of this name.
     pub fn parse(name: &str) -> Option<Self> {
-        const ALL: [AgentState; 9] = [
+        const ALL: [AgentState; 10] = [
             AgentState::Starting,
             AgentState::Running,
             AgentState::Idle,
@@ -58,6 +61,7 @@ impl AgentState {
             AgentState::Done,
             AgentState::Error,
             AgentState::Lost,
+            AgentState::Unreachable,
         ];
         ALL.into_iter().find(|state| state.as_str() == name)
     }

@@ -15,8 +15,8 @@ use crate::{
     domain::{
         AccessLevel, AgentId, Caller, LATEST, RowReader, Timestamp,
         agent::{
-            AgentEvent, AgentEventBody, AgentInfo, HistoryEntry, HistoryPage, HistoryQuery,
-            SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
+            AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry, HistoryPage,
+            HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
         },
         limits,
     },
@@ -73,6 +73,10 @@ pub struct HistoryView {
 impl Agents {
     pub(super) fn view(&self, row: AgentRow) -> AgentView {
         let socket = socket_path(&self.settings.folder, &row.info.id);
+        let mut row = row;
+        if row.ended_at.is_none() && self.is_unreachable(&row.info.id) {
+            row.info.state = AgentState::Unreachable;
+        }
         AgentView {
             host_pid: row.host.map(|host| host.pid),
             ended_at: row.ended_at,
@@ -95,12 +99,21 @@ impl Agents {
         limit: impl Into<PageLimit>,
     ) -> Result<Page<AgentView>, Error> {
         let reader = RowReader::of(caller);
+        let mut filter = filter.clone();
+        let wanted = filter.state;
+        if wanted == Some(AgentState::Unreachable) {
+            // Whatever their hosts said last.
+            (filter.state, filter.live) = (None, true);
+        }
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.agents(&reader, filter, before.as_ref(), limit).await
+            self.core.store.agents(&reader, &filter, before.as_ref(), limit).await
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
-        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| self.view(row)))
+        let page = Page::read(cursor, limit.into(), read, key).await?;
+        let mut page = page.map(|row| self.view(row));
+        page.items.retain(|agent| wanted.is_none_or(|state| agent.info.state == state));
+        Ok(page)
     }
 
     /// Gives an agent input.
@@ -123,13 +136,15 @@ impl Agents {
             message_id: None,
             from: Some(from),
         };
-        self.host(&row.info.id).send(&send).await.map_err(of_host)
+        let sent = self.host(&row.info.id).send(&send).await;
+        self.asked(&row.info.id, sent).await.map_err(of_host)
     }
 
     /// Ends the turn of an agent, not the agent.
     pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
         let row = self.to_steer(caller, named).await?;
-        self.host(&row.info.id).interrupt().await.map_err(of_host)?;
+        let interrupted = self.host(&row.info.id).interrupt().await;
+        self.asked(&row.info.id, interrupted).await.map_err(of_host)?;
         Ok(self.view(row))
     }
 
@@ -145,7 +160,8 @@ impl Agents {
         }
         let row = self.to_steer(caller, named).await?;
         let mut listener = self.core.store.bus().listen(&stream_of(&row.info.id));
-        let stopped = self.host(&row.info.id).stop(stop).await.map_err(of_host)?;
+        let stopped = self.host(&row.info.id).stop(stop).await;
+        let stopped = self.asked(&row.info.id, stopped).await.map_err(of_host)?;
         let _ = timeout(RECORD_WITHIN, listener.wait_closed()).await;
         Ok(stopped)
     }

@@ -173,6 +173,7 @@ impl Agents {
         tokio::select! {
             id = self.follow(id.clone()) => id,
             () = agents.deliver_mail(&id) => id,
+            () = agents.watch_host(&id) => id,
         }
     }
 
@@ -305,6 +306,9 @@ impl Agents {
             tracing::warn!(agent = %id, %error, "cannot end the deliveries to an agent yet");
         }
         self.access.forget(&taken.revoked);
+        if taken.has_ended {
+            self.forget_reach(id);
+        }
         let is_free = {
             let mut dispatching = self.live.dispatching();
             if taken.is_dispatching {

@@ -5,6 +5,7 @@ use base64::Engine as _;
 use serde_json::json;
 
 use super::{
+    presence,
     records::{stream_of, tell_team, unknown},
     settle::{self, settle_exit, settle_turn},
 };
@@ -16,7 +17,12 @@ use crate::{
         limits,
     },
     hosts::RawAgentEvent,
-    service::{Error, core::Core, tasks, team},
+    service::{
+        Error,
+        core::Core,
+        tasks,
+        team::{self, PeerState},
+    },
     store::{
         AgentRow, DispatchRow, DispatchState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
     },
@@ -149,7 +155,10 @@ async fn apply(
     event: &RawAgentEvent,
 ) -> Result<(), Error> {
     match event.body() {
-        AgentEventBody::State { state, task, description, session_id, .. } => {
+        AgentEventBody::State { state, task, description, session_id, until, .. } => {
+            if row.info.state != *state {
+                presence::show(tx, row, *state, *until).await?;
+            }
             row.info.state = *state;
             let known = [
                 (task, &mut row.info.task),
@@ -375,8 +384,10 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
     }
     let own = tx.peer_of_key(key).await?;
     let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
-    own.peer.last_seen = tx.now();
-    team::set_status(tx, &mut own.peer, PeerStatus::Offline, "its agent ended").await
+    let at = tx.now();
+    own.peer.last_seen = at;
+    let state = PeerState { status: PeerStatus::Offline, waiting_for: None, at };
+    team::set_hosted_state(tx, &mut own.peer, state, "its agent ended").await
 }
 
 /// Ends an agent: its requests, its work, its token, its stream. The caller stores the row.

@@ -90,6 +90,9 @@ impl Agents {
         loop {
             let head = listener.last();
             let is_reached = self.look_for_mail(&mut host, &peer, &mut with_host).await?;
+            if !is_reached {
+                self.note_failure(id).await;
+            }
             let held = store.next_held_mail(&peer).await?;
             let until = held.map(|at| Instant::now() + at.since(self.core.now()));
             let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);

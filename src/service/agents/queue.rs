@@ -361,7 +361,8 @@ impl Agents {
                 message_id: Some(id.as_str().to_owned()),
                 from: task.owned.owner.as_ref().map(ToString::to_string),
             };
-            let refusal = match self.host(agent).send(&input).await {
+            let sent = self.host(agent).send(&input).await;
+            let refusal = match self.asked(agent, sent).await {
                 Ok(_) => None,
                 Err(HostError::Refused(reason)) => Some(reason),
                 Err(_) => {

@@ -249,7 +249,8 @@ impl Agents {
             by: Some(by.clone()),
             key: self.core.store.answer_key(&request.agent_id).await?,
         };
-        self.host(&request.agent_id).answer(&sent).await.map_err(of_host)?;
+        let answered = self.host(&request.agent_id).answer(&sent).await;
+        self.asked(&request.agent_id, answered).await.map_err(of_host)?;
         self.close(&request, RequestAnswerRow { option_id, by }).await
     }
 

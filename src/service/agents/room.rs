@@ -52,6 +52,8 @@ pub(super) struct LiveAgents {
     pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
     /// Agents that have work, as far as this process gave it to them.
     dispatching: Mutex<HashSet<AgentId>>,
+    /// Living agents whose hosts do not answer.
+    pub(super) unreachable: Mutex<HashSet<AgentId>>,
 }
 
 impl Agents {
@@ -61,6 +63,7 @@ impl Agents {
             follow,
             to_follow: Mutex::new(Some(to_follow)),
             dispatching: Mutex::default(),
+            unreachable: Mutex::default(),
         };
         Self { core, access, settings: Arc::default(), live: Arc::new(live) }
     }

@@ -189,7 +189,9 @@ impl Conversations {
         let (kind, state, cwd, backend, updated_at) = match row {
             SessionRow::Hosted(agent, _) => (
                 SessionKind::Hosted,
-                agent.info.state.as_str().to_owned(),
+                row.peer()
+                    .map_or(agent.info.state.as_str(), |peer| peer.peer.status.as_str())
+                    .to_owned(),
                 Some(agent.info.worktree.clone()),
                 agent.info.backend.to_string(),
                 self.last_activity(agent.info.started_at, &agent.info.id).await?,

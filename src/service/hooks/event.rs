@@ -409,7 +409,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{domain::TokenId, service::testing::services, store::testing::TestStore};
+    use crate::{
+        domain::{ClientProcess, TokenId},
+        service::testing::services,
+        store::testing::TestStore,
+    };
 
     /// A hook has little time, and may leave before its answer. What it told is written all the same, and so is the secret by
     /// which its session is taken up again.

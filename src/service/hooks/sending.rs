@@ -42,6 +42,9 @@ impl Hooks {
             if agent.ended_at.is_some() {
                 return Ok(Some(ExpectedDelivery::Never));
             }
+            if row.peer.status == PeerStatus::Unreachable {
+                return Ok(Some(ExpectedDelivery::WhenBack));
+            }
             let is_free = agent.info.state == AgentState::Idle;
             return Ok(Some(if is_free { ExpectedDelivery::Wakes } else { ExpectedDelivery::Now }));
         }

@@ -13,7 +13,7 @@ use crate::{
     domain::{
         Caller, ClientProcess, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole,
         PeerSilence, PeerStatus, RegisterInput, ReportedStatus, RowReader, StreamName,
-        StreamVisibility, Timestamp, WaitingFor, changes_direction, limits,
+        StreamVisibility, Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
     },
     service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root},
     store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx},
@@ -227,6 +227,10 @@ impl Team {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
         for row in self.core.store.stale_peers(now.minus(timeout), now).await? {
+            if self.is_hosted(&row).await? {
+                // Its host says how it stands, however long it is silent.
+                continue;
+            }
             let process = row.process();
             if let Some(gone) = process.as_ref().filter(|process| !process::is_running(process)) {
                 self.process_ended(row.peer.peer_id, gone.clone()).await?;
@@ -307,6 +311,15 @@ impl Team {
             })
         });
         Ok(write.await?)
+    }
+
+    /// Whether a peer is that of a living agent which the daemon runs.
+    async fn is_hosted(&self, row: &PeerRow) -> Result<bool, StoreError> {
+        let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
+            return Ok(false);
+        };
+        let agent = self.core.store.agent_of_key(key).await?;
+        Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
     }
 
     /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
@@ -512,8 +525,22 @@ pub(in crate::service) struct PeerState {
     pub(in crate::service) at: Timestamp,
 }
 
-/// The same with what the peer waits for, and since when. Who waits for something else is told of, too.
+/// The same with what the peer waits for, and since when. Who waits for something else is told of, too. How an agent stands
+/// that the daemon runs, its host says, and nobody else.
 pub(in crate::service) async fn set_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    if tx.is_hosted(&peer.peer_id).await? {
+        return tx.touch_peer(peer).await;
+    }
+    set_hosted_state(tx, peer, state, reason).await
+}
+
+/// The same by the word of an agent's host.
+pub(in crate::service) async fn set_hosted_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
     state: PeerState,

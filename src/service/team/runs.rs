@@ -6,7 +6,7 @@
 use super::{
     delivery::{AGENT_ENDED, advance, close_questions, give_up, put, store_run, tell_run},
     find::operator_peer,
-    peers,
+    peers::{self, PeerState},
 };
 use crate::{
     domain::{
@@ -73,7 +73,7 @@ pub(in crate::service) async fn hosted_peer(
         known.peer.display_name = name.to_owned();
         known.peer.last_seen = tx.now();
         tx.put_peer(&known).await?;
-        return Ok(peers::set_status(tx, &mut known.peer, PeerStatus::Online, "started").await?);
+        return Ok(show_start(tx, &mut known.peer).await?);
     }
     let input = RegisterInput {
         display_name: name.to_owned(),
@@ -100,8 +100,14 @@ pub(in crate::service) async fn hosted_peer(
         tx.put_peer(&other).await?;
     }
     let id = PeerId::new(&core.ids, tx.now());
-    peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
-    Ok(())
+    let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
+    Ok(show_start(tx, &mut peer).await?)
+}
+
+/// An agent starts: it is busy until its host says otherwise.
+async fn show_start(tx: &mut WriteTx, peer: &mut Peer) -> Result<(), StoreError> {
+    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now() };
+    peers::set_hosted_state(tx, peer, state, "started").await
 }
 
 /// A hosted agent has a message before its eyes: its host has recorded it as input.

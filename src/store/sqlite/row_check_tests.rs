@@ -43,7 +43,7 @@ fn task() -> TaskRow {
 
 #[tokio::test]
 async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
-    let writes: [(&str, Write); 14] = [
+    let writes: [(&str, Write); 15] = [
         ("mcp_session", |tx| Box::pin(async move { tx.touch_mcp_session(&id()).await })),
         ("mcp_session", |tx| {
             Box::pin(async move {
