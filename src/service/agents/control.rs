@@ -137,14 +137,14 @@ impl Agents {
             from: Some(from),
         };
         let sent = self.host(&row.info.id).send(&send).await;
-        self.asked(&row.info.id, sent).await.map_err(of_host)
+        self.noting_failure(&row.info.id, sent).await.map_err(of_host)
     }
 
     /// Ends the turn of an agent, not the agent.
     pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
         let row = self.to_steer(caller, named).await?;
         let interrupted = self.host(&row.info.id).interrupt().await;
-        self.asked(&row.info.id, interrupted).await.map_err(of_host)?;
+        self.noting_failure(&row.info.id, interrupted).await.map_err(of_host)?;
         Ok(self.view(row))
     }
 
@@ -161,7 +161,7 @@ impl Agents {
         let row = self.to_steer(caller, named).await?;
         let mut listener = self.core.store.bus().listen(&stream_of(&row.info.id));
         let stopped = self.host(&row.info.id).stop(stop).await;
-        let stopped = self.asked(&row.info.id, stopped).await.map_err(of_host)?;
+        let stopped = self.noting_failure(&row.info.id, stopped).await.map_err(of_host)?;
         let _ = timeout(RECORD_WITHIN, listener.wait_closed()).await;
         Ok(stopped)
     }

@@ -91,7 +91,7 @@ impl Agents {
     }
 
     /// What a request to a host came to, noted: one that failed shows at once.
-    pub(super) async fn asked<T>(
+    pub(super) async fn noting_failure<T>(
         &self,
         id: &AgentId,
         answer: Result<T, HostError>,

@@ -362,7 +362,7 @@ impl Agents {
                 from: task.owned.owner.as_ref().map(ToString::to_string),
             };
             let sent = self.host(agent).send(&input).await;
-            let refusal = match self.asked(agent, sent).await {
+            let refusal = match self.noting_failure(agent, sent).await {
                 Ok(_) => None,
                 Err(HostError::Refused(reason)) => Some(reason),
                 Err(_) => {

@@ -250,7 +250,7 @@ impl Agents {
             key: self.core.store.answer_key(&request.agent_id).await?,
         };
         let answered = self.host(&request.agent_id).answer(&sent).await;
-        self.asked(&request.agent_id, answered).await.map_err(of_host)?;
+        self.noting_failure(&request.agent_id, answered).await.map_err(of_host)?;
         self.close(&request, RequestAnswerRow { option_id, by }).await
     }
 
