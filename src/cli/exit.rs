@@ -153,7 +153,6 @@ fn document(problem: &Value) {
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;
-    use clap::Parser as _;
 
     use super::*;
 

@@ -377,7 +377,8 @@ mod tests {
             return;
         }
         let test = TestStore::open().await;
-        let access = services(&test).access;
+        let services = services(&test);
+        let access = &services.access;
         let trade = async |child: &Child| {
             let wish = NewProcessToken { client_pid: Some(std::process::id()), client: None };
             access.trade(on_socket(child), wish).await.unwrap().token

@@ -573,8 +573,8 @@ mod tests {
             );
         }
         let git = folder.path().join("in/.git");
-        std::fs::create_dir(&git).expect("a folder");
-        std::fs::write(git.join("config"), "fn one").expect("a file");
+        fs::create_dir(&git).expect("a folder");
+        fs::write(git.join("config"), "fn one").expect("a file");
         let everything =
             json!({ "pattern": "**", "include_hidden": true, "respect_gitignore": false });
         let (paths, _) = globbed(&everything).expect("is found");
