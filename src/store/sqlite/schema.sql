@@ -37,17 +37,19 @@ CREATE TABLE peer (
     tmux_pane text not null default '',
     circle text not null,
     role text not null check (role in ('agent', 'orchestrator', 'human')),
-    status text not null check (status in ('online', 'busy', 'idle', 'offline')),
-    -- sort key of lists: online, busy, idle, offline
-    status_rank integer not null generated always as
-        (case status when 'online' then 0 when 'busy' then 1 when 'idle' then 2 else 3 end) stored,
     pid integer,
     metadata text check (metadata is null or json_valid(metadata)),
     -- the session key of the token that registered it; null for the operator
     owner text,
     registered_at integer not null,
     last_seen integer not null
-, project text not null default '', process_started text) strict;
+, project text not null default '', process_started text, status text not null default 'offline'
+    check (status in ('online', 'busy', 'waiting', 'idle', 'unreachable', 'offline')), status_rank integer not null generated always as (
+    case status
+        when 'online' then 0 when 'busy' then 1 when 'waiting' then 2 when 'idle' then 3 when 'unreachable' then 4
+        else 5
+    end
+) virtual, since integer not null default 0, waiting_for text check (waiting_for is null or json_valid(waiting_for)), open_calls text not null default '[]' check (json_valid(open_calls))) strict;
 CREATE TABLE message (
     -- order of arrival, which is the order of the inbox
     id integer primary key,
@@ -110,7 +112,7 @@ CREATE TABLE token (
     last_used_at integer,
     revoked_at integer
 , project text not null default '', client_pid integer, client_started text, cwd text, revoke_reason text
-    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text) strict;
+    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text, bearer text) strict;
 CREATE TABLE mcp_session (
     session_id text primary key,
     -- the caller that opened it, 'operator' or 'session:<key>': nobody else may use it
@@ -542,8 +544,6 @@ CREATE TABLE source_pin (
 ) strict, without rowid;
 CREATE UNIQUE INDEX event_producer on event (stream_id, producer_id) where producer_id is not null;
 CREATE UNIQUE INDEX peer_session on peer (backend, session_id) where session_id <> '';
-CREATE INDEX peer_list on peer (status_rank, display_name, peer_id);
-CREATE INDEX peer_stale on peer (last_seen) where status <> 'offline';
 CREATE INDEX peer_owner on peer (owner) where owner is not null;
 CREATE UNIQUE INDEX message_idempotency on message (from_peer, to_peer, idempotency_key)
     where idempotency_key is not null;
@@ -941,6 +941,8 @@ CREATE INDEX conversation_run_pair on conversation_run (source_session, target_p
 CREATE INDEX peer_session_key on peer (session_id collate nocase);
 CREATE INDEX peer_key on peer (peer_id collate nocase);
 CREATE INDEX session_secret on session (ended_at) where secret is not null;
+CREATE INDEX peer_list on peer (status_rank, display_name, peer_id);
+CREATE INDEX peer_stale on peer (last_seen) where status <> 'offline';
 CREATE INDEX message_inbox on message (to_peer, id) where waits = 1;
 CREATE INDEX message_turn on message (to_peer, id) where begins_turn = 1;
 CREATE TRIGGER message_use_added after insert on message when new.waits begin
