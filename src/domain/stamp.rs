@@ -478,7 +478,7 @@ mod tests {
                 let all: usize = lines.iter().flatten().map(|text| text.chars() + 1).sum();
                 assert_eq!(all - address.len() * 2, stamp.chars, "{stamp:?}");
                 assert!(stamp.chars <= AROUND_CHARS, "{}: {stamp:?}", stamp.chars);
-                let name: String = peer.display_name.chars().take(12).collect();
+                let name: String = peer.display_name.chars().take(10).collect();
                 assert!(stamp.before.as_str().contains(&format!("\"{name}")), "{stamp:?}");
             }
         }
