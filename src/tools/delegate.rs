@@ -10,7 +10,7 @@ use crate::domain::Caller;
 const DESCRIPTION: &str = "\
 Calls a tool that ToolSearch found and your client does not list.
 
-Give its name, and its arguments as its input_schema says. Allowing ToolCall for good allows all that it reaches.";
+Give its name, and arguments as its input_schema says. You get its result. Allowing ToolCall allows all that it reaches.";
 
 /// The call of another tool, which a call stands for.
 #[derive(Debug)]
