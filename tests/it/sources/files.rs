@@ -42,7 +42,11 @@ fn a_projects_servers_are_for_its_callers_and_wait_for_approval() {
     assert_eq!(rows(&outside), ["toy connected"]);
     assert_eq!(rows(&d), ["toy connected"]);
     let unknown = |answer: &Value| answer["error"]["code"] == -32602;
-    assert!(unknown(&call(&inside, "own__pid", &json!({}))));
+    let waits = |caller: &crate::wire::Caller| {
+        let refusal = failed(&call(caller, "own__pid", &json!({})));
+        assert_eq!(refusal["type"], "unavailable", "{refusal}");
+    };
+    waits(&inside);
     approve(&home, &file);
     let own = in_state(&inside, "own", "connected");
     assert_eq!(own["project"], json!(root));
@@ -56,7 +60,7 @@ fn a_projects_servers_are_for_its_callers_and_wait_for_approval() {
     assert!(roots.contains(&format!("file://{root}")), "{roots}");
     // It changes, and is asked about again.
     fs::write(&file, servers.to_string().replace("/no/such", "/other")).expect("can be written");
-    assert!(unknown(&call(&inside, "own__pid", &json!({}))));
+    waits(&inside);
     assert_eq!(source(&inside, "own")["state"], "pending_approval");
 }
 
@@ -299,7 +303,7 @@ fn only_the_operator_starts_and_ends_servers() {
     problem(&session.get("/v1/sources/toy/log"), 403, "forbidden");
     problem(&d.post("/v1/sources/nobody/reconnect", &json!({})), 404, "not_found");
     assert_eq!(d.post("/v1/sources/toy/disable", &json!({})).ok(200)["state"], "disabled");
-    assert_eq!(call(&d, "toy__pid", &json!({}))["error"]["code"], -32602);
+    assert_eq!(failed(&call(&d, "toy__pid", &json!({})))["type"], "unavailable");
     problem(&d.post("/v1/sources/toy/reconnect", &json!({})), 409, "conflict");
     d.post("/v1/sources/toy/enable", &json!({})).ok(200);
     let second = in_state(&d, "toy", "connected");
