@@ -736,7 +736,7 @@ fn hooks_are_such_as_every_version_of_claude_code_takes() {
     person.svc(&["install", "claude-code"]).ok();
     assert_eq!(person.status("claude-code")["problems"], json!([]));
     assert_eq!(person.json(CLAUDE)["hooks"].get("PostToolUseFailure"), None);
-    assert_eq!(lines(&person.json(CLAUDE)).len(), lines(&ours).len() - 1);
+    assert_eq!(lines(&person.json(CLAUDE)).len(), lines(&ours).len() - 2);
     // The old form is taken away too, whoever wrote it.
     person.write(CLAUDE, &former);
     fs::remove_file(person.path(".local/share/svc/installed.json")).expect("is there");
@@ -759,8 +759,9 @@ fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone
         Running::spawn(command).wait(SOON)
     };
     // Also when it was started by what the link leads to.
-    run(Path::new(env!("CARGO_BIN_EXE_svc")), &["install", "claude-code", "codex", "gemini"]).ok();
-    let again = run(&link, &["install", "claude-code", "codex", "gemini"]);
+    let install = ["install", "claude-code", "codex", "gemini", "--no-start"];
+    run(Path::new(env!("CARGO_BIN_EXE_svc")), &install).ok();
+    let again = run(&link, &install);
     assert!(again.ok().contains("nothing to do"), "{again:?}");
     let server = &person.json(".claude.json")["mcpServers"]["svc"];
     assert_eq!(server["command"], json!(link), "the link, and not what it leads to");
