@@ -283,16 +283,20 @@ fn a_session_goes_over_when_its_owner_is_gone() {
 
     // While it lives nobody else is told anything, and nothing changes.
     let before = d.get("/v1/sessions/s-a").ok(200);
-    for client in [&mut b, &mut c] {
-        for payload in [prompt("s-a"), start("s-a"), event("s-a", "SessionEnd", &json!({}))] {
-            assert_eq!(client.hook(&payload), "");
-        }
+    let elsewhere = |payload: Value| {
+        let mut payload = payload;
+        payload["cwd"] = json!("/nowhere/q");
+        payload
+    };
+    for payload in [prompt("s-a"), start("s-a"), event("s-a", "SessionEnd", &json!({}))] {
+        assert_eq!(b.hook(&payload), "");
+        assert_eq!(c.hook(&elsewhere(payload)), "");
     }
     assert_eq!(d.get("/v1/sessions/s-a").ok(200), before);
     assert_eq!(d.get(&format!("{inbox}?peek=true")).ok(200)["messages"][0]["state"], "queued");
 
     a.kill();
-    assert_eq!(c.hook(&prompt("s-a")), "", "it works in another project");
+    assert_eq!(c.hook(&elsewhere(prompt("s-a"))), "", "it works in another project");
     let printed = b.hook(&event("s-a", "SessionStart", &json!({ "source": "resume" })));
     assert!(printed.contains("a secret word"), "{printed}");
     assert_eq!(peer_of(&d, "s-a")["peer_id"], peer["peer_id"], "the peer goes on");
@@ -324,7 +328,9 @@ fn what_was_told_late_belongs_to_the_process_that_told_it() {
     d.post(&inbox, &json!({ "text": "a secret word" })).ok(200);
     assert_eq!(b.ok("get_session", &json!({}))["session_id"], "s-b", "it lives, and has its own");
     b.forbidden("get_session", &json!({ "session_id": "s-a" }));
-    assert_eq!(c.hook(&told(prompt("s-a"))), "", "of another project");
+    let mut elsewhere = prompt("s-a");
+    elsewhere["cwd"] = json!(home.user().join("q"));
+    assert_eq!(c.hook(&elsewhere), "", "of another project");
     let printed = b.hook(&told(prompt("s-a")));
     assert!(printed.contains("a secret word"), "the process that told of it is gone: {printed}");
 }
