@@ -350,7 +350,10 @@ fn the_sender_is_told_when_a_message_arrives() {
         expect(&inbox, "next_turn");
         hook(&d.home, client, &event(client, prompt, &json!({ "prompt": "x" })));
         expect(&inbox, "now");
+        // What the end of its turn gives it, it goes on with; then it is idle.
         hook(&d.home, client, &event(client, stop, &json!({})));
+        expect(&inbox, "now");
+        hook(&d.home, client, &event(client, stop, &json!({ "stop_hook_active": true })));
         expect(&inbox, "next_turn");
         hook(&d.home, client, &event(client, "SessionEnd", &json!({ "reason": "exit" })));
         expect(&inbox, "when_back");
