@@ -409,6 +409,12 @@ fn each_route_answers_each_caller_by_the_rule() {
         reads("GET /v1/ghap/export", "/v1/ghap/export".into(), all),
         reads("GET /v1/ghap/calibration", "/v1/ghap/calibration".into(), all),
         reads("GET /v1/ghap/{id}", format!("/v1/ghap/{ghap}"), of_project),
+        // Nobody learns whether there is a record that is not theirs to give up.
+        posts(
+            "POST /v1/ghap/{id}/abandon",
+            || ("/v1/ghap/nothing/abandon".into(), json!({})),
+            [404; 5],
+        ),
         posts(
             "POST /v1/ghap/import",
             || ("/v1/ghap/import".into(), json!({ "ghap": [] })),
@@ -512,6 +518,7 @@ fn lists_and_feeds_hold_what_their_reader_may_read() {
         "peer_id",
         "registered_at",
         "role",
+        "since",
         "status",
     ];
     assert_eq!(members, presence);
@@ -575,7 +582,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
         (
             "session_status",
             fixed(json!({ "sessionKey": "agent:test:maker" })),
-            ["blind", "blind", "blind", "forbidden", "forbidden"],
+            ["blind", "blind", "blind", "forbidden", "blind"],
         ),
         (
             "sessions_send",
