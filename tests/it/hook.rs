@@ -928,9 +928,8 @@ fn context_and_reminders_of_a_lost_answer_come_again() {
         "session_id": "before", "domain": "debugging", "strategy": "read-the-error", "goal": "repair websocket heartbeat drops",
         "hypothesis": "the websocket heartbeat drops as the proxy is impatient", "action": "a", "prediction": "p",
     });
-    // The hooks' client is this process, which works here.
-    let project = env!("CARGO_MANIFEST_DIR");
-    tool(&d, "start_session", &json!({ "session_id": "before", "cwd": project }));
+    // Of the project that the hooks run in.
+    tool(&d, "start_session", &json!({ "session_id": "before", "cwd": "/nowhere/p" }));
     tool(&d, "start_ghap", &record);
     let end = json!({
         "session_id": "before", "status": "confirmed", "result": "r", "lesson": { "what_worked": "ping every 20 s" },
