@@ -13,7 +13,7 @@ use std::os::unix::fs::{
 };
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use tempfile::NamedTempFile;
 
 use crate::bounded_file;
@@ -58,6 +58,17 @@ pub(crate) fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     let file = written_beside(path, contents)?;
     file.as_file().sync_all()?;
     persist_new(file, path)
+}
+
+/// As [`create_new`], for a file that this process holds an exclusive lock on from the moment it has its name: nobody finds it
+/// unlocked, and takes it for one that its writer has left. The file is open for reading and writing.
+pub(crate) fn create_new_held(path: &Path, contents: &[u8]) -> io::Result<File> {
+    let file = written_beside(path, contents)?;
+    file.as_file().sync_all()?;
+    flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)?;
+    let file = file.persist_noclobber(path)?;
+    sync_folder_of(path)?;
+    Ok(file)
 }
 
 /// Replaces a file atomically: a reader sees the old one or the new one, also after a power cut.
@@ -359,6 +370,34 @@ mod tests {
         let exists = create_new(&path, b"x").expect_err("exists");
         assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
+    }
+
+    /// Who looks at a spool takes one that nobody holds for one that its writer has left.
+    #[test]
+    fn a_file_that_is_held_is_never_found_free() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |number: u32| folder.path().join(number.to_string());
+        let mut held = Vec::new();
+        std::thread::scope(|scope| {
+            let finder = scope.spawn(|| {
+                (0..200)
+                    .filter(|number| {
+                        let file = loop {
+                            if let Ok(file) = File::open(path(*number)) {
+                                break file;
+                            }
+                            std::thread::yield_now();
+                        };
+                        flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
+                    })
+                    .count()
+            });
+            held.extend(
+                (0..200).map(|number| create_new_held(&path(number), b"x").expect("is new")),
+            );
+            assert_eq!(finder.join().expect("it finds them all"), 0);
+        });
+        create_new_held(&path(0), b"x").expect_err("exists");
     }
 
     #[test]

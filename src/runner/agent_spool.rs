@@ -12,7 +12,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
@@ -92,9 +91,7 @@ impl AgentSpool {
     /// Creates the file, mode 0600, and locks it as long as this process lives. An agent has one spool, ever.
     pub(crate) fn create(folder: &Path, agent: &AgentId) -> io::Result<Self> {
         let path = agent_spool_path(folder, agent);
-        private_file::create_new(&path, b"")?;
-        let file = File::options().read(true).write(true).open(&path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let file = private_file::create_new_held(&path, b"")?;
         let owner = format!(",\"agent_id\":{},\"offset\":", serde_json::to_string(agent)?);
         let shared = Arc::new(SharedSpool {
             file,

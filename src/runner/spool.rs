@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -42,9 +42,6 @@ pub(crate) enum SpoolError {
         /// What the system said.
         source: io::Error,
     },
-    /// A new file cannot be locked.
-    #[error("cannot lock the spool file")]
-    Lock(#[source] io::Error),
     /// The file cannot be read.
     #[error("cannot read {path}")]
     Read {
@@ -142,10 +139,8 @@ impl Spool {
         let mut line =
             serde_json::to_vec(header).map_err(io::Error::other).map_err(create(&path))?;
         line.push(b'\n');
-        private_file::create_new(&path, &line).map_err(create(&path))?;
-        let file = private_file::append(&path).map_err(create(&path))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| SpoolError::Lock(error.into()))?;
+        let file = private_file::create_new_held(&path, &line).map_err(create(&path))?;
+        fcntl_setfl(&file, OFlags::APPEND).map_err(io::Error::from).map_err(create(&path))?;
         Ok(Self { file, path, written: line.len() as u64 })
     }
 
