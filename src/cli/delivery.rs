@@ -10,7 +10,7 @@ pub(super) fn when(sent: &Value) -> &str {
     match sent["delivery"].as_str().unwrap_or_default() {
         "wakes" => "the message wakes it now",
         "now" => "it gets the message within its present turn",
-        "next_turn" => "it reads the message with its next prompt: nothing wakes it",
+        "next_turn" => "it reads the message in its next turn: nothing wakes it before",
         "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and nobody gets the message",
         // Of a later daemon.

@@ -164,7 +164,7 @@ pub enum ExpectedDelivery {
     Now,
     /// At once: its session is idle, and the message wakes it.
     Wakes,
-    /// In its next turn, which somebody else begins: nothing wakes it, or no hooks tell of its session.
+    /// In its next turn: it is in one that takes no message, or nothing wakes it, or no hooks tell of its session.
     NextTurn,
     /// When it is back: it is offline.
     WhenBack,

@@ -45,8 +45,11 @@ impl Hooks {
             if row.peer.status == PeerStatus::Unreachable {
                 return Ok(Some(ExpectedDelivery::WhenBack));
             }
-            let is_free = agent.info.state == AgentState::Idle;
-            return Ok(Some(if is_free { ExpectedDelivery::Wakes } else { ExpectedDelivery::Now }));
+            // A message of its own begins a turn, and waits for the one under way.
+            return Ok(Some(match agent.info.state {
+                AgentState::Idle => ExpectedDelivery::Wakes,
+                _ => ExpectedDelivery::NextTurn,
+            }));
         }
         let has_hooks = HookClient::parse(&row.peer.backend).is_some();
         let owner = match &row.peer.session_id {
