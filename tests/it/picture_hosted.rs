@@ -157,6 +157,12 @@ fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
     eventually(SOON, || d.get(&format!("/v1/peers/{silent}")).ok(200)["status"] == "offline");
     let states = ["task", "stays", "asks"].map(|name| text(&peer(&d, name), "status"));
     assert_eq!(states, ["idle", "busy", "waiting"]);
+    // Each message is a turn of its own, and waits for the one under way.
+    for (name, delivery) in [("stays", "next_turn"), ("asks", "next_turn"), ("task", "wakes")] {
+        let inbox = format!("/v1/peers/{}/messages", text(&peer(&d, name), "peer_id"));
+        let sent = d.post(&inbox, &json!({ "text": "hello" })).ok(200);
+        assert_eq!(sent["delivery"], delivery, "{name}: {sent}");
+    }
 }
 
 #[test]
