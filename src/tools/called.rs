@@ -85,7 +85,7 @@ mod tests {
         let meta = r#""svc/server":"db","svc/tool":"db__query""#;
         for (result, expected) in [
             (r#"{ "z":1e400 }"#, format!(r#"{{"_meta":{{{meta}}}, "z":1e400 }}"#)),
-            (r#"{ }"#, format!(r#"{{"_meta":{{{meta}}} }}"#)),
+            (r"{ }", format!(r#"{{"_meta":{{{meta}}} }}"#)),
             (
                 r#"{"content":[],"_meta":{"x":1.0}}"#,
                 format!(r#"{{"content":[],"_meta":{{{meta},"x":1.0}}}}"#),
