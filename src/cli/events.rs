@@ -1,5 +1,6 @@
 //! `svc events`: the log itself.
 
+use std::cmp::Ordering;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -133,12 +134,12 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
 fn gone(gap: &FollowGap) -> String {
     let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
     let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));
-    if first < last {
-        format!("events {first} to {last} are gone ({reason})")
-    } else if first == last {
-        format!("event {first} is gone ({reason})")
-    } else {
-        format!("some of the events after {} are gone ({reason})", gap.requested)
+    match first.cmp(&last) {
+        Ordering::Less => format!("events {first} to {last} are gone ({reason})"),
+        Ordering::Equal => format!("event {first} is gone ({reason})"),
+        Ordering::Greater => {
+            format!("some of the events after {} are gone ({reason})", gap.requested)
+        }
     }
 }
 

@@ -116,7 +116,6 @@ impl Caller {
         let minted =
             format!("`svc mcp-config --session NAME --scope {scope}` makes a token that has it");
         match self {
-            Self::Operator => minted,
             Self::Session { key, .. } if is_agent_key(key) => {
                 let instance = key.split(':').nth(1).unwrap_or_default();
                 if scope == AGENTS_SCOPE {
@@ -130,7 +129,7 @@ impl Caller {
             Self::Session { process: Some(_), .. } => format!(
                 "a person at this machine grants it with `svc install --scope {scope}`, and restarts this session"
             ),
-            Self::Session { .. } => minted,
+            Self::Operator | Self::Session { .. } => minted,
         }
     }
 

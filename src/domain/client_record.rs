@@ -34,8 +34,10 @@ impl ClientRecord {
     ) -> Option<(PeerStatus, Option<WaitingFor>)> {
         let is_later = self.at >= peer.since;
         let holds = is_later || now.since(peer.since) >= limits::RECORD_GRACE;
+        if matches!(peer.status, PeerStatus::Unreachable | PeerStatus::Offline) {
+            return None;
+        }
         match (self.state, peer.status) {
-            (_, PeerStatus::Unreachable | PeerStatus::Offline) => None,
             (RecordedState::Idle, PeerStatus::Busy | PeerStatus::Waiting) if is_later => {
                 Some((PeerStatus::Idle, None))
             }

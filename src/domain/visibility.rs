@@ -100,9 +100,11 @@ impl StreamReader {
         match (self, visibility) {
             (Self::Operator, _)
             | (_, Team)
-            | (Self::OperatorTool, Shared { .. } | Private { .. }) => true,
+            | (
+                Self::OperatorTool | Self::Session { reads_all: true, .. },
+                Shared { .. } | Private { .. },
+            ) => true,
             (Self::OperatorTool | Self::Session { .. }, Answers) => false,
-            (Self::Session { reads_all: true, .. }, _) => true,
             (Self::Session { owner, .. }, Private { owner: other }) => owner == other,
             (
                 Self::Session { owner, project, .. },

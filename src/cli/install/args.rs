@@ -28,7 +28,7 @@ pub(in crate::cli) struct InstallArgs {
     /// The files of the project in this folder, for everybody who works on it, and not yours
     #[arg(long)]
     pub(super) project: bool,
-    /// Let sessions that you start do more; repeatable: agents, approve, read_all, exec, read, or the scope of a server
+    /// Let sessions that you start do more; repeatable: `agents`, `approve`, `read_all`, `exec`, `read`, or the scope of a server
     #[arg(long, value_name = "SCOPE", value_parser = scope)]
     pub(super) scope: Vec<String>,
     /// Print what would change as a diff, and write nothing

@@ -23,6 +23,16 @@ use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
 use crate::private_file;
 use crate::project_folder::project_root;
 
+/// What adding entries to a file came to.
+pub(super) struct InsertedEntries {
+    /// The text of the file before.
+    pub(super) before: String,
+    /// The text of the file after.
+    pub(super) after: String,
+    /// Names that were there, and whether the entry was the same.
+    pub(super) there: Vec<(String, bool)>,
+}
+
 /// A file that names servers.
 pub(super) struct ServerFile {
     pub(super) path: PathBuf,
@@ -110,12 +120,11 @@ impl ServerFile {
         })
     }
 
-    /// Adds those entries whose names it does not have; gives the text of the file before and after, and the others with
-    /// whether theirs is the same.
+    /// Adds those entries whose names it does not have.
     pub(super) fn insert_missing(
         &self,
         entries: &[(String, Value)],
-    ) -> anyhow::Result<(String, String, Vec<(String, bool)>)> {
+    ) -> anyhow::Result<InsertedEntries> {
         self.edit(|file, document| {
             let before = file.text().to_owned();
             let (mut there, mut is_changed) = (Vec::new(), false);
@@ -129,7 +138,7 @@ impl ServerFile {
                 }
             }
             let after = if is_changed { self.write(file, document)? } else { before.clone() };
-            Ok((before, after, there))
+            Ok(InsertedEntries { before, after, there })
         })
     }
 

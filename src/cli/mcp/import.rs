@@ -8,7 +8,7 @@ use svc_install::apply::{diff, format_of};
 use svc_install::{Edit, FileChange, FileOutcome, InstallRecord, InstallScope, Installer};
 
 use super::super::{Context, output};
-use super::edit::{ServerFile, tell_daemon};
+use super::edit::{InsertedEntries, ServerFile, tell_daemon};
 use crate::bounded_file;
 use crate::config::sources::{ImportFile, ImportedClient};
 use crate::domain::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
@@ -61,7 +61,7 @@ pub(super) async fn import(
         }
     }
     let target = ServerFile::of_user(context);
-    let (before, after, there) = target.insert_missing(&good)?;
+    let InsertedEntries { before, after, there } = target.insert_missing(&good)?;
     for (name, is_same) in &there {
         let what =
             if *is_same { "it has it already" } else { "it has another server of that name" };

@@ -257,13 +257,13 @@ pub fn follow_calls(
         HookMoment::ToolEnd(tool) => calls.end(tool.call()),
         _ if is_past => false,
         HookMoment::ToolStart(tool) => calls.begin(tool.call()),
-        HookMoment::Start { source: SessionSource::Compact } => false,
-        HookMoment::Start { .. }
-        | HookMoment::Prompt { .. }
+        HookMoment::Start { source } if *source != SessionSource::Compact => calls.clear(),
+        HookMoment::Prompt { .. }
         | HookMoment::Stop { .. }
         | HookMoment::TurnOver
         | HookMoment::End { .. } => calls.clear(),
-        HookMoment::Waiting(_)
+        HookMoment::Start { .. }
+        | HookMoment::Waiting(_)
         | HookMoment::Answered
         | HookMoment::Compacted
         | HookMoment::Other => false,

@@ -207,10 +207,9 @@ impl StreamableTransport {
         session: &RemoteSession,
     ) -> Result<(), RequestLoss> {
         if !is_event_stream(&response) {
-            let text = document(response).await.map_err(|broken| match broken.is_cut {
-                true => self.endpoint.down(broken.reason),
-                false => RequestLoss::Unanswered(broken.reason),
-            })?;
+            let text = document(response)
+                .await
+                .map_err(|broken| self.unanswered(broken.reason, broken.is_cut))?;
             deliver(self.connection(), &text, Some(id)).await;
             return self.answered(id, "its response has no answer to the request");
         }
@@ -222,10 +221,7 @@ impl StreamableTransport {
             let may_resume = !self.connection().is_modern() && !cursor.last_event_id.is_empty();
             if !may_resume {
                 let why = broke.unwrap_or_else(|| "its stream ended without the answer".to_owned());
-                return Err(match reader.is_cut() {
-                    true => self.endpoint.down(why),
-                    false => RequestLoss::Unanswered(why),
-                });
+                return Err(self.unanswered(why, reader.is_cut()));
             }
             drop(reader);
             tokio::time::sleep(cursor.retry.unwrap_or(pause).min(LONGEST_REOPEN)).await;
@@ -253,6 +249,11 @@ impl StreamableTransport {
             cursor.retry = retry.or(cursor.retry);
         }
         Ok(())
+    }
+
+    /// What became of a request without an answer. A server whose connection was cut is down.
+    fn unanswered(&self, reason: String, is_cut: bool) -> RequestLoss {
+        if is_cut { self.endpoint.down(reason) } else { RequestLoss::Unanswered(reason) }
     }
 
     /// Reads a stream until it ends; says what broke it, if something did.
