@@ -532,7 +532,7 @@ mod called {
 
         let bad = svc(&d.home, &["tools", "call", "peer_list", "--arg", "status=here"]);
         assert_eq!((bad.code, bad.stdout.as_str()), (Some(1), ""), "{bad:?}");
-        for part in ["status", "online, busy, idle, offline"] {
+        for part in ["status", "online, busy, waiting, idle, unreachable, offline"] {
             assert!(bad.stderr.contains(part), "{bad:?}");
         }
         let unknown = svc(&d.home, &["tools", "call", "no_such_tool"]);
