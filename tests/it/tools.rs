@@ -360,7 +360,10 @@ mod called {
             assert_eq!(error["field"], field, "{error}");
         }
         let error = refuse(&d, "peer_list", &json!({ "status": "here" }), "validation_error");
-        assert_eq!(error["allowed"], json!(["online", "busy", "idle", "offline"]));
+        assert_eq!(
+            error["allowed"],
+            json!(["online", "busy", "waiting", "idle", "unreachable", "offline"])
+        );
         let reply = d.post("/mcp", &request("no_such_tool", &json!({})));
         assert_eq!(reply.json()["error"]["code"], -32602, "{reply:?}");
     }
