@@ -76,7 +76,7 @@ mod tests {
         for (delivery, words) in [
             ("wakes", "wakes it now"),
             ("now", "within its present turn"),
-            ("next_turn", "nothing wakes it"),
+            ("next_turn", "nothing wakes it before"),
             ("when_back", "when it is back"),
             ("never", "its agent has ended, and nobody gets the message"),
         ] {
