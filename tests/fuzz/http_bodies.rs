@@ -37,7 +37,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let (store, writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
         // It lives as long as the process.
         std::mem::forget(writer);
-        let tokens = Tokens::open(&folder.path().join("token")).expect("a token");
+        let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
         let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
         let app = App::new(Parts {
             services,

@@ -49,7 +49,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let (store, writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
         // It lives as long as the process.
         std::mem::forget(writer);
-        let tokens = Tokens::open(&folder.path().join("token")).expect("a token");
+        let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
         let (tools, stop) = (svc::tools::catalogue(), CancellationToken::new());

@@ -36,7 +36,7 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let options = OpenOptions { path: home.join("svc.db"), max_bytes: None, migrate: true };
     let (store, _writer) = Store::open(&options, Arc::clone(&clock)).await.expect("a store");
-    let tokens = Tokens::open(&home.join("token")).expect("a token");
+    let tokens = Tokens::open_or_make(&home.join("token")).expect("a token");
     let services = Services::new(store, clock, Ids::random(), Tuning::default(), tokens);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
