@@ -148,12 +148,14 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     fs::set_permissions(&folder, is(0o700)).expect("its mode");
     let file = folder.join(format!("{}.json", client.pid()));
     let record = |state: &str, asks: Option<&str>| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let new = folder.join("new");
+        fs::write(&new, "").expect("a file");
+        let now = fs::metadata(&new).and_then(|meta| meta.modified()).expect("a time");
+        let now = now.duration_since(std::time::UNIX_EPOCH);
         let record = json!({
             "pid": client.pid(), "sessionId": "s", "procStart": started, "kind": "interactive", "status": state,
             "waitingFor": asks, "statusUpdatedAt": u64::try_from(now.expect("after 1970").as_millis()).expect("a time"),
         });
-        let new = folder.join("new");
         fs::write(&new, record.to_string()).expect("a file");
         fs::set_permissions(&new, is(0o600)).expect("its mode");
         fs::rename(&new, &file).expect("it moves");
