@@ -81,10 +81,14 @@ function useHistory(id) {
     const waiting = [];
     let timer = null;
     let isWhole = false;
+    let latest = null;
     const join = () => {
       history.entries = [...history.past, ...since];
     };
     const add = (event) => {
+      // A feed that begins again may tell of something twice, and the daemon may be later than the host whose history was read.
+      if (event.seq <= (latest ?? history.offset)) return;
+      latest = event.seq ?? latest;
       if (event.kind === 'delta') say(event.data);
       else if (event.kind === 'chat_entry') {
         if (event.data.chat_entry.role !== 'user') history.saying.clear();
@@ -117,7 +121,7 @@ function useHistory(id) {
       history.error = error;
     }).finally(() => {
       history.isLoading = false;
-      waiting.filter((event) => !(event.seq <= history.offset)).forEach(add);
+      waiting.forEach(add);
       join();
       show((n) => n + 1);
     });
