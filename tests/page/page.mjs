@@ -730,7 +730,7 @@ test('the tools of 26 servers are in reach, by server', async (daemon) => {
     assert.equal(groups.length, 27);
     await tab.page.keyboard.press('/');
     await tab.page.keyboard.type('s17 greet');
-    await tab.page.waitForFunction(() => document.querySelectorAll('.group .threads a').length === 1, { timeout: 10_000, polling: 50 });
+    await tab.page.waitForFunction(() => document.querySelectorAll('.group .threads a').length === 1, { timeout: 60_000, polling: 50 });
     const box = await tab.page.$eval('.group .threads a', (each) => each.getBoundingClientRect().toJSON());
     assert.ok(box.height > 20 && box.bottom < 780, JSON.stringify(box));
     await tab.page.click('.group .threads a');
@@ -820,7 +820,7 @@ for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360,
       if (view !== 'messages' && agents > 5) {
         await tab.page.keyboard.press('/');
         await tab.page.keyboard.type('agent-321');
-        await tab.page.waitForFunction(() => document.querySelectorAll('.team tbody tr, .threads li').length === 1, { timeout: 10_000, polling: 50 });
+        await tab.page.waitForFunction(() => document.querySelectorAll('.team tbody tr, .threads li').length === 1, { timeout: 60_000, polling: 50 });
         await tab.has('agent-321');
       }
       const [inner, scroll] = await tab.page.evaluate(() => [innerWidth, document.scrollingElement.scrollWidth]);
