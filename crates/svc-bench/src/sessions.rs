@@ -135,8 +135,9 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
         }
         ask()?;
         let ended = Instant::now();
-        // Whoever is slower than the window has a time all the same: its first question counts, though it ends later.
-        if begun >= window.from && (ended <= window.until || slice.count == 0) {
+        // Whoever is slower than the window has a time all the same: the question that ends after it.
+        let is_within = begun >= window.from && ended <= window.until;
+        if is_within || slice.count == 0 && ended > window.until {
             slice.add(ended - begun);
         }
     }
