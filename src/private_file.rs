@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
     }
 
-    /// Who looks at a spool takes one that nobody holds for one that its writer has left.
+    /// A reader takes a spool without a lock for the spool of a writer that has ended.
     #[test]
     fn a_file_that_is_held_is_never_found_free() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -135,7 +135,7 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
         }
         ask()?;
         let ended = Instant::now();
-        // Whoever is slower than the window has a time all the same: the question that ends after it.
+        // A pair that answers no question within the window is measured by its first question that ends after the window.
         let is_within = begun >= window.from && ended <= window.until;
         if is_within || slice.count == 0 && ended > window.until {
             slice.add(ended - begun);

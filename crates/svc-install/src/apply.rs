@@ -76,7 +76,7 @@ impl Installer<'_> {
         let recorded = self.record.of(&change.path).cloned();
         let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
         let mut text = file.text().to_owned();
-        // A copy that lacks what was taken out, or that has what was installed, is not what an uninstallation restores.
+        // An uninstallation restores only a copy that has the entries that were moved and none that was installed.
         let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
             pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());

@@ -263,7 +263,7 @@ pub fn undo(
         }
         Edit::Take { table, .. } => {
             let table: Vec<&str> = table.iter().map(String::as_str).collect();
-            // One that the person has added again since is theirs.
+            // An entry that the person has added again since then belongs to the person.
             let is_missing = |name: &str| at(&before, &[&table[..], &[name]].concat()).is_none();
             let missing: Vec<_> = undo.taken.iter().filter(|(name, _)| is_missing(name)).collect();
             if missing.is_empty() {

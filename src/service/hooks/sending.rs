@@ -45,7 +45,7 @@ impl Hooks {
             if row.peer.status == PeerStatus::Unreachable {
                 return Ok(Some(ExpectedDelivery::WhenBack));
             }
-            // A message of its own begins a turn, and waits for the one under way.
+            // Each message to a hosted agent begins a turn of its own, after the turn under way.
             return Ok(Some(match agent.info.state {
                 AgentState::Idle => ExpectedDelivery::Wakes,
                 _ => ExpectedDelivery::NextTurn,

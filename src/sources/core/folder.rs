@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat
 use super::names::{FileNames, NameCounts};
 use crate::tools::{ErrorType, ToolError};
 
-/// Most links to nothing that follow each other.
+/// Most dangling links in a row that are followed.
 const MAX_LINKS: usize = 8;
 
 /// The folders in which a caller's paths may lead.
@@ -125,7 +125,7 @@ impl FolderBounds {
         if let Ok(resolved) = asked.canonicalize() {
             return self.bound(resolved, field);
         }
-        // A link that leads to nothing stays a link: the file is made where it leads.
+        // A dangling link stays a link: the file is made at the target of the link.
         let mut links = 0;
         while let Ok(target) = std::fs::read_link(&asked) {
             links += 1;
