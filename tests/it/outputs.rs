@@ -91,6 +91,9 @@ fn pretty(text: &str) -> String {
 
 /// Puts names in the place of paths, ids, times, versions, ports and process numbers.
 fn redacted(home: &Home, text: &str) -> String {
+    // Said only of a program in a folder `target`, which a build may as well leave elsewhere.
+    let is_of_build = |line: &&str| !line.contains("is in a build folder and may go away");
+    let text: String = text.split_inclusive('\n').filter(is_of_build).collect();
     let text = text
         .replace(env!("CARGO_BIN_EXE_svc"), "<svc>")
         .replace(&home.dir().display().to_string(), "<data>")
