@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Coding agents in terminals, as a person has them: whether what svc says of them is what stands on their screens.
+
+    SVC_BIN=... SVC_AGENTS=FOLDER[:FOLDER...] picture.py [--clients a,b] [--cases x,y] [--jobs 2]
+
+Each case has a home of its own in which `svc install` was run, and a scripted model, as in install.py. It needs tmux.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+import urllib.request
+
+sys.dont_write_bytecode = True
+import hooks  # noqa: E402
+from agents import tool  # noqa: E402
+from daemon import wait_for  # noqa: E402
+from hooks import Model, only  # noqa: E402
+from install import COMMANDS, quiet, run_cases  # noqa: E402
+from terminals import TMUX, Terminal, end_all_below  # noqa: E402
+
+# A machine that is busy with tests is slow.
+SOON = 30
+# A peer that nobody hears of for so long is offline, unless its process lives.
+SILENT = 60
+KEY = "sk-ant-dummy"
+# What stands on the screen when a prompt can be typed, and when a person is asked for permission.
+READY = {"claude": "❯", "codex": "Ask Codex", "gemini": "Type your message", "opencode": "Ask anything"}
+DIALOG = {"claude": r"Do you want to proceed\?", "codex": "Would you like to", "gemini": "Allow execution|Allow once|Apply this change", "opencode": "Permission required|Allow once"}
+
+
+def command(client, line, ask=False):
+    """A step that runs a command; `ask`: in a way that needs the person's permission."""
+    if client.name == "codex":
+        more = {"sandbox_permissions": "require_escalated", "justification": "May I?"} if ask else {}
+        return {"tool": "exec_command", "args": {"cmd": line, "yield_time_ms": 120000, **more}}
+    name = {"claude": "Bash", "gemini": "run_shell_command", "opencode": "bash"}[client.name]
+    return {"tool": name, "args": {"command": line, **({} if client.name == "gemini" else {"description": "x"})}}
+
+
+class Desk(hooks.Agent):
+    """A person's home with two projects, `api` and `web`, and terminals in them."""
+
+    def __init__(self, client, steps, ask=False):
+        super().__init__(client)
+        self.steps, self.ask, self.terminals, self.opened = steps, ask, [], 0
+        self.api, self.web = (os.path.join(self.home, name) for name in ("api", "web"))
+        for folder in (self.api, self.web):
+            os.makedirs(folder)
+
+    def write(self, name, text):
+        path = os.path.join(self.home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+
+    def furnish(self):
+        """What else the client would ask at its first start, and whether its tools need permission."""
+        folders = (self.api, self.web)
+        if self.client.name == "claude":
+            trusted = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True, "projectOnboardingSeenCount": 5}
+            answers = {"approved": [KEY[-20:]], "rejected": []}
+            self.write(".claude.json", json.dumps({"hasCompletedOnboarding": True, "theme": "dark", "lastOnboardingVersion": "9.9.9", "numStartups": 5,
+                                                   "customApiKeyResponses": answers, "projects": {folder: trusted for folder in folders},
+                                                   "hasSeenAutoDefaultNudge": True, "hasSeenAutoDefaultNotice": True}))
+            allowed = [] if self.ask else ["Bash", "mcp__svc"]
+            self.write(".claude/settings.json", json.dumps({"permissions": {"defaultMode": "default", "allow": allowed}}))
+        if self.client.name == "codex":
+            # Words on the command line would keep it from the app-server that all its terminals share.
+            policy = 'approval_policy = "on-request"\nsandbox_mode = "read-only"' if self.ask else 'approval_policy = "never"\nsandbox_mode = "danger-full-access"'
+            trusted = "".join(f'[projects.{json.dumps(folder)}]\ntrust_level = "trusted"\n' for folder in folders)
+            self.write(".codex/config.toml", f'model = "gpt-5"\nmodel_provider = "mock"\ncheck_for_update_on_startup = false\n{policy}\n{trusted}'
+                       f'[model_providers.mock]\nname = "mock"\nbase_url = "{self.model.url}/v1"\nwire_api = "responses"\nenv_key = "OPENAI_API_KEY"\n'
+                       "request_max_retries = 0\nstream_max_retries = 0\n")
+
+    def __enter__(self):
+        self.model = Model(self.steps)
+        self.furnish()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for terminal in self.terminals:
+            terminal.__exit__()
+        self.svc("stop", check=False)
+        end_all_below(self.dir)
+        self.model.close()
+        super().__exit__(*error)
+
+    def open(self, folder):
+        """The client in a terminal, ready for a prompt."""
+        name = self.client.name
+        extra = {}
+        if name == "opencode":
+            config = json.loads(COMMANDS[name](self.model.url)[1]["OPENCODE_CONFIG_CONTENT"])
+            config["permission"] = {"bash": "ask" if self.ask else "allow"}
+            extra["OPENCODE_CONFIG_CONTENT"] = json.dumps(config)
+        more = {"codex": ["--no-alt-screen"], "gemini": ["-m", "gemini-2.5-pro", *([] if self.ask else ["--approval-mode", "yolo"])]}.get(name, [])
+        argv = [os.path.join(self.client.folder, name), *more]
+        terminal = Terminal(argv, folder, {**self.env, **quiet(self.model.url), **extra}).__enter__()
+        self.terminals.append(terminal)
+        self.opened += 1
+        # opencode fetches a package at its first start.
+        terminal.wait(READY[name], 240)
+        if name in ("claude", "opencode"):
+            # Their models are asked without the tools of a server that is not there yet.
+            wait_for(lambda: self.lists_of_tools() >= self.opened, "the client has the tools of svc", 60)
+        return terminal
+
+    def lists_of_tools(self):
+        """How often clients have asked for them."""
+        with open(os.path.join(self.data, "daemon.json")) as file:
+            url = json.load(file)["url"]
+        request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {self.svc('token', 'show').strip()}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            counted = re.search(r'svc_mcp_request_duration_seconds_count\{method="tools/list"\} (\d+)', answer.read().decode())
+        return int(counted[1]) if counted else 0
+
+    def say(self, terminal, text, calls=1):
+        """Types a prompt; the model has been asked when it is back."""
+        before = len(self.model.calls())
+        terminal.say(text, lambda: len(self.model.calls()) >= before + calls, 120)
+
+    def close(self, terminal):
+        """Its person closes the terminal."""
+        terminal.__exit__()
+        self.terminals.remove(terminal)
+
+    def peers(self):
+        """The client's sessions, as `svc peer list` has them."""
+        listed = json.loads(self.svc("peer", "list", "--json"))["peers"]
+        return [it for it in listed if it["backend"] == self.name]
+
+    def peer(self):
+        return only(self.peers())
+
+    def status(self):
+        return self.peer()["status"]
+
+    def until(self, status, what):
+        try:
+            wait_for(lambda: self.status() == status, f"{what}: {status}", SOON)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.peers()}\n{self.terminals[-1].screen()}") from None
+
+
+# ---------------------------------------------------------------- the cases
+
+
+def two_projects(desk):
+    """Two terminals in two projects are two sessions, each of its own folder, also if one process runs both; a name goes to whoever is alive."""
+    opened = {}
+    for folder in (desk.api, desk.web):
+        terminal = opened[folder] = desk.open(folder)
+        desk.say(terminal, f"work in {os.path.basename(folder)}", calls=2)
+
+    def both():
+        return sorted((it["display_name"], it.get("path")) for it in desk.peers())
+
+    expected = [(f"{desk.name}@api", desk.api), (f"{desk.name}@web", desk.web)]
+    wait_for(lambda: both() == expected, f"{expected} and not {desk.peers()}", SOON)
+    if desk.client.name == "codex":
+        assert len({it["pid"] for it in desk.peers()}) == 1, f"Codex has one app-server for all its terminals: {desk.peers()}"
+    # What its model writes is in its own project's journal, and its model hears of no other session as itself.
+    projects = desk.query("select project from ghap order by project")
+    assert projects == [(desk.api,), (desk.web,)], (projects, desk.model.saw())
+    second = desk.model.body(2) + desk.model.body(3)
+    assert f"You are {desk.name}@api" not in second, second
+    if desk.client.name == "codex":
+        return
+    # Closed and opened again it has its name again, and nobody else is shown.
+    desk.close(opened[desk.web])
+    again = desk.open(desk.web)
+    desk.say(again, "and once more")
+    wait_for(lambda: both() == expected, f"{expected} and not {desk.peers()}", SOON)
+
+
+def long_tool(desk):
+    """An agent is busy as long as a tool of its runs, and a message to it says so; Esc makes it idle."""
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "build it")
+    desk.until("busy", "its tool runs")
+    started, seen = time.time(), set()
+    while time.time() - started < SILENT + 8:
+        seen.add(desk.status())
+        time.sleep(1)
+    assert seen == {"busy"}, f"while its tool ran: {seen}\n{terminal.screen()}"
+    assert not any(it["answer"]["text"] for it in desk.model.calls()), f"its tool is over:\n{terminal.screen()}"
+    sent = json.loads(desk.svc("tell", desk.peer()["display_name"], "the branch is frozen", "--json"))
+    assert sent["delivery"] == "now", sent
+    assert "within its present turn" in desk.svc("tell", desk.peer()["display_name"], "and the release"), sent
+    terminal.press("Escape", *(["Escape"] if desk.client.name == "opencode" else []))
+    return idle_after(desk, terminal, "Esc")
+
+
+def idle_after(desk, terminal, key):
+    """The turn was ended by its person. Gemini CLI calls no hook then and has no record of it: its next prompt tells."""
+    if desk.client.name == "gemini":
+        desk.say(terminal, "go on")
+    before = time.time()
+    desk.until("idle", f"after {key}")
+    peer = desk.peer()
+    assert "waiting_for" not in peer, peer
+    return f"idle {time.time() - before:.1f} s after {key}"
+
+
+def permission(desk):
+    """An agent that asks its person is waiting, with what it asks; it works when it is allowed, and is idle after No."""
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "make it")
+    terminal.wait(DIALOG[desk.client.name])
+    before = time.time()
+    desk.until("waiting", "a dialog is on its screen")
+    late = time.time() - before
+    # Claude Code's registry tells that there is a prompt, its hook which.
+    asked = wait_for(lambda: (it := desk.peer()["waiting_for"]).get("title") and it, "what is asked", SOON)
+    assert asked["kind"] == "permission" and "touch first" in asked["title"] and asked["since"], asked
+    assert "touch first" in desk.svc("peer", "list"), desk.svc("peer", "list")
+    answer(desk, terminal, "Enter")
+    # Its second tool asks, too: between them it works.
+    terminal.wait("touch second")
+    terminal.wait(DIALOG[desk.client.name])
+    wait_for(lambda: "touch second" in desk.peer().get("waiting_for", {}).get("title", ""), "the second question is told", SOON)
+    assert os.path.exists(os.path.join(desk.api, "first")), "it was allowed"
+    answer(desk, terminal, "Escape")
+    soon = idle_after(desk, terminal, "No")
+    assert not os.path.exists(os.path.join(desk.api, "second")), "it was refused"
+    return f"waiting {late:.1f} s after the dialog, {soon}"
+
+
+def answer(desk, terminal, key):
+    """Presses a key at a dialog until the daemon or the screen shows that it counted: what comes too early is lost."""
+    asked = desk.peer().get("waiting_for")
+
+    def counted():
+        terminal.press(key)
+        end = time.time() + 3
+        while time.time() < end:
+            if desk.peer().get("waiting_for") != asked:
+                return True
+            time.sleep(0.1)
+        return not terminal.shows(DIALOG[desk.client.name])
+
+    wait_for(counted, f"{key} is taken at the dialog", SOON)
+
+
+def told(desk):
+    """What `svc tell` says of an idle agent is what happens: a message wakes it at once, or is read in its next turn and not before."""
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "hello")
+    desk.until("idle", "its turn is over")
+    name = desk.peer()["display_name"]
+    sent = json.loads(desk.svc("tell", name, "the branch is frozen", "--json"))
+    if sent["delivery"] == "wakes":
+        desk.model.asked(1, SOON)
+    else:
+        assert sent["delivery"] == "next_turn" and desk.client.name != "claude", sent
+        assert "nothing wakes it before" in desk.svc("tell", name, "and the release"), sent
+        desk.say(terminal, "go on")
+    told = desk.model.body(1)
+    assert "the branch is frozen" in told, told
+    return sent["delivery"]
+
+
+def harmless_tools(desk):
+    """`install status` names the tools before which the client asks its person; there it asks, and nowhere else."""
+    [status] = json.loads(desk.svc("install", "status", desk.name, "--json"))["clients"]
+    approvals = status.get("approvals", {"missing": []})
+    asks = "peer_list" in approvals["missing"]
+    # As far as it is known what they do, unless the person has other settings.
+    assert asks == (desk.client.name in ("claude", "gemini")), status
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "who is here")
+    if asks:
+        terminal.wait(DIALOG[desk.client.name] + "|Do you want|Allow execution of MCP")
+        desk.until("waiting", "a dialog is on its screen")
+        terminal.press("Enter")
+    desk.model.asked(1)
+    assert "peer_id" in desk.model.saw()[0], desk.model.saw()
+    desk.until("idle", "its turn is over")
+    if not asks:
+        return "it asks for none"
+    # With the person's leave it asks no more.
+    desk.close(terminal)
+    desk.svc("install", desk.name, "--allow-tools")
+    terminal = desk.open(desk.api)
+    desk.say(terminal, "who is here now", calls=2)
+    assert "peer_id" in desk.model.saw()[2], desk.model.saw()
+    return f"it asks for {len(approvals['missing'])}, and for none when it may"
+
+
+RECORD = tool("start_ghap", **hooks.RECORD)
+DONE = {"text": "done"}
+
+
+def slow(client):
+    """Steps that run one command for a long time. Claude Code refuses a bare sleep; Codex has its model ask again."""
+    first = command(client, f"python3 -c 'import time; time.sleep({SILENT + 60})'")
+    if client.name != "codex":
+        return [first]
+    again = {"tool": "write_stdin", "args": {"session_id": "${id:int}", "chars": "", "yield_time_ms": 120000}}
+    return [first, {**again, "capture": {"id": r"session ID (\d+)"}}]
+
+
+CASES = {
+    "two projects": (two_projects, lambda client: [*[RECORD, DONE] * 2, DONE], False),
+    "a long tool": (long_tool, lambda client: [*slow(client), *[DONE] * 4], False),
+    "a permission": (permission, lambda client: [command(client, "touch first", True), command(client, "touch second", True), DONE, DONE], True),
+    "told": (told, lambda client: [DONE] * 4, False),
+    "harmless tools": (harmless_tools, lambda client: [tool("peer_list"), DONE] * 2, True),
+}
+
+
+def applies(client, case):
+    """An earlier Claude Code asks its model before it has the tools of a server."""
+    return case not in ("two projects", "harmless tools") or client.name != "claude" or client.numbers() >= (2, 1, 300)
+
+
+def perform(client, case, _everyone):
+    run, steps, ask = case
+    with Desk(client, steps(client), ask) as desk:
+        return run(desk)
+
+
+if __name__ == "__main__":
+    if not TMUX:
+        print("not run: coding agents in terminals (tmux is not installed)", flush=True)
+        sys.exit(0)
+    run_cases("in a terminal", CASES, applies, perform)
