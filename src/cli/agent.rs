@@ -36,18 +36,18 @@ pub(super) enum AgentCommand {
         /// Its id, a beginning of that, its session key, or its instance
         agent: String,
     },
-    /// Give an agent input
+    /// Send input to an agent
     #[command(after_help = "Example:\n  svc agent send agent:claude:main 'and now the docs'")]
     Send {
         /// Its id, a beginning of that, its session key, or its instance
         agent: String,
         /// The text; `-` reads standard input
         input: String,
-        /// Put it into the turn that is under way
+        /// Send it into the present turn
         #[arg(long)]
         steer: bool,
     },
-    /// Answer what an agent asks
+    /// Answer a request of an agent
     #[command(after_help = "Examples:\n  svc agent answer agent:claude:main latest allow\n  \
         svc agent answer agent:claude:main req_01k… deny")]
     Answer {
@@ -79,7 +79,7 @@ pub(super) enum AgentCommand {
         #[arg(long)]
         reason: Option<String>,
     },
-    /// What was said, also after the end
+    /// Print the conversation, even after the agent's end
     #[command(after_help = "Example:\n  svc agent history agent:claude:main --limit 20")]
     History {
         /// Its id, a beginning of that, its session key, or its instance
@@ -87,13 +87,13 @@ pub(super) enum AgentCommand {
         /// How many of the last entries; 0: all
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
-        /// Leave out calls of tools and their results
+        /// Leave out tool calls and their results
         #[arg(long)]
         no_tools: bool,
     },
-    /// Print what an agent says as it comes; exit code 0 if it ends well, else 1
+    /// Print the words of an agent as they come; exit code 0 if it ends well, else 1
     #[command(after_help = "Example:\n  svc agent watch agent:claude:main\n\n\
-        Starts at the beginning, and resumes by itself when the daemon restarts.")]
+        Starts at the beginning, and resumes when the daemon restarts.")]
     Watch {
         /// Its id, a beginning of that, its session key, or its instance
         agent: String,
@@ -103,7 +103,7 @@ pub(super) enum AgentCommand {
     },
     /// Talk with an agent: type a line, see the answer, answer requests by number
     #[command(after_help = "Example:\n  svc agent attach agent:claude:main\n\n\
-        Ctrl-C ends the agent's turn, Ctrl-D detaches. A restart of the daemon is waited for.\n\
+        Ctrl-C ends the agent's turn, Ctrl-D detaches. It waits for a daemon that restarts.\n\
         Where no daemon runs, the agent's host is asked itself: requests are shown, and answering needs a daemon.")]
     Attach {
         /// Its id, a beginning of that, its session key, or its instance
@@ -114,7 +114,7 @@ pub(super) enum AgentCommand {
 /// Arguments of `svc agent start`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StartArgs {
-    /// The configured way to run it
+    /// The instance: a configured way to run an agent
     instance: Option<String>,
     /// Its kind, in place of an instance: the only instance of that backend
     #[arg(long)]
@@ -125,10 +125,10 @@ pub(super) struct StartArgs {
     /// Where it works; here by default, unless its instance says otherwise
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// What it is given to do, for lists
+    /// Its task, as lists show it
     #[arg(long)]
     task: Option<String>,
-    /// What people say of it
+    /// A description for people
     #[arg(long)]
     description: Option<String>,
     /// Its first input; `-` reads standard input

@@ -68,7 +68,7 @@ pub(super) struct AgentListArgs {
     /// How many agents that svc runs, 1 to 500
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// Where the page before left off
+    /// The `next_cursor` of the previous page
     #[arg(long)]
     cursor: Option<String>,
 }

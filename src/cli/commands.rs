@@ -20,50 +20,50 @@ use super::{
 const COMMANDS: &str = "\
 Every day:
   install      Connect coding agents to svc, and start the daemon
-  top          The team at a glance; `svc` alone on a terminal is the same
-  open         The page, in a browser
-  inbox        What waits for you: questions, answers and messages
-  tell         Say something to somebody
-  ask          Ask somebody, and wait for the answer
-  reply        Answer a message to you
-  send         Give work to an agent, and print what it says
-  agent        All who take part, and the agents that svc runs
-  task         Commands and work that everybody can follow
+  top          Show the team live; `svc` alone on a terminal does the same
+  open         Open the page in a browser
+  inbox        Show the questions, answers and messages for you
+  tell         Say something to an agent
+  ask          Ask an agent, and wait for the answer
+  reply        Answer a message
+  send         Give work to an agent, and print its answer
+  agent        List all agents, and start and steer those that svc runs
+  task         Run commands as tasks that others can follow
 
 The team:
-  peer         Who is here, as programs register
-  session      Sessions of coding agents: history, tools, who started whom
-  ghap         What was tried, and what came of it
-  events       The event log
+  peer         List and register peers: whoever has an inbox
+  session      Show sessions of coding agents: history, tools, who started whom
+  ghap         Search what was tried, and with which result
+  events       List and follow the event log
 
 Tools and servers:
-  mcp          MCP servers that svc starts once for all agents
-  tools        The tools that models call
+  mcp          Manage MCP servers that svc starts once for all agents
+  tools        List and call the tools of models
 
 The daemon:
   start        Run it in the background
   stop         Stop it
-  restart      Stop it if it runs, and start it
-  status       Whether it runs, where, and since when
-  logs         Its log
+  restart      Restart it, or start it if none runs
+  status       Show whether it runs, where, and since when
+  logs         Print its log
   serve        Run it in the foreground
   service      Start it at log-in (systemd, launchd)
-  health       Whether it is healthy, for container health checks
-  doctor       Look for what is wrong with this installation, and say what to do
+  health       Check whether it is healthy, for container health checks
+  doctor       Find problems of this installation, and say what to do
 
 Data and configuration:
-  config       The configuration in use
-  token        The operator token, and who holds others
+  config       Show or check the configuration
+  token        Show or replace the operator token, and list the others
   backup       Copy the database while the daemon runs
-  restore      Put a backup in the place of the database
+  restore      Replace the database by a backup
   migrate      Apply pending migrations
 
 For clients and scripts:
   stdio        Speak MCP on standard input and output
   hook         Report an event of a coding agent
-  mcp-config   An --mcp-config document with a token of its own
-  uninstall    Take out what `svc install` put into other programs' files
-  completions  A completion script for your shell
+  mcp-config   Print an --mcp-config document with a token for one session
+  uninstall    Undo `svc install`
+  completions  Print a completion script for your shell
   help         Print the help of a command";
 
 /// The team daemon for coding agents: peers, messages, tasks and an event log that loses nothing
@@ -78,7 +78,7 @@ For clients and scripts:
     after_help = "\
 Examples:
   svc install                     connect the coding agents on this machine, and start the daemon
-  svc                             the team at a glance, on a terminal
+  svc                             show the team live, on a terminal
   svc tell claude-code@web hello  say something to an agent
   svc task run -- cargo test      run a command as a task that others can watch
   svc events tail --after latest  what happens from now on
@@ -101,38 +101,38 @@ enum Command {
     Serve(ServeArgs),
     /// Run the daemon in the background
     #[command(after_help = "Example:\n  svc start --log-level debug\n\n\
-        Waits until it answers. Fine if it runs already. The log is svc.log in the data folder (`svc logs`).")]
+        Waits until the daemon answers. Does nothing if it runs already. The log is svc.log in the data folder (`svc logs`).")]
     Start(ServeArgs),
     /// Stop the daemon
     #[command(after_help = "Examples:\n  svc stop\n  svc stop --stay\n\n\
-        Waits until it is gone. Fine if none runs. Agents that svc runs go on. The next prompt in a connected client starts \
+        Waits until the daemon is gone. Does nothing if none runs. Agents that svc runs keep running. The next prompt in a connected client starts \
         the daemon again, unless --stay is given.")]
     Stop(daemon::StopArgs),
     /// Stop the daemon if it runs, and start it
     #[command(after_help = "Example:\n  svc restart\n\n\
         The flags of the previous start are not remembered; give them again or put them into config.toml.")]
     Restart(ServeArgs),
-    /// Whether the daemon runs, where, and since when; exit code 0 if it does, else 1
+    /// Show whether the daemon runs, where, and since when; exit code 0 if it does, else 1
     #[command(after_help = "Example:\n  svc status --json")]
     Status,
-    /// The log of the daemon in the background
+    /// Print the log of the daemon in the background
     #[command(after_help = "Example:\n  svc logs -f -n 100")]
     Logs(daemon::LogsArgs),
-    /// Exit code 0 if the daemon answers that it is healthy, else 1; for container health checks
+    /// Check whether the daemon is healthy, for container health checks; exit code 0 if it is, else 1
     #[command(after_help = "Example:\n  svc health --url http://127.0.0.1:6334")]
     Health,
-    /// The team at a glance, and what happens in it; `svc` alone on a terminal is the same
+    /// Show the team and its messages live; `svc` alone on a terminal does the same
     #[command(after_help = "Example:\n  svc top\n\n\
         Who is here, what each is trying, who waits for whom, and what was said last. Arrows walk, tab goes to the next list, \
-        enter looks, a answers a question, m writes a message, q leaves. It goes on across restarts of the daemon.")]
+        enter shows details, a answers a question, m writes a message, q quits. It survives restarts of the daemon.")]
     Top,
-    /// Who is here
+    /// List and register peers: whoever has an inbox
     #[command(subcommand, after_help = "Example:\n  svc peer list --status online")]
     Peer(peer::PeerCommand),
-    /// Sessions of coding agents: what each is doing, what was said, who started whom
+    /// Show sessions of coding agents: what each is doing, what was said, who started whom
     #[command(subcommand, after_help = "Example:\n  svc session list --open")]
     Session(session::SessionCommand),
-    /// What was tried (goal, hypothesis, action, prediction), and what came of it
+    /// Search what was tried (goal, hypothesis, action, prediction), and with which result
     #[command(subcommand, after_help = "Example:\n  svc ghap list --status falsified")]
     Ghap(ghap::GhapCommand),
     /// Messages between peers
@@ -142,56 +142,56 @@ enum Command {
         after_help = "Example:\n  svc message send peer_… 'the build is green'"
     )]
     Message(message::MessageCommand),
-    /// Ask somebody, and wait for the answer
+    /// Ask an agent, and wait for the answer
     #[command(after_help = concat!(
         "Examples:\n  svc ask reviewer 'is the branch ready?'\n  svc ask codex@repo - --timeout 60 < question.txt\n\n\
-        Ctrl-C leaves the question open (exit code 130), and --timeout does (exit code 1): then the answer waits in `svc inbox`.\n\n",
+        Ctrl-C (exit code 130) and --timeout (exit code 1) leave the question open: the answer then waits in `svc inbox`.\n\n",
         which_one!()
     ))]
     Ask(people::AskArgs),
-    /// Say something to somebody who does not have to answer
+    /// Say something to an agent, which does not have to answer
     #[command(after_help = concat!(
         "Example:\n  svc tell reviewer 'main is frozen'\n\n`svc message broadcast` tells everybody.\n\n",
         which_one!()
     ))]
     Tell(people::TellArgs),
-    /// Answer a message to you
+    /// Answer a message
     #[command(after_help = concat!("Example:\n  svc reply latest 'yes, go on'\n\n", which_one!()))]
     Reply(people::ReplyArgs),
-    /// What waits for you: questions to you, answers and messages
+    /// Show the questions, answers and messages for you
     #[command(after_help = "Examples:\n  svc inbox\n  svc inbox --ack")]
     Inbox(people::InboxArgs),
-    /// Work that someone runs and everyone may watch
+    /// Run commands as tasks that others can follow
     #[command(subcommand, after_help = "Example:\n  svc task run -- cargo test")]
     Task(task::TaskCommand),
-    /// All who take part, and the agents that svc runs
+    /// List all agents, and start and steer those that svc runs
     #[command(
         subcommand,
         after_help = "Example:\n  svc agent start claude --prompt 'fix the flaky test'"
     )]
     Agent(agent::AgentCommand),
-    /// Give work to an agent, and print what it says
+    /// Give work to an agent, and print its answer
     #[command(after_help = send::EXAMPLES)]
     Send(send::SendArgs),
-    /// The event log
+    /// List and follow the event log
     #[command(subcommand, after_help = "Example:\n  svc events tail --stream team --after latest")]
     Events(events::EventsCommand),
-    /// The page: a link that signs a browser in
+    /// Open the page in a browser, with a link that signs it in
     #[command(after_help = open::EXAMPLES)]
     Open(open::OpenArgs),
-    /// The tools that models call
+    /// List and call the tools of models
     #[command(
         subcommand,
         after_help = "Example:\n  svc tools call peer_send --arg to=reviewer --arg text='the build is green'"
     )]
     Tools(tools::ToolsCommand),
-    /// The operator token, and who holds others
+    /// Show or replace the operator token, and list the others
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
-    /// MCP servers that svc starts once for all agents
+    /// Manage MCP servers that svc starts once for all agents
     #[command(subcommand, after_help = "Example:\n  svc mcp list")]
     Mcp(mcp::McpCommand),
-    /// An --mcp-config document with a token of its own for one agent session
+    /// Print an --mcp-config document with a token for one session
     #[command(after_help = mcp_config::EXAMPLES)]
     McpConfig(mcp_config::McpConfigArgs),
     /// Speak MCP on standard input and output, for clients that start their servers themselves
@@ -200,20 +200,20 @@ enum Command {
     /// Connect coding agents to svc: as an MCP server, and by hooks
     #[command(after_help = install::EXAMPLES)]
     Install(install::InstallArgs),
-    /// Take away what `svc install` has put into other programs' files
+    /// Undo `svc install`: remove its entries from other programs' files
     #[command(after_help = "Example:\n  svc uninstall codex\n\n\
-        Files that nobody has changed meanwhile become what they were, byte for byte; of others only ours goes.")]
+        A file that nobody else has changed becomes what it was, byte for byte; from other files only the entries of svc are removed.")]
     Uninstall(install::UninstallArgs),
     /// Report an event of a coding agent; this is what its hooks run
     #[command(after_help = hook::EXAMPLES)]
     Hook(hook::HookArgs),
-    /// The daemon as a service that starts at log-in (systemd, launchd)
+    /// Run the daemon as a service that starts at log-in (systemd, launchd)
     #[command(subcommand, after_help = "Example:\n  svc service install --dry-run")]
     Service(service_unit::ServiceCommand),
-    /// The configuration in use
+    /// Show or check the configuration
     #[command(subcommand, after_help = "Example:\n  svc config show")]
     Config(config::ConfigCommand),
-    /// Look for what is wrong with this installation, and say what to do
+    /// Find problems of this installation, and say what to do
     #[command(
         after_help = "Example:\n  svc doctor\n\nExit code 1 if anything fails; warnings do not count."
     )]
@@ -221,13 +221,13 @@ enum Command {
     /// Copy the database to a file while the daemon runs
     #[command(after_help = "Example:\n  svc backup /backups/svc.db")]
     Backup(backup::BackupArgs),
-    /// Put a backup in the place of the database; the daemon must not run
+    /// Replace the database by a backup; the daemon must not run
     #[command(after_help = "Example:\n  svc restore /backups/svc.db")]
     Restore(backup::RestoreArgs),
     /// Apply pending migrations, or list them with --check (exit code 4 if there are any)
     #[command(after_help = "Example:\n  svc migrate --check")]
     Migrate(migrate::MigrateArgs),
-    /// A completion script for your shell
+    /// Print a completion script for your shell
     #[command(
         after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
     )]

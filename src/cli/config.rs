@@ -16,7 +16,7 @@ const COLUMNS: &[Column] =
 /// `svc config …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Every key with its value and its origin: flag, env, file or default
+    /// Print every key with its value and its origin: flag, env, file or default
     #[command(after_help = "Example:\n  SVC_LOG_LEVEL=debug svc config show\n\n\
         Takes the flags of `svc serve`, to show what they would change.")]
     Show(Box<ServeArgs>),

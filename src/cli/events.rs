@@ -30,7 +30,7 @@ const LIST: Listing = Listing {
 /// `svc events …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum EventsCommand {
-    /// One page of events
+    /// List a page of events
     #[command(after_help = "Example:\n  svc events list --stream team --limit 20")]
     List {
         #[command(flatten)]
@@ -39,7 +39,7 @@ pub(super) enum EventsCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
     },
-    /// Tell what happens as it happens, for ever; survives restarts of the daemon
+    /// Print events as they happen, until you stop it; survives restarts of the daemon
     #[command(
         after_help = "Examples:\n  svc events tail --after latest\n  svc events tail --prefix task/ --json | jq .data\n\n\
         Starts at the beginning unless --after says otherwise."
@@ -56,7 +56,7 @@ pub(super) struct Select {
     /// Only this stream, such as team or task/<id>
     #[arg(long, conflicts_with = "prefix")]
     stream: Option<String>,
-    /// Only streams whose names begin so, such as task/
+    /// Only streams whose names begin with this, such as task/
     #[arg(long)]
     prefix: Option<String>,
     /// Only this kind, such as peer.status

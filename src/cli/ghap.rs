@@ -41,7 +41,7 @@ const BATCH: usize = 50;
 /// `svc ghap …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum GhapCommand {
-    /// List records, the latest made first
+    /// List records, the latest first
     #[command(after_help = "Example:\n  svc ghap list --status falsified --domain debugging")]
     List {
         /// Only this state: active, confirmed, falsified or abandoned
@@ -59,15 +59,15 @@ pub(super) enum GhapCommand {
         /// How many, 1 to 500
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
-        /// Where the page before left off
+        /// The `next_cursor` of the previous page
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Search records by what they are about, the best first
+    /// Search records, the best match first
     #[command(after_help = "Examples:\n  svc ghap search \"why do tenants share a cache?\"\n  \
         svc ghap search 'database is locked' --domain debugging --project \"$PWD\"")]
     Search {
-        /// What you would tell somebody who might have seen it: any text, errors and code too
+        /// Any text: a question, an error message, code
         query: String,
         /// Only this domain, such as debugging
         #[arg(long)]
@@ -82,21 +82,21 @@ pub(super) enum GhapCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
     },
-    /// Show a record with what it said before each change
+    /// Show a record and its earlier versions
     #[command(after_help = "Example:\n  svc ghap show ghap_…")]
     Show {
         /// The record's id
         id: String,
     },
-    /// Give up a record that a session left open, without a verdict
+    /// Abandon a record that a session left open
     #[command(
         after_help = "Examples:\n  svc ghap abandon ghap_…\n  svc ghap abandon ghap_… --reason 'the branch was dropped'\n\n\
-        Only a record whose session is over, or was not heard of for half an hour."
+        Works only if the session of the record has ended, or was silent for half an hour."
     )]
     Abandon {
         /// The record's id
         id: String,
-        /// Why nobody will know what would have come of it
+        /// Why there will be no result
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -107,7 +107,7 @@ pub(super) enum GhapCommand {
     #[command(
         after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
         svc ghap import journal.jsonl --project /src/app\n\n\
-        Once more changes nothing. A line that cannot be read is named and passed over; the exit code is 1 then."
+        A second import of the same file changes nothing. Lines that cannot be parsed are reported and skipped; the exit code is then 1."
     )]
     Import {
         /// The file; - for standard input

@@ -22,7 +22,7 @@ Examples:
   svc mcp-config --session ci --http --env SVC_SESSION_TOKEN > mcp.json   # the token goes to standard error
 
 The client starts `svc stdio`, which reads the token from a file of mode 0600 and sends it to the daemon alone. The token is the \
-session's identity: whoever has it speaks for the session.";
+session's identity: whoever has it acts as the session.";
 
 /// Below the data folder: tokens that were given no other file.
 const TOKENS: &str = "session-tokens";
@@ -33,25 +33,25 @@ pub(super) struct McpConfigArgs {
     /// The session that the token stands for
     #[arg(long, value_name = "KEY")]
     session: String,
-    /// The folder that its session works in: it reads the things of this folder's project [default: the present one]
+    /// The session's working folder: the session reads the data of its project [default: the present one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Put the token into this file, mode 0600 [default: a new one in the data folder]
+    /// Write the token to this file, mode 0600 [default: a new one in the data folder]
     #[arg(long, value_name = "FILE", conflicts_with = "http")]
     token_file: Option<PathBuf>,
     /// Print a URL with the token, for a client that starts no programs
     #[arg(long)]
     http: bool,
-    /// With --http: put a placeholder for this variable into the document, and NAME=token on standard error
+    /// With --http: write a placeholder for this variable, and print NAME=token on standard error
     #[arg(long, value_name = "NAME", requires = "http")]
     env: Option<String>,
-    /// Write the document to this file, mode 0600, and not to standard output
+    /// Write the document to this file, mode 0600, in place of standard output
     #[arg(long, value_name = "PATH")]
     write: Option<PathBuf>,
     /// The server's name in the document
     #[arg(long, default_value = "svc")]
     name: String,
-    /// How long the token is good for, in seconds [default: 43200]
+    /// How long the token is valid, in seconds [default: 43200]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=2_592_000))]
     ttl: Option<u32>,
     /// What the token may do; repeatable [default: what a session needs]

@@ -88,7 +88,7 @@ pub(super) enum MessageCommand {
         /// How many, 1 to 500
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
-        /// Where the page before left off
+        /// The `next_cursor` of the previous page
         #[arg(long)]
         cursor: Option<String>,
     },
@@ -108,7 +108,7 @@ pub(super) enum MessageCommand {
         /// How many, 1 to 500
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
-        /// Where the page before left off
+        /// The `next_cursor` of the previous page
         #[arg(long)]
         cursor: Option<String>,
     },

@@ -34,7 +34,7 @@ pub(super) enum PeerCommand {
     /// List who is here
     #[command(after_help = "Examples:\n  svc peer list\n  svc peer list --all --circle backend")]
     List {
-        /// Also those that are offline
+        /// Include offline peers
         #[arg(long)]
         all: bool,
         /// Only this status: online, busy, waiting, idle, unreachable or offline
@@ -56,7 +56,7 @@ pub(super) enum PeerCommand {
         The identity is backend and session id, or without a session id backend, path and tmux pane."
     )]
     Register(Box<RegisterArgs>),
-    /// Say that a peer is alive
+    /// Report that a peer is alive
     #[command(after_help = "Example:\n  svc peer heartbeat peer_… --status busy")]
     Heartbeat {
         /// The peer: a name, an id or its beginning, or a session's key
@@ -103,10 +103,10 @@ pub(super) struct RegisterArgs {
     /// The tmux pane it runs in
     #[arg(long, value_name = "PANE")]
     tmux_pane: Option<String>,
-    /// Its process id; while that process lives the peer is not offline
+    /// Its process id; the peer is not offline while that process lives
     #[arg(long)]
     pid: Option<u32>,
-    /// KEY=VALUE to keep with it; repeatable
+    /// KEY=VALUE to store with it; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
 }

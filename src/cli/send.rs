@@ -28,7 +28,7 @@ NAME is an instance, which starts an agent for this work, or anybody who is here
 #[derive(Debug, Clone, Args)]
 #[command(allow_missing_positional = true)]
 pub(super) struct SendArgs {
-    /// Who gets it: an instance, or the name, key or id of somebody who is here
+    /// Who gets it: an instance, or the name, key or id of an agent in `svc agent list`
     name: Option<String>,
     /// The same as NAME
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
@@ -48,7 +48,7 @@ pub(super) struct SendArgs {
     /// Where a new agent works; here by default
     #[arg(long, value_name = "DIR")]
     cwd: Option<std::path::PathBuf>,
-    /// A repeat with the same key is the task first made
+    /// A repeat with the same key returns the first task
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// The instructions; `-` reads standard input

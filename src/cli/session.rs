@@ -57,7 +57,7 @@ const UNKNOWN: &str = "unknown_session";
 /// `svc session …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
-    /// List sessions, those heard of last first
+    /// List sessions, the most recently active first
     #[command(after_help = "Example:\n  svc session list --open --project ~/src/svc")]
     List {
         /// Only of this project
@@ -66,13 +66,13 @@ pub(super) enum SessionCommand {
         /// Only of this client
         #[arg(long)]
         client: Option<String>,
-        /// Only those that are not over
+        /// Only open sessions
         #[arg(long)]
         open: bool,
         /// How many, 1 to 500
         #[arg(long, value_name = "N")]
         limit: Option<u32>,
-        /// Where the page before left off
+        /// The `next_cursor` of the previous page
         #[arg(long)]
         cursor: Option<String>,
     },
@@ -96,7 +96,7 @@ pub(super) enum SessionCommand {
         /// Tell it, and want no answer
         #[arg(long, conflicts_with = "steer")]
         notify: bool,
-        /// Put it into the turn that is under way
+        /// Send it into the present turn
         #[arg(long)]
         steer: bool,
         /// A repeat with the same key sends nothing again
@@ -115,11 +115,11 @@ pub(super) enum SessionCommand {
         /// The cursor of the page before: older texts
         #[arg(long, value_name = "CURSOR")]
         before: Option<String>,
-        /// Also calls of tools and their results
+        /// Include tool calls and their results
         #[arg(long)]
         tools: bool,
     },
-    /// Show which sessions there are, each below the one that started it
+    /// Show all sessions, each below the one that started it
     #[command(after_help = "Example:\n  svc session tree")]
     Tree,
     /// Show a session: when it was at work, which tools it called, what it is trying

@@ -36,7 +36,7 @@ const TITLE_CHARS: usize = 80;
 /// `svc task …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
-    /// Make a task that someone else will run
+    /// Create a task that another program runs
     #[command(after_help = "Example:\n  svc task create --title 'review the parser' --agent codex")]
     Create(Box<CreateArgs>),
     /// List tasks, newest first
@@ -57,7 +57,7 @@ pub(super) enum TaskCommand {
     /// Print a task's output as it comes; exit code 0 if the task ends well, else 1
     #[command(
         after_help = "Examples:\n  svc task watch task_…\n  svc task watch task_… --json | jq .data\n\n\
-        Starts at the beginning, resumes by itself when the daemon restarts, and says on standard error what it missed."
+        Starts at the beginning, resumes when the daemon restarts, and reports missing events on standard error."
     )]
     Watch {
         /// The task's id or the beginning of it, or `latest`
@@ -78,9 +78,9 @@ pub(super) enum TaskCommand {
     /// Run a command as a task: each line a frame, its exit the end; exits with the command's code
     #[command(after_help = task_run::EXAMPLES)]
     Run(task_run::RunArgs),
-    /// Send what a `task run` could not while the daemon was away
+    /// Send the output that a `task run` could not send while the daemon was away
     #[command(after_help = "Example:\n  svc task resend ~/.local/share/svc/spool/run_….ndjson\n\n\
-        Lines that did arrive are not doubled. The file is removed when all is acknowledged.")]
+        Lines that have arrived are not stored twice. The file is removed when all lines are acknowledged.")]
     Resend {
         /// The spool file
         file: std::path::PathBuf,
@@ -93,22 +93,22 @@ pub(super) enum TaskCommand {
 /// Arguments of `svc task create`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CreateArgs {
-    /// What people call it
+    /// A title for people
     #[arg(long)]
     title: Option<String>,
-    /// Who is to do it
+    /// Who should do it
     #[arg(long)]
     agent: Option<String>,
-    /// What is to be done
+    /// The instructions
     #[arg(long)]
     prompt: Option<String>,
-    /// Who asks for it; only the operator may choose
+    /// On whose behalf; only the operator may choose
     #[arg(long)]
     from: Option<String>,
-    /// KEY=VALUE to keep with it; repeatable
+    /// KEY=VALUE to store with it; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// A repeat with the same key gives the task first made
+    /// A repeat with the same key returns the first task
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
@@ -122,16 +122,16 @@ pub(super) struct TaskListArgs {
     /// Only this agent's
     #[arg(long)]
     agent: Option<String>,
-    /// Only those that this one asked for
+    /// Only those on behalf of this one
     #[arg(long)]
     from: Option<String>,
-    /// Only those made since this time (RFC 3339)
+    /// Only those created since this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// How many, 1 to 500
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// Where the page before left off
+    /// The `next_cursor` of the previous page
     #[arg(long)]
     cursor: Option<String>,
 }

@@ -38,7 +38,7 @@ pub(super) enum ToolsCommand {
         #[arg(long)]
         family: Option<String>,
     },
-    /// Show what a tool does and what it takes
+    /// Show what a tool does, and its arguments
     #[command(
         after_help = "Examples:\n  svc tools show peer_send\n  svc tools show peer_send --json | jq .input_schema"
     )]
@@ -46,7 +46,7 @@ pub(super) enum ToolsCommand {
         /// The tool's name
         name: String,
     },
-    /// Call a tool and print what it gives; exit code 1 if it fails
+    /// Call a tool and print its result; exit code 1 if it fails
     #[command(after_help = CALL_EXAMPLES)]
     Call(Box<CallArgs>),
 }
@@ -72,7 +72,7 @@ pub(super) struct CallArgs {
     /// All arguments as one JSON object; `-` reads it from standard input. --arg adds to it
     #[arg(long = "args", value_name = "JSON")]
     all: Option<String>,
-    /// The session on whose behalf you call, which only the operator may choose
+    /// The session on whose behalf you call; only the operator may choose
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 }

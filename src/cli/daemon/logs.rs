@@ -24,7 +24,7 @@ const BLOCK: usize = 64 * 1024;
 /// Arguments of `svc logs`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct LogsArgs {
-    /// Go on printing what is added
+    /// Print new lines as they come
     #[arg(short, long)]
     follow: bool,
     /// How many of the last lines to print

@@ -26,7 +26,7 @@ pub(in crate::cli) struct HookArgs {
     /// The shape of what is printed
     #[arg(long, value_enum, default_value_t = PrintFormat::Client)]
     pub(super) format: PrintFormat,
-    /// The event was told before under this id, perhaps in vain: it counts once, and nothing is printed
+    /// The event was reported before under this id: it counts once, and nothing is printed
     #[arg(long, value_name = "ID")]
     pub(super) again: Option<String>,
 }

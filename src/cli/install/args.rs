@@ -5,15 +5,15 @@ use svc_install::{InstallScope, KnownClient};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
-  svc install                        every coding agent that is found here
+  svc install                        all coding agents on this machine
   svc install claude-code --dry-run  what would change, as a diff; writes nothing
-  svc install --project              this folder's project, without paths and secrets of yours
+  svc install --project              this folder's project, without your paths and secrets
   svc install --allow-tools          with the clients' permission for svc's harmless tools
-  svc install --scope agents         sessions may also give work to agents that svc runs
-  svc install status                 what is installed, and what is no longer right
+  svc install --scope agents         sessions may give work to agents that svc runs
+  svc install status                 what is installed, and what is outdated
 
-Again is fine and changes nothing. Each file that is changed is first copied to FILE.svc-backup.
-`svc uninstall` puts everything back.";
+A second run changes nothing. Each file is copied to FILE.svc-backup before it is changed.
+`svc uninstall` undoes everything.";
 
 /// Arguments of `svc install`.
 #[derive(Debug, Clone, Args)]
@@ -25,10 +25,10 @@ pub(in crate::cli) struct InstallArgs {
     /// The clients [default: those that are found]
     #[arg(value_name = "CLIENT")]
     pub(super) clients: Vec<KnownClient>,
-    /// The files of the project in this folder, for everybody who works on it, and not yours
+    /// Change the files of the project in this folder, which a team shares, and not yours
     #[arg(long)]
     pub(super) project: bool,
-    /// Let sessions that you start do more; repeatable: `agents`, `approve`, `read_all`, `exec`, `read`, or the scope of a server
+    /// Give the sessions that you start a scope; repeatable: `agents`, `approve`, `read_all`, `exec`, `read`, or the scope of a server
     #[arg(long, value_name = "SCOPE", value_parser = scope)]
     pub(super) scope: Vec<String>,
     /// Print what would change as a diff, and write nothing
@@ -43,23 +43,23 @@ pub(in crate::cli) struct InstallArgs {
     /// Leave the MCP servers as they are
     #[arg(long)]
     pub(super) no_mcp: bool,
-    /// Tell Codex that you trust these hooks, instead of reviewing them there with /hooks
+    /// Mark these hooks as trusted in Codex, in place of a review there with /hooks
     #[arg(long)]
     pub(super) trust_hooks: bool,
-    /// Let models call our harmless tools without asking you each time, so that a session that a message wakes goes on
+    /// Let models call svc's harmless tools without asking you, so that a session that a message wakes does not wait for you
     #[arg(long)]
     pub(super) allow_tools: bool,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum InstallCommand {
-    /// What is installed in which client, and what is no longer right; exit code 1 if anything is not
+    /// Show what is installed in which client, and what is outdated; exit code 1 if anything is
     #[command(after_help = "Example:\n  svc install status --json")]
     Status {
         /// The clients [default: all]
         #[arg(value_name = "CLIENT")]
         clients: Vec<KnownClient>,
-        /// Name all tools that ask you each time, and not only the first
+        /// List all tools for which the client asks you, not only the first
         #[arg(long)]
         verbose: bool,
     },
@@ -77,7 +77,7 @@ pub(in crate::cli) struct UninstallArgs {
     /// Print what would change as a diff, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Do not stop the daemon if no client is left
+    /// Do not stop the daemon when no client is left
     #[arg(long)]
     pub(super) no_stop: bool,
 }

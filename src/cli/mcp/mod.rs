@@ -22,7 +22,7 @@ use crate::config::sources::ImportedClient;
 /// `svc mcp …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum McpCommand {
-    /// List the servers that files name: what each is doing, and which entry counts
+    /// List all configured servers, with their state and the entry that is used
     #[command(
         after_help = "Example:\n  svc mcp list\n\nIn a project, its own .mcp.json counts as well."
     )]
@@ -39,13 +39,13 @@ pub(super) enum McpCommand {
         /// The server's name
         name: String,
     },
-    /// Name a server that is a program, or one at a URL
+    /// Add a server: a program, or a URL
     #[command(after_help = "Examples:\n  svc mcp add tickets https://tickets.example.com/mcp\n  \
         svc mcp add -t http wiki -H 'Authorization: Bearer ${WIKI_TOKEN}' https://wiki.example.com/mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
         svc mcp add tickets -e TOKEN='${TICKETS_TOKEN}' --scope project -- tickets-mcp\n\n\
         ${VAR} and ${VAR:-default} are filled in from `svc mcp secret set`, then from the daemon's environment.")]
     Add(AddArgs),
-    /// Name a server by its entry in JSON
+    /// Add a server by its entry in JSON
     #[command(
         after_help = "Example:\n  svc mcp add-json files '{\"command\": \"files-mcp\", \"sharing\": \"shared\"}'"
     )]
@@ -55,7 +55,7 @@ pub(super) enum McpCommand {
         /// The entry
         entry: String,
     },
-    /// Take a server's entry away: the project's, else that of config.toml
+    /// Remove a server's entry: the project's, else that of config.toml
     #[command(after_help = "Example:\n  svc mcp remove files")]
     Remove {
         /// The server's name
@@ -81,13 +81,13 @@ pub(super) enum McpCommand {
     },
     /// Approve a project's .mcp.json as it is now, or the changed definitions of a server
     #[command(after_help = "Examples:\n  svc mcp approve\n  svc mcp approve tickets\n\n\
-        It starts programs: look at it first. After a change it has to be approved again.\n\
-        What a server of it says otherwise later waits until you approve it by its name.")]
+        The file starts programs: look at it first. After a change it must be approved again.\n\
+        Definitions that its servers change later wait until you approve the server by its name.")]
     Approve {
         /// The file, or the name of a server [default: .mcp.json of this project]
         what: Option<PathBuf>,
     },
-    /// The end of what a server wrote to its error output
+    /// Print the end of a server's error output
     #[command(after_help = "Example:\n  svc mcp logs files")]
     Logs {
         /// The server's name
@@ -96,7 +96,7 @@ pub(super) enum McpCommand {
     /// Log in to a server at a URL, in a browser
     #[command(
         after_help = "Examples:\n  svc mcp login tickets\n  svc mcp login tickets --no-browser --port 8765\n\n\
-        Where the browser cannot reach this machine, paste the address that it was redirected to."
+        If the browser runs elsewhere, paste the address to which it was redirected."
     )]
     Login {
         /// The server's name
@@ -104,11 +104,11 @@ pub(super) enum McpCommand {
         /// Print the address, and open no browser
         #[arg(long)]
         no_browser: bool,
-        /// The port of this machine that the browser comes back to [default: the entry's, else any]
+        /// The port of this machine for the redirect [default: the entry's, else any]
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
     },
-    /// Forget the login to a server, and have its tokens revoked
+    /// Log out of a server, and revoke its tokens
     #[command(after_help = "Example:\n  svc mcp logout tickets")]
     Logout {
         /// The server's name
@@ -122,12 +122,12 @@ pub(super) enum McpCommand {
     Secret(SecretCommand),
     /// Copy the servers of another coding agent into config.toml, and show what changes
     #[command(
-        after_help = "Examples:\n  svc mcp import claude-code\n  svc mcp import claude-code --move\n\nAn entry that starts svc is left out, and so is one whose name config.toml has. The client goes on starting its own entries, too, unless they are moved; `svc uninstall` puts them back."
+        after_help = "Examples:\n  svc mcp import claude-code\n  svc mcp import claude-code --move\n\nAn entry that starts svc is left out, and so is one whose name is in config.toml. The client goes on starting its own entries, too, unless they are moved; `svc uninstall` puts them back."
     )]
     Import {
         /// claude-code, codex, gemini or opencode
         client: ImportedClient,
-        /// Take the client's own entries out of its file, so that each server starts once
+        /// Remove the entries from the client's own file, so that each server starts once
         #[arg(long = "move")]
         is_move: bool,
     },
@@ -142,7 +142,7 @@ pub(super) enum McpCommand {
         #[arg(long)]
         registry: bool,
     },
-    /// Call a server's tool and print what it gives; exit code 1 if it fails
+    /// Call a server's tool and print its result; exit code 1 if it fails
     #[command(after_help = "Example:\n  svc mcp call files read_file --arg path=/srv/notes.md")]
     Call {
         /// The server's name
@@ -158,14 +158,14 @@ pub(super) enum McpCommand {
 /// `svc mcp secret …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SecretCommand {
-    /// Keep a secret; its value comes from standard input, or is asked for
+    /// Store a secret; its value is read from standard input or from a prompt
     #[command(
         after_help = "Example:\n  pass show tickets | svc mcp secret set tickets TICKETS_TOKEN"
     )]
     Set {
         /// The server's name
         name: String,
-        /// The name that the entry has for it
+        /// Its name in the entry
         key: String,
     },
     /// List the names of a server's secrets
@@ -174,12 +174,12 @@ pub(super) enum SecretCommand {
         /// The server's name
         name: String,
     },
-    /// Forget a secret
+    /// Delete a secret
     #[command(after_help = "Example:\n  svc mcp secret unset tickets TICKETS_TOKEN")]
     Unset {
         /// The server's name
         name: String,
-        /// The name that the entry has for it
+        /// Its name in the entry
         key: String,
     },
 }

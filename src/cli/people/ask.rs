@@ -24,11 +24,11 @@ const INTERRUPTED: u8 = 130;
 /// Arguments of `svc ask`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AskArgs {
-    /// Whom: the name, key or id of anybody in `svc agent list`
+    /// The receiver: a name, key or id of `svc agent list`
     name: String,
     /// The question; `-` reads it from standard input
     text: String,
-    /// How long to wait, in seconds; 0 asks and does not wait [default: until there is an answer]
+    /// Seconds to wait; 0 does not wait [default: until there is an answer]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 }

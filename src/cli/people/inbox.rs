@@ -23,7 +23,7 @@ pub(in crate::cli) struct InboxArgs {
     /// How many, 1 to 500
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// Where the page before left off
+    /// The `next_cursor` of the previous page
     #[arg(long)]
     cursor: Option<String>,
 }

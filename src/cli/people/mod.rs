@@ -27,10 +27,10 @@ pub(super) use inbox::{InboxArgs, inbox};
 macro_rules! which_one {
     () => {
         "Which one:
-  svc tell NAME TEXT    says something; nobody has to answer
+  svc tell NAME TEXT    says something that needs no answer
   svc ask NAME TEXT     asks, and waits for the answer
   svc reply ID TEXT     answers what somebody asked you
-  svc send NAME PROMPT  gives work, as a task, and prints what is said"
+  svc send NAME PROMPT  gives work as a task, and prints the answer"
     };
 }
 pub(super) use which_one;
@@ -41,7 +41,7 @@ const FIRST_WORDS: usize = 60;
 /// Arguments of `svc tell`.
 #[derive(Debug, Args)]
 pub(super) struct TellArgs {
-    /// Whom: the name, key or id of anybody in `svc agent list`
+    /// The receiver: a name, key or id of `svc agent list`
     name: String,
     /// What to say; `-` reads it from standard input
     text: String,

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Commands of `svc service`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
-    /// Make the daemon a service of the user's: it starts at log-in, and again after a failure
+    /// Install the daemon as a user service: it starts at log-in, and again after a failure
     #[command(after_help = "Examples:\n  svc service install\n  svc service install --dry-run\n\n\
         Writes a unit for systemd, or a property list for launchd, for this program and this data folder, and has the \
         service enabled and started. Once more changes nothing. Flags of `svc serve` belong into config.toml. \

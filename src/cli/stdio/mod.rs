@@ -47,10 +47,10 @@ SVC_TOKEN. --url needs one of these two. A person says --operator.";
 /// Arguments of `svc stdio`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StdioArgs {
-    /// Speak with the operator token: for a person, not for an agent
+    /// Use the operator token: for a person, not for an agent
     #[arg(long)]
     operator: bool,
-    /// Speak with the token in this file, which nobody else may read
+    /// Use the token in this file, which nobody else may read
     #[arg(long, value_name = "FILE", conflicts_with = "operator")]
     token_file: Option<PathBuf>,
     /// Which tools the client lists: `search` (a few, the others found by `ToolSearch`) or `all`

@@ -41,19 +41,19 @@ const CANNOT_START: u8 = 127;
 /// Arguments of `svc task run`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RunArgs {
-    /// What people call it [default: the command]
+    /// A title for people [default: the command]
     #[arg(long)]
     title: Option<String>,
     /// Who does it
     #[arg(long)]
     agent: Option<String>,
-    /// Who asks for it; only the operator may choose
+    /// On whose behalf; only the operator may choose
     #[arg(long)]
     from: Option<String>,
-    /// Run nothing if a task was made under this key already, and exit as its command did (0 if it is not over)
+    /// If a task has this key already, run nothing and exit as its command did (0 while it runs)
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Do not say the task's id on standard error
+    /// Do not print the task's id on standard error
     #[arg(short, long)]
     quiet: bool,
     /// The command and its arguments

@@ -41,7 +41,7 @@ pub(super) enum ScreenInput {
     Resized,
 }
 
-/// What is to be done.
+/// The instructions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ScreenEffect {
     Quit,
