@@ -38,7 +38,7 @@ and tag it is for the configured default.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SendMessageArguments {
-    /// What is to be done: the agent knows no more than this.
+    /// The instructions; the agent knows nothing else.
     #[schemars(regex(pattern = NOT_BLANK))]
     prompt: String,
     /// An instance (`agents_list`), or who is here: a name, key or id.
@@ -51,7 +51,7 @@ struct SendMessageArguments {
     #[serde(rename = "async")]
     #[schemars(extend("default" = true))]
     is_async: Option<bool>,
-    /// An ended conversation to go on with: an agent's id or its session key.
+    /// An ended conversation to continue: an agent's id or session key.
     #[schemars(regex(pattern = NOT_BLANK))]
     session: Option<String>,
     /// `spawn-only`: a new agent. `peer-only`: a live one. `peer-prefer`: a live one, else a new one.
@@ -60,13 +60,13 @@ struct SendMessageArguments {
     /// The vendor's model.
     #[schemars(regex(pattern = NOT_BLANK))]
     model: Option<String>,
-    /// The folder that a new agent works in; that of your project by default.
+    /// The folder of a new agent; your project by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     cwd: Option<String>,
-    /// Who asks: only the operator may name another.
+    /// On whose behalf; only the operator may name another.
     #[schemars(regex(pattern = NOT_BLANK))]
     from_peer_id: Option<String>,
-    /// A repeat with the same key is the task first made.
+    /// A repeat with the same key returns the first task.
     #[schemars(regex(pattern = NOT_BLANK))]
     idempotency_key: Option<String>,
 }
@@ -179,7 +179,7 @@ async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, 
 }
 
 const ANSWER: &str = "\
-Answers what an agent asks: permission to do something, or a question.
+Answers a request of an agent: for permission, or a question.
 
 The first answer counts; later ones are a conflict. The message that you got says who asks, and lists the options. You answer \
 for others of your project: never for yourself, or for what you started.";
@@ -191,10 +191,10 @@ struct RequestAnswerArguments {
     /// The request.
     #[schemars(regex(pattern = NOT_BLANK))]
     request_id: String,
-    /// The option that you choose.
+    /// The chosen option.
     #[schemars(regex(pattern = NOT_BLANK))]
     option_id: Option<String>,
-    /// The answer to a question, in words.
+    /// The answer to a question, as text.
     #[schemars(regex(pattern = NOT_BLANK))]
     text: Option<String>,
 }

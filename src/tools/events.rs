@@ -44,13 +44,13 @@ struct EventsReadArguments {
     /// Only events of this kind, such as `frame` or `peer.status`.
     #[schemars(regex(pattern = NOT_BLANK))]
     kind: Option<String>,
-    /// Begin after this position: `next_after` of the call before.
+    /// Begin after this position: `next_after` of the previous call.
     #[schemars(extend("default" = 0))]
     after: Option<u64>,
     /// How many at most. Large ones are fewer: `next_after` goes on.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// How long to wait for the next event if there is none yet, in seconds.
+    /// Seconds to wait for the next event if there is none yet.
     #[schemars(range(min = 0, max = WAIT_MAX), extend("default" = 0))]
     wait_s: Option<u64>,
 }

@@ -42,23 +42,23 @@ The same content once more in the same category changes nothing and gives the me
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewMemoryInput {
-    /// What is to be remembered, so that somebody who was not there understands it.
+    /// What to remember, understandable without the context.
     #[schemars(length(max = limits::MEMORY_CHARS), regex(pattern = NOT_BLANK))]
     content: String,
     /// What it is.
     category: MemoryCategory,
-    /// How much it matters.
+    /// Its importance.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
     importance: Option<f64>,
-    /// What to file it under: letters, digits, `_`, `-` and `.`.
+    /// Tags of letters, digits, `_`, `-` and `.`.
     #[schemars(
         length(max = limits::MEMORY_TAGS),
         inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
     )]
     tags: Option<Vec<String>>,
-    /// It holds everywhere, and not only in the project of the session: the operator's to say.
+    /// For all projects, not only that of the session; only the operator may set it.
     global: Option<bool>,
-    /// The session that remembers it; your own by default. It tells the project.
+    /// Session id; your own by default. Selects the project.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -107,12 +107,12 @@ struct MemoryQuery {
     /// How many at most.
     #[schemars(range(min = 1, max = 100), extend("default" = 10))]
     limit: Option<usize>,
-    /// Only of this category.
+    /// Only this category.
     category: Option<MemoryCategory>,
-    /// Only those of at least this importance.
+    /// Only those with at least this importance.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.0))]
     min_importance: Option<f64>,
-    /// The session that asks; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -160,20 +160,20 @@ const LIST: &str = "Lists memories, the latest first, with the beginning of each
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MemoryListInput {
-    /// Only of this category.
+    /// Only this category.
     category: Option<MemoryCategory>,
-    /// Only those that are filed under one of these.
+    /// Only those with one of these tags.
     #[schemars(
         length(max = limits::MEMORY_TAGS),
         inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
     )]
     tags: Option<Vec<String>>,
-    /// Only of this project; an empty text means those that hold everywhere.
+    /// Only this project; an empty text means global memories.
     project: Option<String>,
     /// How many at most.
     #[schemars(range(min = 1, max = 200), extend("default" = 50))]
     limit: Option<u32>,
-    /// How many to pass over.
+    /// How many to skip.
     #[schemars(range(min = 0, max = u32::MAX), extend("default" = 0))]
     offset: Option<u32>,
 }
@@ -242,8 +242,7 @@ async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure>
     Ok(MemoryList { count: results.len(), results, total })
 }
 
-const DELETE: &str =
-    "Removes a memory, for all sessions and for good. There is no way to have it back.";
+const DELETE: &str = "Removes a memory permanently, for all sessions.";
 
 /// Which memory.
 #[derive(Deserialize, JsonSchema)]
@@ -252,7 +251,7 @@ struct DeleteMemoryInput {
     /// Its id, a UUID.
     #[schemars(regex(pattern = NOT_BLANK))]
     memory_id: String,
-    /// The session that forgets it; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }

@@ -46,13 +46,13 @@ Messages to one that is offline wait for it.";
 struct PeerListArguments {
     /// Only in this state.
     status: Option<PeerStatus>,
-    /// Also those that are offline.
+    /// Include offline peers.
     #[schemars(extend("default" = false))]
     all: Option<bool>,
-    /// Only this kind of client, such as `codex`.
+    /// Only this backend, such as `codex`.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     backend: Option<String>,
-    /// Only of this circle.
+    /// Only this circle.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
     /// Only in this folder.
@@ -61,7 +61,7 @@ struct PeerListArguments {
     /// How many at most.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     #[schemars(regex(pattern = NOT_BLANK))]
     cursor: Option<String>,
 }
@@ -117,7 +117,7 @@ async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Fa
 }
 
 const REGISTER: &str = "\
-Registers you as a peer, so that others see you and can send you messages; or updates what is known of you.
+Registers you as a peer, so that others see you and can send you messages; or updates your registration.
 
 Call it once at the start of your work. It gives your peer_id, which is kept when you register again: the identity is \
 backend and session_id, or without a session backend, path and tmux_pane. What you leave out keeps its value.";
@@ -126,7 +126,7 @@ backend and session_id, or without a session backend, path and tmux_pane. What y
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerRegisterArguments {
-    /// What others call you. They may send to you by this name if nobody else has it.
+    /// Your name. Others can send to it if it is unique.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     display_name: String,
     /// What kind of client you are, such as `claude-code`, `codex`, `gemini`, `opencode`.
@@ -135,21 +135,21 @@ struct PeerRegisterArguments {
     /// The folder that you work in.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     path: Option<String>,
-    /// The group that you belong to, which a broadcast may be limited to; `default` at the first registration.
+    /// Your group, to which a broadcast can be limited; `default` at first.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
-    /// The part that you play; `agent` at the first registration.
+    /// Your role; `agent` at first.
     role: Option<PeerRole>,
-    /// Your session, if it is not the one that this call is made in.
+    /// Your session; by default that of this call.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     session_id: Option<String>,
     /// The tmux pane that you run in.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     tmux_pane: Option<String>,
-    /// Your process on the daemon's machine: while it lives you are idle at worst and not offline.
+    /// Your process on the daemon's machine: while it lives you are not offline.
     #[schemars(range(min = 1, max = u32::MAX))]
     pid: Option<u32>,
-    /// Whatever else others should know of you. Merged key by key; `null` removes a key.
+    /// Further facts about you. Merged key by key; `null` removes a key.
     metadata: Option<BTreeMap<String, Option<String>>>,
 }
 
@@ -170,7 +170,7 @@ async fn register(call: Call, input: PeerRegisterArguments) -> Result<Peer, Fail
 }
 
 const HEARTBEAT: &str = "\
-Says that you are still here, and in which state.
+Reports that you are still here, and your status.
 
 Call it when your state changes (busy when you begin a long piece of work, online when you are free again), and about \
 every 30 s if you have nothing else to say: after 60 s of silence a peer is offline. Without a status a busy peer \
@@ -180,10 +180,10 @@ stays busy and any other is online.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerHeartbeatArguments {
-    /// The peer, if it is not your own.
+    /// The peer; your own by default.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     peer_id: Option<String>,
-    /// The state from now on: `busy` while you are at work, `online` when you are free, `offline` when you go.
+    /// The new status: `busy` while you work, `online` when you are free, `offline` when you leave.
     status: Option<ReportedStatus>,
 }
 
@@ -205,7 +205,7 @@ struct PeerSendArguments {
     /// The receiver: its `peer_id`, name or session key, or `operator`.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     to: String,
-    /// What you have to say.
+    /// The text.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     text: String,
     /// What it is.
@@ -215,10 +215,10 @@ struct PeerSendArguments {
     /// The message that this answers.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     correlation_id: Option<String>,
-    /// With the same key, a repeat to the same receiver sends nothing again and gives what was stored.
+    /// A repeat with the same key to the same receiver sends nothing again and returns the first message.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     idempotency_key: Option<String>,
-    /// The sender, which only the operator may choose; by default your own peer.
+    /// The sender; your own peer by default. Only the operator may choose another.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     from_peer: Option<String>,
 }
@@ -238,7 +238,7 @@ async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failu
 }
 
 const INBOX: &str = "\
-Gives the messages that wait for you. Most clients' hooks give them to you without this call.
+Returns your waiting messages. Most clients' hooks deliver them without this call.
 
 `stamp` says who a message is from; `answer` is the call that answers and acknowledges it. peer_ack acknowledges others, \
 which come again after 60 s.";
@@ -247,7 +247,7 @@ which come again after 60 s.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerInboxArguments {
-    /// The reader, if it is not your own peer.
+    /// The reader; your own peer by default.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     peer_id: Option<String>,
     /// Only look.
@@ -256,10 +256,10 @@ struct PeerInboxArguments {
     /// How many at most.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// The `next_cursor` of the page before. Only with peek.
+    /// The `next_cursor` of the previous page. Only with peek.
     #[schemars(regex(pattern = NOT_BLANK))]
     cursor: Option<String>,
-    /// Only this message, whole, whether it waits or not.
+    /// Only this message, whole, even if it does not wait.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     message_id: Option<String>,
 }
@@ -297,9 +297,9 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
 }
 
 const ACK: &str = "\
-Says that you have read these messages, so that they do not come again.
+Acknowledges messages, so that they do not come again.
 
-Call it with the ids of what peer_inbox gave. Calling it again is harmless.";
+Takes the ids from peer_inbox. Calling it again is harmless.";
 
 /// Which messages were read.
 #[derive(Deserialize, JsonSchema)]
@@ -308,7 +308,7 @@ struct PeerAckArguments {
     /// Ids of messages.
     #[schemars(length(min = 1, max = limits::PAGE_MAX), inner(regex(pattern = NOT_BLANK)))]
     ids: Vec<String>,
-    /// The reader, if it is not your own peer.
+    /// The reader; your own peer by default.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     peer_id: Option<String>,
 }
@@ -326,7 +326,7 @@ async fn ack(call: Call, input: PeerAckArguments) -> Result<PeerAckResult, Failu
 }
 
 const BROADCAST: &str = "\
-Sends a message to every peer but yourself, or to every peer of a circle.
+Sends a message to all other peers, or to those of a circle.
 
 Use it to tell all of them what concerns them (main is frozen, the test machine is down); for one receiver use \
 peer_send. It reaches peers that are offline, too, when they come back.";
@@ -335,23 +335,23 @@ peer_send. It reaches peers that are offline, too, when they come back.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PeerBroadcastArguments {
-    /// What you have to say.
+    /// The text.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     text: String,
     /// Only to peers of this circle.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     circle: Option<String>,
-    /// Not needed: what goes to many is stored as `broadcast`.
+    /// Not needed: a broadcast is stored as `broadcast`.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "broadcast"))]
     kind: Option<MessageType>,
-    /// What answers to this will name.
+    /// Answers name this id.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     correlation_id: Option<String>,
-    /// With the same key, a repeat sends nothing again to those who have it.
+    /// A repeat with the same key sends no second copy.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     idempotency_key: Option<String>,
-    /// The sender, which only the operator may choose; by default your own peer.
+    /// The sender; your own peer by default. Only the operator may choose another.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     from_peer: Option<String>,
 }

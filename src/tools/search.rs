@@ -17,7 +17,7 @@ use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BL
 use crate::domain::source::BUILTIN_CORE;
 
 const DESCRIPTION: &str = "\
-Finds tools by what they are for, also those that your client does not list.
+Finds tools by purpose, including those that your client does not list.
 
 Ask in your own words or by name. detail = full gives the schema of the arguments; then call the tool by its name, or with \
 ToolCall.";
@@ -26,7 +26,7 @@ ToolCall.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ToolQuery {
-    /// What you want to do, or a part of a name.
+    /// What you want to do, or part of a name.
     #[schemars(regex(pattern = NOT_BLANK), length(max = 1000))]
     query: String,
     /// How many at most.
@@ -39,7 +39,7 @@ struct ToolQuery {
     /// Only tools of this server.
     #[schemars(regex(pattern = NOT_BLANK))]
     source: Option<String>,
-    /// How much to tell of each.
+    /// How much detail.
     #[schemars(extend("default" = "summary"))]
     detail: Option<ToolDetail>,
 }

@@ -59,13 +59,13 @@ own mean the one that was started last.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StartSessionArguments {
-    /// The client's own id of the session; one is made if it is left out.
+    /// The client's own id of the session; a new one if omitted.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
     /// The folder that it works in; the nearest repository above it is the project.
     #[schemars(regex(pattern = NOT_BLANK))]
     cwd: Option<String>,
-    /// How it begins; afresh by default.
+    /// How it begins; new by default.
     source: Option<SessionSource>,
     /// Which program it is, such as `claude-code`.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -99,7 +99,7 @@ adopt; the session that begins again under the same id has it back.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EndSessionArguments {
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
     /// Why.
@@ -138,10 +138,10 @@ struct IncrementToolCountArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_name: Option<String>,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
-    /// The sub-agent that called it, if it was one: its calls count apart.
+    /// The sub-agent that made the call, if any: its calls are counted separately.
     #[schemars(regex(pattern = NOT_BLANK))]
     agent_id: Option<String>,
 }
@@ -171,10 +171,10 @@ decides and resets in one step.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShouldCheckInArguments {
-    /// After how many tool calls.
+    /// Number of tool calls between check-ins.
     #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
     frequency: Option<i64>,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -193,13 +193,13 @@ async fn should(call: Call, input: ShouldCheckInArguments) -> Result<ShouldCheck
     })
 }
 
-const RESET: &str = "Counts the tool calls of a session from zero again.";
+const RESET: &str = "Resets the count of a session's tool calls to zero.";
 
 /// Whose.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SessionArguments {
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -221,13 +221,13 @@ struct CheckInArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_name: Option<String>,
-    /// After how many tool calls.
+    /// Number of tool calls between check-ins.
     #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
     frequency: Option<i64>,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
-    /// The sub-agent that called it, if it was one: its calls count apart.
+    /// The sub-agent that made the call, if any: its calls are counted separately.
     #[schemars(regex(pattern = NOT_BLANK))]
     agent_id: Option<String>,
 }
@@ -285,16 +285,16 @@ const LIST: &str = "Lists sessions, those heard of last first.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListSessionsArguments {
-    /// Only of this project.
+    /// Only this project.
     project: Option<String>,
-    /// Only of this client.
+    /// Only this client.
     client: Option<String>,
     /// Only those that are open, or only those that are over.
     open: Option<bool>,
     /// How many at most.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// Where the last page ended.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn tools() -> Vec<Tool> {
 const WAIT_MAX: u64 = limits::TASK_WAIT.as_secs();
 
 const GET: &str = "\
-Gives a task as it is now: its state, and if it is over, how it ended.
+Returns a task as it is now: its state, and how it ended.
 
 Use it to look once; to wait for the end use TaskWait. With frames it also gives the last lines of the task's output \
 (at most 256 KiB of them; events_read on the stream task/<task_id> has all of it).";
@@ -43,7 +43,7 @@ struct TaskGetArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
-    /// How many of the last lines of its output to give.
+    /// How many of the last lines of its output to return.
     #[schemars(range(min = 0, max = limits::TASK_FRAMES_MAX), extend("default" = 0))]
     frames: Option<u32>,
 }
@@ -113,14 +113,14 @@ struct TaskListArguments {
     status: Option<TaskStatus>,
     /// Only tasks for this agent.
     agent: Option<String>,
-    /// Only tasks that this one asked for: a `peer_id`, a session or `operator`.
+    /// Only tasks on behalf of this `peer_id`, session or `operator`.
     from: Option<String>,
-    /// Only tasks made at this time or later (RFC 3339).
+    /// Only tasks created since this time (RFC 3339).
     since: Option<Timestamp>,
     /// How many at most.
     #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     limit: Option<u32>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     #[schemars(regex(pattern = NOT_BLANK))]
     cursor: Option<String>,
 }
@@ -161,10 +161,10 @@ struct TaskWaitArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
-    /// How long to wait at most, in seconds.
+    /// Maximum wait in seconds.
     #[schemars(range(min = 0, max = WAIT_MAX), extend("default" = 300))]
     timeout_s: Option<u64>,
-    /// How many of the last lines of its output to give.
+    /// How many of the last lines of its output to return.
     #[schemars(range(min = 0, max = limits::TASK_FRAMES_MAX), extend("default" = 0))]
     frames: Option<u32>,
 }
@@ -209,13 +209,13 @@ there is, with timed_out = true: that is no failure. An id that no task has fail
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskNotifyArguments {
-    /// The tasks. An id that stands here twice counts once.
+    /// The ids of the tasks; duplicates count once.
     #[schemars(length(min = 1, max = limits::WATCHED_TASKS), inner(regex(pattern = NOT_BLANK)))]
     task_ids: Vec<String>,
-    /// How long to wait at most, in seconds.
+    /// Maximum wait in seconds.
     #[schemars(range(min = 0, max = WAIT_MAX), extend("default" = 600))]
     timeout_s: Option<u64>,
-    /// `any`: the first end is enough. `all`: every task has to be over.
+    /// `any`: until the first task ends. `all`: until all tasks have ended.
     #[schemars(extend("default" = "any"))]
     mode: Option<TaskNotifyMode>,
 }
@@ -284,7 +284,7 @@ const CANCEL: &str = "\
 Asks for a task to be stopped.
 
 A task that nobody has begun is cancelled at once (at_once = true). Otherwise its runner is asked to stop, and the task \
-is `cancelled` when it has: TaskWait tells. A task that is over already cannot be cancelled: conflict.";
+is `cancelled` when it has: TaskWait tells. A task that has ended cannot be cancelled: conflict.";
 
 /// Which task.
 #[derive(Deserialize, JsonSchema)]
@@ -322,10 +322,10 @@ struct TaskReplyArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
-    /// What you have to say: at most 256 KiB.
+    /// The text, at most 256 KiB.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::REPLY_BYTES))]
     body: String,
-    /// How far you are, what came of it, a question or its answer, or what went wrong.
+    /// Progress, a result, a question or its answer, or an error.
     #[schemars(extend("default" = "progress"))]
     kind: Option<ReplyKind>,
 }

@@ -48,11 +48,11 @@ what was not expected (surprise), in why predictions were wrong (root_cause), or
 It takes 20 records; of more than 1,000 the latest are looked at. The records of a cluster can be read with \
 get_cluster_members; a sentence that says what they teach is kept with store_value.";
 
-/// How to look at records.
+/// The axis of comparison.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ClusterListInput {
-    /// How to look at records.
+    /// The axis of comparison.
     axis: Axis,
     /// How many at most.
     #[schemars(range(min = 1, max = 500), extend("default" = 50))]
@@ -120,7 +120,7 @@ Lists the records of a cluster, those in its middle first. get_ghap gives one wi
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ClusterMembersInput {
-    /// The cluster, as `get_clusters` gives it.
+    /// The cluster's id from `get_clusters`.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
     /// How many at most.
@@ -181,10 +181,10 @@ their middle as they are themselves, by the words that it uses.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ValidateInput {
-    /// What the records teach, in a sentence or two.
+    /// The lesson of the records, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
-    /// The cluster, as `get_clusters` gives it.
+    /// The cluster's id from `get_clusters`.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
 }
@@ -248,15 +248,15 @@ first, as validate_value does. The same once more for a cluster changes nothing 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StoreValueInput {
-    /// What the records teach, in a sentence or two.
+    /// The lesson of the records, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
     text: String,
-    /// The cluster, as `get_clusters` gives it.
+    /// The cluster's id from `get_clusters`.
     #[schemars(regex(pattern = NOT_BLANK))]
     cluster_id: String,
-    /// The axis of the cluster; its id says it already.
+    /// The axis of the cluster; follows from its id.
     axis: Option<Axis>,
-    /// The session that keeps it; your own by default. It tells the project.
+    /// Session id; your own by default. Selects the project.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -298,12 +298,12 @@ const LIST: &str =
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ValueListInput {
-    /// Only of this axis.
+    /// Only this axis.
     axis: Option<Axis>,
     /// How many at most.
     #[schemars(range(min = 1, max = 100), extend("default" = 20))]
     limit: Option<u32>,
-    /// Whole sentences, however long; by default the beginning of each.
+    /// Return whole sentences; by default only the beginning of each.
     full: Option<bool>,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-const GET: &str = "Gives a record with what it said before each change, and its notes.";
+const GET: &str = "Returns a record with its earlier versions and its notes.";
 
 /// Which record.
 #[derive(Deserialize, JsonSchema)]
@@ -48,7 +48,7 @@ async fn get(call: Call, input: GetInput) -> Result<GhapWithHistory, Failure> {
 }
 
 const LIST: &str =
-    "Lists records that are over, the latest made first. get_ghap gives one with all its texts.";
+    "Lists resolved records, the latest first. get_ghap returns one with all its texts.";
 
 /// Which records.
 #[derive(Deserialize, JsonSchema)]
@@ -57,16 +57,16 @@ struct ListInput {
     /// How many at most.
     #[schemars(range(min = 1, max = 100), extend("default" = 20))]
     limit: Option<u32>,
-    /// Only of this domain.
+    /// Only this domain.
     domain: Option<Domain>,
     /// Only with this verdict.
     outcome: Option<Verdict>,
-    /// Only those that ended at this time or later: RFC 3339, or a date.
+    /// Only those that ended since this time (RFC 3339, or a date).
     #[schemars(regex(pattern = NOT_BLANK))]
     since: Option<String>,
-    /// Only of this project.
+    /// Only this project.
     project: Option<String>,
-    /// Where the last page ended.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 

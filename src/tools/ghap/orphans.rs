@@ -75,10 +75,10 @@ its history.";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AdoptInput {
-    /// The record; the one that was changed last by default.
+    /// The record; by default the one changed last.
     #[schemars(regex(pattern = NOT_BLANK))]
     id: Option<String>,
-    /// The session that takes it; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -97,13 +97,13 @@ const ABANDON: &str =
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AbandonInput {
-    /// Why nobody will know.
+    /// Why there will be no result.
     #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
     reason: String,
-    /// The record; the one that was changed last by default.
+    /// The record; by default the one changed last.
     #[schemars(regex(pattern = NOT_BLANK))]
     id: Option<String>,
-    /// Your session; it tells the project.
+    /// Session id; selects the project.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }

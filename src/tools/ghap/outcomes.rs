@@ -27,24 +27,24 @@ const OUTCOME: &str = "\
 Records what came of a test run, a build or the like, for a verdict to rest on: pass its outcome_id to resolve_ghap. Clients' \
 hooks do this by themselves where they see test output.";
 
-/// What was seen.
+/// What happened.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OutcomeInput {
-    /// What was run.
+    /// The command.
     #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
     command: String,
     /// What came of it.
     verdict: OutcomeVerdict,
-    /// What it said, in short; only the beginning is kept.
+    /// A summary of its output; only the beginning is kept.
     summary: Option<String>,
-    /// The client's id of the tool call: once more with the same changes nothing.
+    /// The client's id of the tool call; a repeat with the same id changes nothing.
     #[schemars(regex(pattern = NOT_BLANK))]
     tool_use_id: Option<String>,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
-    /// The sub-agent that saw it, if it was one.
+    /// The sub-agent that saw it, if any.
     #[schemars(regex(pattern = NOT_BLANK))]
     agent_id: Option<String>,
 }
@@ -70,18 +70,18 @@ async fn record_outcome(call: Call, input: OutcomeInput) -> Result<OutcomeRecord
 }
 
 const CALIBRATION: &str = "\
-How true predictions came, by client and domain: the share of records that were confirmed, and for those that stated a \
+How often predictions came true, by client and domain: the share of records that were confirmed, and for those that stated a \
 probability the Brier score (mean squared error; 0 is perfect, 0.25 is what always saying one half earns).";
 
 /// Of which records.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CalibrationInput {
-    /// Only of this project.
+    /// Only this project.
     project: Option<String>,
-    /// Only of this client.
+    /// Only this client.
     client: Option<String>,
-    /// Only of this domain.
+    /// Only this domain.
     domain: Option<Domain>,
 }
 

@@ -33,7 +33,7 @@ The hypothesis can turn out wrong; the prediction is what will be seen if it is 
 struct StartInput {
     #[serde(flatten)]
     draft: GhapDraft,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -77,7 +77,7 @@ only what changes; a note is added to the others.";
 struct UpdateInput {
     #[serde(flatten)]
     change: GhapChange,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -105,7 +105,7 @@ abandoned.";
 struct ResolveInput {
     #[serde(flatten)]
     resolution: Resolution,
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -116,13 +116,13 @@ async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure
     Ok(GhapWritten::of(ghap))
 }
 
-const ACTIVE: &str = "Gives the active record of a session, or says that there is none.";
+const ACTIVE: &str = "Returns the active record of a session, or says that there is none.";
 
 /// Whose record.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SessionInput {
-    /// The session; your own by default.
+    /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
     pub(super) session_id: Option<String>,
 }

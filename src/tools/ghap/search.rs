@@ -30,20 +30,20 @@ Searches what was tried before, here and in other projects, by symptom, error te
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExperienceSearchInput {
-    /// Any text, errors and code too.
+    /// Any text: a question, an error, code.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
     query: String,
-    /// Only of this domain.
+    /// Only this domain.
     domain: Option<Domain>,
     /// Only with this verdict.
     outcome: Option<Verdict>,
-    /// Only records that tell of one.
+    /// Only records with this field.
     #[schemars(extend("default" = "full"))]
     axis: Option<SearchAxis>,
     /// How many at most.
     #[schemars(range(min = 1, max = 50), extend("default" = 10))]
     limit: Option<u32>,
-    /// The session that asks; your own by default. Records of its project come first.
+    /// Session id; your own by default. Records of its project come first.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
 }
@@ -57,7 +57,7 @@ enum SearchAxis {
     Full,
     /// How it was gone about, which every record says.
     Strategy,
-    /// What was not expected.
+    /// What was unexpected.
     Surprise,
     /// Why a prediction was wrong.
     RootCause,
@@ -101,13 +101,13 @@ struct Experience {
     probability: Option<f64>,
     iteration_count: i64,
     outcome_status: GhapStatus,
-    /// What was seen.
+    /// What happened.
     outcome_result: Option<String>,
-    /// What was not expected.
+    /// What was unexpected.
     surprise: Option<String>,
     /// Why the prediction was wrong.
     root_cause: Option<RootCause>,
-    /// What is to be remembered.
+    /// What to remember.
     lesson: Option<Lesson>,
     /// How far it can be trusted.
     confidence_tier: Option<Tier>,
