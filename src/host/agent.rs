@@ -678,7 +678,7 @@ impl HostedAgent {
     }
 
     fn entry(&mut self, mut entry: HistoryEntry) {
-        entry.timestamp = self.clock.now().as_millis();
+        entry.timestamp = self.clock.now();
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
             shorten(text, MAX_ENTRY_TEXT);
         }
@@ -694,7 +694,7 @@ impl HostedAgent {
     }
 
     fn append(&self, event: &impl Serialize) -> u64 {
-        self.spool.append(event, self.clock.now().as_millis())
+        self.spool.append(event, self.clock.now())
     }
 }
 

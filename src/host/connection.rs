@@ -1,7 +1,10 @@
 //! One client of a host: its requests one after the other, and the stream at its own pace.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,6 +27,8 @@ use crate::runner::{AgentSpool, SpoolEnd};
 const MAX_REPLIES: usize = 16;
 /// Bytes of the stream in one write.
 const CHUNK: u64 = 64 * 1024;
+/// How often is looked whether a client that has said its last word still reads.
+const STILL_READS: Duration = Duration::from_secs(1);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -35,6 +40,25 @@ pub(super) struct HostFace {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spool: AgentSpool,
     pub(super) agent: AgentCommands,
+    /// How many clients follow the stream.
+    pub(super) attached: Arc<AtomicUsize>,
+}
+
+/// Counts a client that follows the stream, until it is dropped.
+#[derive(Debug)]
+struct Attachment(Arc<AtomicUsize>);
+
+impl Attachment {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// What goes out, in order.
@@ -53,9 +77,11 @@ pub(super) async fn serve(stream: UnixStream, face: Arc<HostFace>, closing: watc
     let (outgoing, incoming) = mpsc::channel(MAX_REPLIES);
     let spool = face.spool.clone();
     let mut writing = tokio::spawn(write(writer, incoming, spool, closing));
+    // It lasts as long as the stream goes out, also after the last request.
+    let attachment = Mutex::new(None);
     tokio::select! {
         _ = &mut writing => {}
-        () = read(reader, &face, &outgoing) => {
+        () = read(reader, &face, &outgoing, &attachment) => {
             drop(outgoing);
             // The client has said its last word and may still read the answers.
             writing.await.ok();
@@ -63,7 +89,12 @@ pub(super) async fn serve(stream: UnixStream, face: Arc<HostFace>, closing: watc
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, face: &Arc<HostFace>, outgoing: &mpsc::Sender<Outgoing>) {
+async fn read(
+    mut reader: OwnedReadHalf,
+    face: &Arc<HostFace>,
+    outgoing: &mpsc::Sender<Outgoing>,
+    attachment: &Mutex<Option<Attachment>>,
+) {
     let mut values = ValueReader::default();
     let mut block = vec![0; 16 * 1024];
     loop {
@@ -73,7 +104,7 @@ async fn read(mut reader: OwnedReadHalf, face: &Arc<HostFace>, outgoing: &mpsc::
         }
         while let Some(value) = values.next_value() {
             let answered = match value.and_then(request_of) {
-                Ok(request) => answer(request, face, outgoing).await,
+                Ok(request) => answer(request, face, outgoing, attachment).await,
                 Err(error) => {
                     let reply =
                         refusal(&HostRequest::default(), format!("decode request: {error}"));
@@ -102,7 +133,9 @@ async fn answer(
     request: HostRequest,
     face: &Arc<HostFace>,
     outgoing: &mpsc::Sender<Outgoing>,
+    attachment: &Mutex<Option<Attachment>>,
 ) -> bool {
+    let attach_as = |now| *attachment.lock().unwrap_or_else(PoisonError::into_inner) = now;
     let Some(kind) = HostRequestKind::parse(&request.kind) else {
         let error = format!("unknown message type: {}", request.kind);
         return outgoing.send(Outgoing::Reply(refusal(&request, error))).await.is_ok();
@@ -117,6 +150,8 @@ async fn answer(
         HostRequestKind::Attach => {
             let out = match attach(&request, face) {
                 Ok((answer, position)) => {
+                    attach_as(None);
+                    attach_as(Some(Attachment::new(&face.attached)));
                     Outgoing::Attach(success(&request, payload(&answer).ok().flatten()), position)
                 }
                 Err(error) => Outgoing::Reply(refusal(&request, error)),
@@ -124,6 +159,7 @@ async fn answer(
             return outgoing.send(out).await.is_ok();
         }
         HostRequestKind::Detach => {
+            attach_as(None);
             return outgoing.send(Outgoing::Detach(success(&request, None))).await.is_ok();
         }
         HostRequestKind::History => history(&request, face),
@@ -228,6 +264,7 @@ async fn status(face: &HostFace) -> Answered {
             protocol_version: HOST_PROTOCOL.to_owned(),
             started_at: face.started_at,
             socket_path: face.socket_path.clone(),
+            attached: face.attached.load(Ordering::SeqCst),
         },
         agent,
     })
@@ -266,7 +303,8 @@ fn history(request: &HostRequest, face: &HostFace) -> Answered {
     for mark in &marks[first..] {
         let line = face.spool.read_entry(mark).map_err(|error| format!("spool: {error}"))?;
         let event = serde_json::from_slice::<AgentEvent>(&line);
-        if let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) = event {
+        if let Ok(AgentEvent { body: AgentEventBody::ChatEntry { mut chat_entry }, .. }) = event {
+            chat_entry.offset = Some(mark.offset);
             entries.push(chat_entry);
         }
     }
@@ -318,6 +356,7 @@ async fn write(
     let mut cursor: Option<u64> = None;
     // A client that has said its last word is served the stream as long as it takes it.
     let mut has_requests = true;
+    let mut still_reads = tokio::time::interval(STILL_READS);
     loop {
         let end: SpoolEnd = *committed.borrow_and_update();
         let behind = cursor.is_some_and(|at| at < end.bytes);
@@ -347,9 +386,23 @@ async fn write(
                     return Ok(());
                 }
             }
+            // Nothing else tells that it is gone until the agent says something.
+            _ = still_reads.tick(), if !has_requests && !behind => {
+                if has_hung_up(&writer) {
+                    return Ok(());
+                }
+            }
             () = async { drop(closing.wait_for(|closing| *closing).await) }, if !behind => return Ok(()),
         }
     }
+}
+
+/// Whether the client has closed both ends, so that nobody reads what is written.
+fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
+    let stream: &UnixStream = writer.as_ref();
+    let mut watched = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut watched, Some(&Timespec::default())).is_ok()
+        && watched[0].revents().contains(PollFlags::HUP)
 }
 
 /// Lines of the spool from a byte on, about a chunk of them: a reply may follow, and must not stand within a line.

@@ -142,6 +142,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
         clock: clock.clone(),
         spool: spool.clone(),
         agent,
+        attached: Arc::default(),
     });
     let linger = Duration::from_millis(spec.linger_ms);
     let pid = process.pid();

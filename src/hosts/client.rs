@@ -322,8 +322,12 @@ impl RawAgentEvent {
     /// Reads one line.
     pub(crate) fn parse(line: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(line).map_err(io::Error::other)?;
-        let event = serde_json::from_str(text)?;
-        Ok(Self { line: text.into(), event })
+        let event: AgentEvent = serde_json::from_str(text)?;
+        // The time stands last. A host of an earlier version writes it as a number, and readers of the log get text.
+        let is_of_earlier =
+            text.trim_end_matches('}').ends_with(|last: char| last.is_ascii_digit());
+        let line = if is_of_earlier { serde_json::to_string(&event)?.into() } else { text.into() };
+        Ok(Self { line, event })
     }
 
     /// Its number.
@@ -411,5 +415,18 @@ mod tests {
             input.send(&wish).await.unwrap();
         }
         assert_eq!(host.await.unwrap(), [vec!["first", "second"], vec!["third"]]);
+    }
+
+    #[test]
+    fn an_event_of_an_earlier_host_is_as_those_of_today() {
+        let today = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":"{\"a\":1}","timestamp":"1970-01-01T00:00:00.007Z"},"agent_id":"ag_1","offset":3,"timestamp":"1970-01-01T00:00:00.007Z"}"#;
+        let earlier = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":{"a":1},"timestamp":7},"agent_id":"ag_1","offset":3,"timestamp":7}"#;
+        let [of_today, of_earlier] =
+            [today, earlier].map(|line| RawAgentEvent::parse(line.as_bytes()).unwrap());
+        assert_eq!((&*of_today.line, &*of_earlier.line), (today, today));
+        assert_eq!(of_today.event, of_earlier.event);
+        let unknown = today.replace("\"role\"", "\"later\":true,\"role\"");
+        let kept = RawAgentEvent::parse(unknown.as_bytes()).unwrap();
+        assert_eq!(&*kept.line, unknown, "what a later host says more stays");
     }
 }

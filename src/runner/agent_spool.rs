@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
-use crate::domain::AgentId;
+use crate::domain::{AgentId, Timestamp};
 use crate::private_file;
 
 /// Bytes that may wait for the disk before the agent's output is no longer read.
@@ -114,7 +114,7 @@ impl AgentSpool {
     /// Appends an event, of which `body` is all but its owner, its offset and its time, and returns its offset.
     ///
     /// `body` has to be an object with members. Nobody sees the event before it is on the disk.
-    pub(crate) fn append(&self, body: &impl Serialize, timestamp: i64) -> u64 {
+    pub(crate) fn append(&self, body: &impl Serialize, timestamp: Timestamp) -> u64 {
         self.append_marked(body, timestamp, None)
     }
 
@@ -122,13 +122,18 @@ impl AgentSpool {
     pub(crate) fn append_entry(
         &self,
         body: &impl Serialize,
-        timestamp: i64,
+        timestamp: Timestamp,
         is_of_tool: bool,
     ) -> u64 {
         self.append_marked(body, timestamp, Some(is_of_tool))
     }
 
-    fn append_marked(&self, body: &impl Serialize, timestamp: i64, entry: Option<bool>) -> u64 {
+    fn append_marked(
+        &self,
+        body: &impl Serialize,
+        timestamp: Timestamp,
+        entry: Option<bool>,
+    ) -> u64 {
         use std::io::Write as _;
 
         let mut pending = self.0.lock();
@@ -137,7 +142,8 @@ impl AgentSpool {
         let offset = pending.offset + 1;
         let written = serde_json::to_writer(&mut pending.bytes, body).map_err(io::Error::other);
         let closing = pending.bytes.pop();
-        let rest = write!(pending.bytes, "{}{offset},\"timestamp\":{timestamp}}}", self.0.owner);
+        let rest =
+            write!(pending.bytes, "{}{offset},\"timestamp\":\"{timestamp}\"}}", self.0.owner);
         if written.and(rest).is_err() || closing != Some(b'}') {
             // No value of ours comes here; an event that cannot be written must not leave a torn line.
             pending.bytes.truncate(began);
@@ -294,7 +300,7 @@ mod tests {
         let spool = AgentSpool::create(folder.path(), &agent()).unwrap();
         for number in 1..=5000_u64 {
             let body = json!({ "type": "output", "data": format!("line {number}") });
-            assert_eq!(spool.append(&body, 7), number);
+            assert_eq!(spool.append(&body, Timestamp::from_millis(7)), number);
             if number == 2500 {
                 spool.settled().await;
             }
@@ -309,7 +315,7 @@ mod tests {
             let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
             let event: Value = serde_json::from_slice(line).unwrap();
             let expected = json!({ "type": "output", "data": format!("line {}", after + 1),
-                "agent_id": "ag_test", "offset": after + 1, "timestamp": 7 });
+                "agent_id": "ag_test", "offset": after + 1, "timestamp": "1970-01-01T00:00:00.007Z" });
             assert_eq!(event, expected);
         }
         assert_eq!(spool.position_after(5000).unwrap(), end.bytes);
@@ -328,8 +334,9 @@ mod tests {
     async fn entries_are_read_by_themselves() {
         let folder = tempfile::tempdir().unwrap();
         let spool = AgentSpool::create(folder.path(), &agent()).unwrap();
-        spool.append(&json!({ "type": "output", "data": "é" }), 1);
-        spool.append_entry(&json!({ "type": "chat_entry", "chat_entry": 1 }), 2, true);
+        spool.append(&json!({ "type": "output", "data": "é" }), Timestamp::from_millis(1));
+        let entry = json!({ "type": "chat_entry", "chat_entry": 1 });
+        spool.append_entry(&entry, Timestamp::from_millis(2), true);
         assert!(spool.entries().len() <= 1);
         spool.settled().await;
         let entries = spool.entries();

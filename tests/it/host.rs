@@ -12,22 +12,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::daemon::{Home, eventually, svc_with_input, until};
+use crate::shapes::instant;
 
 /// What the daemon would show to answer.
 const KEY: &str = "5f2c9a7d0e1b4c6f8a3d2e5b7c9f0a1d";
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// A host that runs. Dropping it kills it.
-struct Host {
-    home: Home,
+pub(crate) struct Host {
+    pub(crate) home: Home,
     id: String,
-    pid: u32,
+    pub(crate) pid: u32,
     agent_pid: u32,
     socket: PathBuf,
 }
 
 /// One connection to a host.
-struct Client {
+pub(crate) struct Client {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
 }
@@ -51,7 +52,7 @@ impl Host {
         Self::with(command, &json!({}))
     }
 
-    fn with(command: &[&str], more: &Value) -> Self {
+    pub(crate) fn with(command: &[&str], more: &Value) -> Self {
         let home = Home::new();
         let mut document = spec(&home, "ag_one", command);
         for (name, value) in more.as_object().expect("an object") {
@@ -72,7 +73,7 @@ impl Host {
         }
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::of(&self.socket)
     }
 
@@ -107,12 +108,12 @@ impl Client {
         Self { stream, lines }
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the host reads");
     }
 
     /// The next line; `None` at the end.
-    fn line(&mut self) -> Option<Value> {
+    pub(crate) fn line(&mut self) -> Option<Value> {
         let mut line = Vec::new();
         let size = self.lines.read_until(b'\n', &mut line).expect("a line in time");
         (size > 0).then(|| serde_json::from_slice(&line).expect("JSON"))
@@ -128,7 +129,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn ok(&mut self, kind: &str, payload: &Value) -> Value {
+    pub(crate) fn ok(&mut self, kind: &str, payload: &Value) -> Value {
         let reply = self.ask(kind, payload);
         assert_eq!(reply["success"], true, "{reply}");
         reply["payload"].clone()
@@ -142,7 +143,11 @@ impl Client {
     }
 
     /// Attaches, and takes events until one fits; all of them, checked to be dense.
-    fn events_until(&mut self, after: u64, mut fits: impl FnMut(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn events_until(
+        &mut self,
+        after: u64,
+        mut fits: impl FnMut(&Value) -> bool,
+    ) -> Vec<Value> {
         let attached = self.ok("host.attach", &json!({ "offset": after }));
         assert_eq!(attached["oldest_offset"], 1);
         let mut events = Vec::new();
@@ -150,7 +155,7 @@ impl Client {
             let event = self.line().expect("the stream goes on");
             assert!(event.get("success").is_none(), "{event}");
             assert_eq!(event["offset"], after + 1 + events.len() as u64, "{event}");
-            assert!(event["timestamp"].as_i64().expect("a time") > 1_700_000_000_000);
+            instant(&event["timestamp"]);
             let last = fits(&event);
             events.push(event);
             if last {
@@ -255,6 +260,7 @@ fn every_row_of_the_table_answers() {
     let last = client.ok("host.history", &json!({ "limit": 1 }));
     assert_eq!((&last["entries"][0], &last["total"]), (&entries[1], &json!(2)));
     let before = of_type(&events, "chat_entry")[1]["offset"].clone();
+    assert_eq!(entries[1]["offset"], before);
     assert_eq!(client.ok("host.history", &json!({ "before": before }))["total"], 1);
     let stopped = client.ok("host.stop", &json!({ "reason": "enough" }));
     assert_eq!((&stopped["stopped"], &stopped["graceful"]), (&json!(true), &json!(true)));
@@ -297,6 +303,35 @@ fn what_is_no_request_is_told_and_the_connection_stays() {
     let reply = client.line().expect("an answer");
     assert!(reply["error"].as_str().expect("a text").contains("larger than 4194304"), "{reply}");
     client.ok("host.ping", &json!({}));
+}
+
+#[test]
+fn a_host_counts_the_clients_that_follow_its_stream() {
+    let host = Host::start(&ECHO);
+    let mut asker = host.client();
+    let attached =
+        |asker: &mut Client| asker.ok("host.status", &json!({}))["host"]["attached"].clone();
+    assert_eq!(attached(&mut asker), 0);
+    let mut followers: Vec<Client> = (0..3).map(|_| host.client()).collect();
+    for (number, follower) in followers.iter_mut().enumerate() {
+        follower.ok("host.attach", &json!({}));
+        assert_eq!(attached(&mut asker), number + 1);
+    }
+    // The same client a second time is one.
+    followers[0].write(b"{\"type\":\"host.attach\",\"id\":\"again\"}\n");
+    while followers[0].line().expect("goes on")["id"] != "again" {}
+    assert_eq!(attached(&mut asker), 3);
+    followers[0].write(b"{\"type\":\"host.detach\",\"id\":\"off\"}\n");
+    while followers[0].line().expect("goes on")["id"] != "off" {}
+    assert_eq!(attached(&mut asker), 2);
+    // Its last word is said, and it reads on.
+    followers[1].stream.shutdown(std::net::Shutdown::Write).expect("is open");
+    host.client().ok("host.send", &json!({ "input": "one" }));
+    while followers[1].line().expect("goes on").get("turn").is_none() {}
+    assert_eq!(attached(&mut asker), 2);
+    // Who is gone is not counted, though the agent says nothing.
+    drop(followers);
+    eventually(WITHIN, || attached(&mut asker) == 0);
 }
 
 #[test]

@@ -13,6 +13,8 @@ mod words;
 mod agent_requests;
 #[cfg(target_os = "linux")]
 mod agent_storms;
+#[cfg(target_os = "linux")]
+mod agenthost;
 mod agents;
 mod attended;
 mod auth;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{AgentState, HistoryEntry};
-use crate::domain::{AgentId, AgentRequestId};
+use crate::domain::{AgentId, AgentRequestId, Timestamp};
 
 /// One event, as it stands in the spool, on the host's socket and, but for `agent_id` and `offset`, in the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,8 +17,9 @@ pub struct AgentEvent {
     pub agent_id: AgentId,
     /// Its number in the stream: 1, 2, 3 …; `seq` in the log.
     pub offset: u64,
-    /// Unix milliseconds.
-    pub timestamp: i64,
+    /// When.
+    #[serde(deserialize_with = "super::wire::moment")]
+    pub timestamp: Timestamp,
 }
 
 /// What happened.

@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+
+use crate::domain::Timestamp;
 
 /// Who said it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -29,9 +30,13 @@ pub struct HistoryEntry {
     /// The tool that is called, or has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// The whole input of a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_input: Option<Value>,
+    /// The whole input of a call: its JSON text.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::wire::json_text"
+    )]
+    pub tool_input: Option<String>,
     /// The input of a call in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_summary: Option<String>,
@@ -44,8 +49,12 @@ pub struct HistoryEntry {
     /// Whether it tells of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
-    /// Unix milliseconds.
-    pub timestamp: i64,
+    /// The offset of its event, in a history: `before` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// When.
+    #[serde(deserialize_with = "super::wire::moment")]
+    pub timestamp: Timestamp,
 }
 
 impl HistoryEntry {
@@ -60,7 +69,8 @@ impl HistoryEntry {
             tool_result: None,
             tool_use_id: None,
             is_error: None,
-            timestamp: 0,
+            offset: None,
+            timestamp: Timestamp::from_millis(0),
         }
     }
 

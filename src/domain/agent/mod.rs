@@ -6,6 +6,7 @@ mod history;
 mod info;
 mod protocol;
 mod start;
+mod wire;
 
 pub use backend::{AgentBackend, PermissionMode};
 pub use event::{

@@ -173,6 +173,9 @@ pub struct HostInfo {
     pub started_at: Timestamp,
     /// Where it listens.
     pub socket_path: String,
+    /// How many clients follow its stream now.
+    #[serde(default)]
+    pub attached: usize,
 }
 
 /// Answer to `host.status`.
@@ -363,12 +366,12 @@ mod tests {
             }),
             agent_id: AgentId::from("ag_1".to_owned()),
             offset: 3,
-            timestamp: 7,
+            timestamp: Timestamp::from_millis(7),
         };
         let line = serde_json::to_string(&event).unwrap();
         assert_eq!(
             line,
-            r#"{"type":"output","data":"a","agent_id":"ag_1","offset":3,"timestamp":7}"#
+            r#"{"type":"output","data":"a","agent_id":"ag_1","offset":3,"timestamp":"1970-01-01T00:00:00.007Z"}"#
         );
         assert_eq!(HostFrame::parse(line.as_bytes()).unwrap(), HostFrame::Event(Box::new(event)));
         let reply = br#"{"type":"host.ping","success":false,"error":"x"}"#;

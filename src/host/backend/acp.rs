@@ -310,7 +310,7 @@ impl AcpProtocol {
         effects.push(Effect::Entry(HistoryEntry {
             tool_name: call.name.clone().or(title.clone()),
             tool_summary: Some(title.unwrap_or_else(|| summary(&input))),
-            tool_input: Some(input),
+            tool_input: Some(input.to_string()),
             tool_use_id: Some(id.to_owned()),
             ..HistoryEntry::empty(HistoryRole::Tool)
         }));

@@ -161,7 +161,7 @@ impl ClaudeProtocol {
         }
         effects.push(Effect::Entry(HistoryEntry {
             tool_name: Some(name.to_owned()),
-            tool_input: Some(block["input"].clone()),
+            tool_input: Some(block["input"].to_string()),
             tool_summary: Some(summary(&block["input"])),
             tool_use_id: id.map(str::to_owned),
             ..HistoryEntry::empty(HistoryRole::Tool)

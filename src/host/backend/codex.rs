@@ -238,7 +238,7 @@ impl CodexProtocol {
         effects.push(Effect::Entry(HistoryEntry {
             tool_name: Some(name),
             tool_summary: Some(summary(&input)),
-            tool_input: Some(input),
+            tool_input: Some(input.to_string()),
             tool_use_id: Some(id.to_owned()),
             ..HistoryEntry::empty(HistoryRole::Tool)
         }));

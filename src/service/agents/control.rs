@@ -258,7 +258,7 @@ impl Agents {
                 if event.seq >= before {
                     continue;
                 }
-                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
+                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { mut chat_entry }, .. }) =
                     serde_json::from_str(&event.data)
                 else {
                     continue;
@@ -267,6 +267,7 @@ impl Agents {
                     continue;
                 }
                 total += 1;
+                chat_entry.offset = Some(event.seq.cast_unsigned());
                 entries.push_back(chat_entry);
                 if entries.len() > most {
                     entries.pop_front();

@@ -176,8 +176,7 @@ async fn apply(
             (row.info.exit_code, row.info.signal, row.info.pid) = (*exit_code, *signal, 0);
         }
         AgentEventBody::Request(request) => {
-            let opened_at = Timestamp::from_millis(event.event.timestamp);
-            open_request(tx, core, row, request, opened_at).await?;
+            open_request(tx, core, row, request, event.event.timestamp).await?;
         }
         AgentEventBody::Answer { request_id, option_id, by } => {
             close_request(tx, row, request_id, option_id.clone(), by.clone()).await?;
@@ -251,7 +250,7 @@ async fn give_words(
     if work.is_empty() {
         return Ok(());
     }
-    let at = Timestamp::from_millis(event.event.timestamp);
+    let at = event.event.timestamp;
     match event.body() {
         AgentEventBody::Input { message_id, .. } => {
             let begun = work.iter_mut().find(|it| it.task_id.as_str() == message_id);

@@ -142,17 +142,12 @@ impl Conversations {
 }
 
 fn of_entry(entry: HistoryEntry) -> HistoryText {
-    let text = [
-        entry.content,
-        entry.tool_summary,
-        entry.tool_input.map(|input| input.to_string()),
-        entry.tool_result,
-    ];
+    let text = [entry.content, entry.tool_summary, entry.tool_input, entry.tool_result];
     HistoryText {
         role: entry.role,
         text: text.into_iter().flatten().collect::<Vec<_>>().join("\n"),
         tool: entry.tool_name,
-        at: Timestamp::from_millis(entry.timestamp),
+        at: entry.timestamp,
         message_id: None,
         provenance: None,
     }
