@@ -11,14 +11,16 @@ use serde_json::{Map, Value, json};
 
 use super::agent_attach::host;
 use super::agent_list::AgentListArgs;
+use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
 use super::naming::{self, AdvisedError};
 use super::output;
 use super::{Context, agent_attach, agent_away, agent_list};
 use crate::client::{ClientError, with_query};
+use crate::domain::agent::{HistoryQuery, SendMode, StopAgent};
 use crate::private_file;
 
 /// `svc agent …`.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(super) enum AgentCommand {
     /// Start an agent, which outlives the daemon
     #[command(after_help = "Examples:\n  svc agent start claude --prompt 'fix the flaky test'\n  \
@@ -143,15 +145,62 @@ pub(super) struct StartArgs {
 }
 
 pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
+    let command = match command {
+        // Standard input is read once.
+        AgentCommand::Send { agent, input, steer } => {
+            AgentCommand::Send { agent, input: text(input)?, steer }
+        }
+        other => other,
+    };
+    let is_away = |error: &anyhow::Error| {
+        matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
+    };
+    match by_daemon(context, command.clone()).await {
+        // Whoever named a daemon means that one.
+        Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
+            by_hosts(context, command, error).await
+        }
+        done => done,
+    }
+}
+
+/// Asks the hosts of agents themselves, or says that no daemon runs.
+async fn by_hosts(
+    context: &Context,
+    command: AgentCommand,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    match command {
+        AgentCommand::List(args) => agent_away::list(context, &args, away).await,
+        AgentCommand::Status { agent } => agent_away::status(context, &agent, away).await,
+        AgentCommand::Send { agent, input, steer } => {
+            let mode = if steer { SendMode::Steer } else { SendMode::Queue };
+            agent_away::send(context, &agent, (input, mode), away).await
+        }
+        AgentCommand::Stop { agent, force, timeout, reason } => {
+            let stop = StopAgent { force, timeout: timeout.unwrap_or_default().into(), reason };
+            agent_away::stop(context, &agent, &stop, away).await
+        }
+        AgentCommand::History { agent, limit, no_tools } => {
+            let include_tools = no_tools.then_some(false);
+            let query = HistoryQuery { limit, before: None, include_tools };
+            agent_away::history(context, &agent, &query, away).await
+        }
+        AgentCommand::Attach { agent } => agent_away::attach(context, &agent, away).await,
+        _ => Err(away),
+    }
+}
+
+/// Asks the daemon.
+async fn by_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<ExitCode> {
     match command {
         AgentCommand::Start(args) => start(context, *args).await,
         AgentCommand::List(args) => agent_list::list(context, &args).await,
         AgentCommand::Status { agent } => status(context, &agent).await,
         AgentCommand::Send { agent, input, steer } => {
-            let body =
-                json!({ "input": text(input)?, "mode": if steer { "steer" } else { "queue" } });
+            let body = json!({ "input": input, "mode": if steer { "steer" } else { "queue" } });
             let sent: Value = context.client()?.post(&host(&agent, "/send"), &body).await?;
-            print(context, &sent, &["message_id", "queued"])
+            print_sent(context, &sent)
         }
         AgentCommand::Answer { agent, request, option } => {
             let body = json!({ "request_id": request, "option_id": option });
@@ -178,55 +227,15 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
                 body["reason"] = reason.into();
             }
             let stopped: Value = context.client()?.post(&host(&agent, "/stop"), &body).await?;
-            if context.json {
-                output::json(&stopped)?;
-            } else {
-                output::line(&stopped_in_words(&agent, &stopped))?;
-            }
-            Ok(ExitCode::SUCCESS)
+            print_stopped(context, &agent, &stopped)
         }
         AgentCommand::History { agent, limit, no_tools } => {
             history(context, &agent, limit, no_tools).await
         }
         AgentCommand::Watch { agent, after } => agent_attach::watch(context, &agent, after).await,
-        AgentCommand::Attach { agent } => attach(context, &agent).await,
+        AgentCommand::Attach { agent } => agent_attach::attach(context, &agent).await,
     }
 }
-
-/// Talks with an agent by way of the daemon, or, where none runs, with its host.
-async fn attach(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
-    let attached = agent_attach::attach(context, agent).await;
-    let is_away = |error: &anyhow::Error| {
-        matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
-    };
-    match attached {
-        Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
-            agent_away::attach(context, agent).await
-        }
-        attached => attached,
-    }
-}
-
-/// How an agent ended that was to stop.
-fn stopped_in_words(agent: &str, stopped: &Value) -> String {
-    let agent = output::visible(agent);
-    if stopped["stopped"] != true {
-        return format!("{agent} has not ended yet: `svc agent status {agent}` says how it is");
-    }
-    let how = match (stopped["exit_code"].as_i64(), &stopped["signal"]) {
-        (Some(code), _) => format!(", its program with exit code {code}"),
-        (None, Value::Null) => String::new(),
-        (None, signal) => format!(", its program by {}", ended_by(signal, true)),
-    };
-    let state = match stopped["final_state"].as_str() {
-        None | Some("done") => String::new(),
-        Some(state) => format!("; its state is {}", output::visible(state)),
-    };
-    format!("{agent} has ended{how}{state}")
-}
-
-const AGENT_FIELDS: [&str; 8] =
-    ["agent", "state", "session key", "instance", "backend", "folder", "started", "pid"];
 
 /// Shows an agent, and below it its open requests.
 async fn status(context: &Context, agent: &str) -> anyhow::Result<ExitCode> {
@@ -262,51 +271,6 @@ fn request_text(context: &Context, key: &str, request: &Value) -> String {
     writeln!(text, "  -> svc agent answer {} {id} OPTION", output::visible(key))
         .expect("writing to a string does not fail");
     text
-}
-
-fn print_agent(context: &Context, agent: Value) -> anyhow::Result<ExitCode> {
-    if context.json {
-        output::json(&agent)?;
-    } else {
-        output::object(&context.screen, &labelled(agent), &AGENT_FIELDS)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// An agent with words for a person in place of the names of fields, and without a process that is no more.
-fn labelled(agent: Value) -> Value {
-    let Value::Object(fields) = agent else { return agent };
-    let is_stopped = fields.get("state").is_some_and(|state| state == "done");
-    let fields = fields.into_iter().filter(|(key, value)| key != "pid" || *value != 0);
-    let fields = fields.map(|(key, value)| {
-        if key == "signal" {
-            return ("ended by".to_owned(), ended_by(&value, is_stopped).into());
-        }
-        let label = match key.as_str() {
-            "id" => "agent".to_owned(),
-            "worktree" => "folder".to_owned(),
-            "host_pid" => "host's pid".to_owned(),
-            "socket_path" => "socket".to_owned(),
-            "started_at" => "started".to_owned(),
-            "ended_at" => "ended".to_owned(),
-            other => other.replace('_', " "),
-        };
-        (label, value)
-    });
-    fields.collect::<Map<String, Value>>().into()
-}
-
-/// What a signal that ended an agent's program means: it is no crash if somebody stopped the agent.
-fn ended_by(signal: &Value, is_stopped: bool) -> String {
-    let name = match signal.as_i64() {
-        Some(2) => "SIGINT",
-        Some(9) => "SIGKILL",
-        Some(15) => "SIGTERM",
-        _ => return format!("signal {signal}"),
-    };
-    let by_svc =
-        if is_stopped { "svc, which stopped it" } else { "another program, or the system" };
-    format!("{by_svc} ({name})")
 }
 
 async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
@@ -381,23 +345,7 @@ async fn history(
     let query = [("limit", Some(limit.as_str())), ("include_tools", no_tools.then_some("false"))];
     let path = with_query(&host(agent, "/history"), &query);
     let page: Value = context.client()?.get(&path).await?;
-    if context.json {
-        output::json(&page)?;
-    } else {
-        for entry in output::items(&page, "entries") {
-            agent_attach::paragraph(&agent_attach::entry_text(entry))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print(context: &Context, value: &Value, first: &[&str]) -> anyhow::Result<ExitCode> {
-    if context.json {
-        output::json(value)?;
-    } else {
-        output::object(&context.screen, value, first)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_history(context, &page)
 }
 
 /// A text, or what standard input has.
@@ -413,47 +361,6 @@ pub(super) fn text(given: String) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_agent_is_shown_in_words_and_without_a_process_that_is_gone() {
-        let shown = labelled(json!({
-            "id": "ag_1", "worktree": "/srv", "pid": 0, "host_pid": 7, "started_at": "x", "exit_code": 1,
-        }));
-        let wanted = json!({
-            "agent": "ag_1", "folder": "/srv", "host's pid": 7, "started": "x", "exit code": 1,
-        });
-        assert_eq!(shown, wanted);
-        assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
-        let ended =
-            |state: &str| labelled(json!({ "state": state, "signal": 9 }))["ended by"].clone();
-        assert_eq!(ended("done"), "svc, which stopped it (SIGKILL)");
-        assert_eq!(ended("error"), "another program, or the system (SIGKILL)");
-    }
-
-    #[test]
-    fn a_stop_is_told_in_a_sentence() {
-        let told = |stopped: &Value| stopped_in_words("agent:claude:main", stopped);
-        for (stopped, sentence) in [
-            (
-                json!({ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }),
-                "agent:claude:main has ended, its program with exit code 0",
-            ),
-            (
-                json!({ "stopped": true, "signal": 9, "final_state": "done" }),
-                "agent:claude:main has ended, its program by svc, which stopped it (SIGKILL)",
-            ),
-            (
-                json!({ "stopped": true, "exit_code": 3, "final_state": "error" }),
-                "agent:claude:main has ended, its program with exit code 3; its state is error",
-            ),
-            (
-                json!({ "stopped": false }),
-                "agent:claude:main has not ended yet: `svc agent status agent:claude:main` says how it is",
-            ),
-        ] {
-            assert_eq!(told(&stopped), sentence);
-        }
-    }
 
     #[test]
     fn an_instance_of_the_configuration_is_known() {

@@ -1,4 +1,4 @@
-//! Talking with an agent while no daemon runs: its host is found by its socket, and asked itself.
+//! Agents while no daemon runs: their hosts are found by their sockets, and asked themselves.
 
 use std::process::ExitCode;
 
@@ -6,18 +6,95 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::agent_attach::{Printer, end_of, entry_text, paragraph, typed_lines};
-use super::living_hosts::living_hosts;
+use super::agent_list::{self, AgentListArgs};
+use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
+use super::living_hosts::{FoundHost, living_hosts};
 use super::{Context, output};
-use crate::domain::agent::{AgentInfo, HistoryQuery, SendInput, SendMode};
+use crate::domain::LATEST;
+use crate::domain::agent::{
+    AgentInfo, AgentState, HistoryQuery, HostStatus, SendInput, SendMode, StopAgent,
+};
 use crate::hosts::{HostClient, HostError};
 
 /// What is said in place of an answer.
 const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
-/// Talks with an agent by its host's socket until the end of the input, or of the agent.
-pub(super) async fn attach(context: &Context, named: &str) -> anyhow::Result<ExitCode> {
-    let (host, info) = find(context, named).await?;
+/// Shows the agents whose hosts live. `away` says that no daemon runs, and is all there is to say if there are none.
+pub(super) async fn list(
+    context: &Context,
+    args: &AgentListArgs,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let found = living_hosts(context).await;
+    if found.is_empty() || args.is_of_instances() {
+        return Err(away);
+    }
+    let mut agents: Vec<Value> = found.iter().map(view).collect();
+    // As the daemon lists them: the latest first.
+    agents.sort_by_key(|agent| std::cmp::Reverse(output::cell(agent, "started_at")));
+    agent_list::print_hosts(context, args, &agents)?;
+    output::note(&format!("svc: {ONLY_HOSTS}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a list of hosts does not show.
+const ONLY_HOSTS: &str = "no daemon runs: these are the agents that svc runs, as their hosts tell; `svc start` shows all who take part";
+
+/// Shows one agent.
+pub(super) async fn status(
+    context: &Context,
+    named: &str,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let found = find(context, named, away).await?;
+    print_agent(context, view(&found))
+}
+
+/// Gives an agent input.
+pub(super) async fn send(
+    context: &Context,
+    named: &str,
+    (input, mode): (String, SendMode),
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let (host, _) = find_answering(context, named, away).await?;
+    let sent = host.send(&input_of(input, mode)).await?;
+    print_sent(context, &serde_json::to_value(sent)?)
+}
+
+/// Ends an agent.
+pub(super) async fn stop(
+    context: &Context,
+    named: &str,
+    stop: &StopAgent,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let (host, _) = find_answering(context, named, away).await?;
+    let stopped = host.stop(stop).await?;
+    print_stopped(context, named, &serde_json::to_value(stopped)?)
+}
+
+/// Shows what was said.
+pub(super) async fn history(
+    context: &Context,
+    named: &str,
+    query: &HistoryQuery,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let (host, _) = find_answering(context, named, away).await?;
+    let page = host.history(query).await?;
+    print_history(context, &serde_json::to_value(page)?)
+}
+
+/// Talks with an agent until the end of the input, or of the agent.
+pub(super) async fn attach(
+    context: &Context,
+    named: &str,
+    away: anyhow::Error,
+) -> anyhow::Result<ExitCode> {
+    let (host, status) = find_answering(context, named, away).await?;
+    let info = status.agent;
     let history = host.history(&HistoryQuery { limit: 10, ..HistoryQuery::default() }).await?;
     for entry in &history.entries {
         paragraph(&entry_text(&serde_json::to_value(entry)?))?;
@@ -71,10 +148,7 @@ pub(super) async fn attach(context: &Context, named: &str) -> anyhow::Result<Exi
                     output::note(NEEDS_A_DAEMON);
                     continue;
                 }
-                let mode = SendMode::Queue;
-                let input =
-                    SendInput { input: line, idempotency_key: None, mode, message_id: None, from: None };
-                tell(host.send(&input).await);
+                tell(host.send(&input_of(line, SendMode::Queue)).await);
             }
             _ = tokio::signal::ctrl_c() => tell(host.interrupt().await),
         }
@@ -87,28 +161,79 @@ fn tell<T>(done: Result<T, HostError>) {
     }
 }
 
+const fn input_of(input: String, mode: SendMode) -> SendInput {
+    SendInput { input, idempotency_key: None, mode, message_id: None, from: None }
+}
+
+/// An agent as the daemon shows it. Of one whose host does not answer little is known.
+fn view(found: &FoundHost) -> Value {
+    let socket = found.client.socket().to_string_lossy();
+    match &found.said {
+        Ok(HostStatus { host, agent }) => {
+            let mut view = serde_json::to_value(agent).unwrap_or_default();
+            view["host_pid"] = host.pid.into();
+            view["socket_path"] = socket.into();
+            view
+        }
+        Err(error) => json!({
+            "id": found.id, "state": AgentState::Unreachable, "error": error.to_string(), "socket_path": socket,
+        }),
+    }
+}
+
+/// The living host that a text names, which answers.
+async fn find_answering(
+    context: &Context,
+    named: &str,
+    away: anyhow::Error,
+) -> anyhow::Result<(HostClient, HostStatus)> {
+    let found = find(context, named, away).await?;
+    match found.said {
+        Ok(status) => Ok((found.client, status)),
+        Err(error) => bail!("agent {} is unreachable: {error}", found.id),
+    }
+}
+
 /// The living host that a text names: by its agent's id, the beginning of that, or its session key, also without `agent:` and
-/// `:main`.
-async fn find(context: &Context, named: &str) -> anyhow::Result<(HostClient, AgentInfo)> {
+/// `:main`; or the one that was started last.
+async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
     let mut found = living_hosts(context).await;
-    found.retain(|(_, info)| is_named(info, named));
+    if found.is_empty() {
+        return Err(away);
+    }
+    if named == LATEST {
+        let started = |host: &FoundHost| host.said.as_ref().ok().map(|it| it.agent.started_at);
+        let latest = found.into_iter().max_by_key(started);
+        return latest.ok_or(away);
+    }
+    found.retain(|host| match &host.said {
+        Ok(status) => is_named(&status.agent, named),
+        Err(_) => is_beginning(host.id.as_str(), named),
+    });
     match found.len() {
         0 => bail!(
-            "no daemon runs, and no living host is that of an agent {named:?}; `svc start` starts a daemon"
+            "no daemon runs, and no living host is that of an agent {named:?}; `svc agent list` shows them, `svc start` starts a daemon"
         ),
         1 => Ok(found.remove(0)),
         _ => {
-            let keys: Vec<&str> = found.iter().map(|(_, info)| &*info.session_key).collect();
-            bail!("{named:?} may be any of: {}", keys.join(", "))
+            let keys = found.iter().map(|host| match &host.said {
+                Ok(status) => &*status.agent.session_key,
+                Err(_) => host.id.as_str(),
+            });
+            bail!("{named:?} may be any of: {}", keys.collect::<Vec<_>>().join(", "))
         }
     }
 }
 
+/// Whether a text is an id, or enough of its beginning.
+fn is_beginning(id: &str, named: &str) -> bool {
+    named.len() >= 6 && id.starts_with(&named.to_ascii_lowercase())
+}
+
 fn is_named(info: &AgentInfo, named: &str) -> bool {
     let named = named.to_ascii_lowercase();
-    let is_beginning = named.len() >= 6 && info.id.as_str().starts_with(&named);
     let short = info.session_key.strip_prefix("agent:").unwrap_or_default();
-    is_beginning
+    is_beginning(info.id.as_str(), &named)
         || info.session_key == named
         || short == named
         || short.strip_suffix(":main") == Some(&*named)

@@ -1,5 +1,6 @@
 //! `svc agent list`: all who take part, whoever started them.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::Context;
 use super::output::{self, Column, Listing};
 use crate::client::{Client, ClientError, with_query};
+use crate::project_folder::project_root;
 
 const LIST: Listing = Listing {
     items: "agents",
@@ -45,7 +47,7 @@ const CLAUDE_CODE: (&str, &str) = ("claude-code", "claude");
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct AgentListArgs {
     /// The configured ways to run agents, and whether each can be started
-    #[arg(long, conflicts_with_all = ["state", "instance", "backend", "hosted", "all", "limit", "cursor"])]
+    #[arg(long, conflicts_with_all = ["state", "instance", "backend", "project", "hosted", "all", "limit", "cursor"])]
     instances: bool,
     /// Only agents that svc runs
     #[arg(long)]
@@ -65,12 +67,40 @@ pub(super) struct AgentListArgs {
     /// Only this backend's
     #[arg(long)]
     backend: Option<String>,
+    /// Only this project's: its folder, or the name of that
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
     /// How many agents that svc runs, 1 to 500
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     /// The `next_cursor` of the previous page
     #[arg(long)]
     cursor: Option<String>,
+}
+
+impl AgentListArgs {
+    /// Whether instances are asked for, and no agents.
+    pub(super) const fn is_of_instances(&self) -> bool {
+        self.instances
+    }
+
+    /// The project that is asked for: its root, or the name of that.
+    fn project(&self) -> anyhow::Result<Option<String>> {
+        let Some(named) = &self.project else { return Ok(None) };
+        if !named.contains('/') && named != "." && named != ".." {
+            return Ok(Some(named.clone()));
+        }
+        let folder = std::path::absolute(named)?;
+        let folder = folder.canonicalize().unwrap_or(folder);
+        Ok(Some(project_root(&folder).to_string_lossy().into_owned()))
+    }
+}
+
+/// Whether a project, by its root, is the one that is named by that or by the last part of it.
+fn is_project(root: &str, named: Option<&str>) -> bool {
+    named.is_none_or(|named| {
+        root == named || Path::new(root).file_name().is_some_and(|name| name == named)
+    })
 }
 
 pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Result<ExitCode> {
@@ -82,10 +112,12 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
     }
     let is_living = !args.all && args.state.is_none();
     let limit = args.limit.unwrap_or(500).to_string();
+    let project = args.project()?;
     let query = [
         ("state", args.state.as_deref()),
         ("instance", args.instance.as_deref()),
         ("backend", args.backend.as_deref()),
+        ("project", project.as_deref()),
         ("live", is_living.then_some("true")),
         ("limit", Some(limit.as_str())),
         ("cursor", args.cursor.as_deref()),
@@ -102,20 +134,53 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
     // The living stand first, whatever the page's order is.
     agents.sort_by_key(|agent| agent["status"] == "offline");
     if !is_of_hosts {
-        agents.extend(peers.iter().filter(|peer| is_attended(peer)).map(attended));
+        let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
+        agents.extend(peers.iter().filter(is_here).map(attended));
     }
+    print(context, agents, hosts.get("next_cursor"))?;
+    if is_living && context.screen.is_for_people() {
+        output::note("`svc agent list --all` also shows those that have ended");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the agents of living hosts that are asked for.
+pub(super) fn print_hosts(
+    context: &Context,
+    args: &AgentListArgs,
+    agents: &[Value],
+) -> anyhow::Result<()> {
+    let project = args.project()?;
+    let is = |agent: &Value, member: &str, wanted: &Option<String>| {
+        wanted.as_deref().is_none_or(|wanted| agent[member] == wanted)
+    };
+    let is_wanted = |agent: &&Value| {
+        is(agent, "state", &args.state)
+            && is(agent, "instance", &args.instance)
+            && is(agent, "backend", &args.backend)
+            && is_project(agent["project"].as_str().unwrap_or_default(), project.as_deref())
+    };
+    // The host of an agent that has ended stays for some seconds.
+    let is_shown = |row: &Value| args.all || args.state.is_some() || row["status"] != "offline";
+    let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
+    print(context, rows.take(args.limit.unwrap_or(500) as usize).collect(), None)
+}
+
+fn print(context: &Context, agents: Vec<Value>, cursor: Option<&Value>) -> anyhow::Result<()> {
     let mut page = json!({ "count": agents.len(), "agents": agents });
-    if let Some(cursor) = hosts.get("next_cursor") {
+    if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();
     }
     if !context.json {
         name_columns(&mut page);
     }
-    LIST.print(context, &page)?;
-    if is_living && context.screen.is_for_people() {
-        output::note("`svc agent list --all` also shows those that have ended");
-    }
-    Ok(ExitCode::SUCCESS)
+    LIST.print(context, &page)
+}
+
+/// Whether a peer's folder is of a project.
+fn is_within(peer: &Value, project: Option<&str>) -> bool {
+    let folder = Path::new(peer["path"].as_str().unwrap_or_default());
+    is_project(&project_root(folder).to_string_lossy(), project)
 }
 
 async fn peers(
@@ -156,9 +221,10 @@ fn is_attended(peer: &Value) -> bool {
 
 /// An agent that the daemon runs: what is said of it, and what all who take part have.
 fn hosted(agent: &Value, peers: &[Value]) -> Value {
-    let key = output::cell(agent, "session_key");
+    // Of one whose host does not answer nothing but its id may be known.
+    let key = agent["session_key"].as_str().or(agent["id"].as_str()).unwrap_or_default();
     let own = peers.iter().find(|peer| peer["session_id"] == agent["session_key"]);
-    let short = key.strip_prefix("agent:").unwrap_or(&key);
+    let short = key.strip_prefix("agent:").unwrap_or(key);
     let short = short.strip_suffix(":main").unwrap_or(short);
     let name = own.and_then(|peer| peer["display_name"].as_str()).unwrap_or(short);
     let status = match agent["state"].as_str().unwrap_or_default() {
@@ -169,7 +235,7 @@ fn hosted(agent: &Value, peers: &[Value]) -> Value {
         other => other,
     };
     let mut row = agent.as_object().cloned().unwrap_or_default();
-    row.extend(common(&key, name, "hosted", status));
+    row.extend(common(key, name, "hosted", status));
     row.into()
 }
 

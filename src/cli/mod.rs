@@ -9,6 +9,7 @@ mod agent;
 mod agent_attach;
 mod agent_away;
 mod agent_list;
+mod agent_view;
 pub mod backup;
 mod commands;
 mod completions;

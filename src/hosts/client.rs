@@ -3,7 +3,7 @@
 //! connection.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,11 @@ impl HostClient {
     /// The host of this agent, which listens on `socket` if it lives.
     pub(crate) fn new(agent: AgentId, socket: PathBuf) -> Self {
         Self { agent, socket }
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The host and its agent. A host of another agent, or of another protocol, is foreign.

@@ -109,7 +109,7 @@ struct ListHosts {
     state: Option<AgentState>,
     instance: Option<String>,
     backend: Option<String>,
-    /// Root of a project.
+    /// Root of a project, or the name of that folder.
     project: Option<String>,
     /// Only agents that have not ended.
     live: Option<bool>,

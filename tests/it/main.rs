@@ -18,6 +18,8 @@ mod agenthost;
 mod agents;
 mod attended;
 mod auth;
+#[cfg(target_os = "linux")]
+mod away;
 mod budget;
 mod cli;
 mod conformance;

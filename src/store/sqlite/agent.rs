@@ -416,7 +416,7 @@ impl Store {
         let rows = agents!(select_checked,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
-                and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7)
+                and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7 or substr(a.project, -length(?7) - 1) = '/' || ?7)
                 and (not ?8 or a.ended_at is null) and (?9 is null or (a.started_at, a.agent_id) < (?9, ?10))
             order by a.started_at desc, a.agent_id desc limit ?11",
             key,
