@@ -85,7 +85,7 @@ impl Services {
         let agents = Agents::new(core.clone(), access.clone());
         Self(Arc::new(Rooms {
             access,
-            conversations: Conversations::new(core.clone(), agents.clone()),
+            conversations: Conversations::new(core.clone(), agents.clone(), hooks.clone()),
             agents,
             log: Log::new(core.clone()),
             team,

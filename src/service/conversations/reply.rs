@@ -2,11 +2,11 @@
 
 use super::{
     Conversations,
-    send::{SendDelivery, SessionReply, last_delivery},
+    send::{SessionReply, last_delivery},
 };
 use crate::{
     domain::{
-        DeliveryState, RunId, StreamName,
+        Delivery, DeliveryState, ExpectedDelivery, RunId, StreamName,
         conversation::{RunState, SendStatus},
     },
     service::{Error, team},
@@ -27,7 +27,11 @@ enum Patience {
 
 impl Conversations {
     /// What the one who sent is told: the reply if it comes while the call waits, or was there already.
-    pub(super) async fn outcome(&self, run: RunRow) -> Result<SessionReply, Error> {
+    pub(super) async fn outcome(
+        &self,
+        run: RunRow,
+        when: ExpectedDelivery,
+    ) -> Result<SessionReply, Error> {
         let stream = StreamName::of("peer", &run.source.peer);
         let store = &self.core.store;
         // Listen before looking, or an end that comes in between wakes nobody.
@@ -43,7 +47,7 @@ impl Conversations {
             if (is_there || patience == Patience::Over)
                 && let Some(settled) = self.settle(&run.run_id, patience).await?
             {
-                return Ok(settled.into_reply());
+                return Ok(settled.into_reply(when));
             }
             tokio::select! {
                 () = wait_for_end(&mut listener, head) => {}
@@ -81,7 +85,8 @@ struct SettledRun {
     run: RunRow,
     /// The reply's text, if the call has it.
     reply: Option<String>,
-    delivery: Option<SendDelivery>,
+    /// What became of its message so far.
+    states: Vec<Delivery>,
 }
 
 impl SettledRun {
@@ -91,12 +96,11 @@ impl SettledRun {
             _ => None,
         };
         let states = tx.deliveries(&run.message_id).await?;
-        let delivery = last_delivery(states);
-        Ok(Self { run, reply, delivery })
+        Ok(Self { run, reply, states })
     }
 
-    fn into_reply(self) -> SessionReply {
-        let Self { run, reply, delivery } = self;
+    fn into_reply(self, when: ExpectedDelivery) -> SessionReply {
+        let Self { run, reply, states } = self;
         let answered = run.answered.unwrap_or(run.state);
         let status = match (SendStatus::from(answered), &reply) {
             // It asked for no answer, and the session has it.
@@ -106,7 +110,7 @@ impl SettledRun {
         let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
         SessionReply {
             status,
-            delivery,
+            delivery: last_delivery(states, when),
             error: run.error.filter(|_| is_failed),
             reason: run.reason.filter(|_| is_failed),
             run_id: run.run_id,

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::conversation::SessionsPolicy,
-    service::{agents::Agents, core::Core},
+    service::{agents::Agents, core::Core, hooks::Hooks},
 };
 
 /// The room of conversations between sessions.
@@ -10,11 +10,12 @@ use crate::{
 pub struct Conversations {
     pub(super) core: Core,
     pub(super) agents: Agents,
+    pub(super) hooks: Hooks,
 }
 
 impl Conversations {
-    pub(in crate::service) const fn new(core: Core, agents: Agents) -> Self {
-        Self { core, agents }
+    pub(in crate::service) const fn new(core: Core, agents: Agents, hooks: Hooks) -> Self {
+        Self { core, agents, hooks }
     }
 
     pub(in crate::service) fn configure(&mut self, agents: &Agents) {

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, PeerId,
-        PeerStatus, RunId, Timestamp,
+        Caller, Delivery, DeliveryState, ExpectedDelivery, Message, MessageId, MessageType,
+        NewMessage, PeerId, PeerStatus, RunId, Timestamp,
         agent::AgentState,
         conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
         limits,
@@ -81,6 +81,8 @@ pub struct SendDelivery {
     pub state: DeliveryState,
     /// Since when.
     pub at: Timestamp,
+    /// When it reaches the session's model, as that was when it was sent.
+    pub when: ExpectedDelivery,
 }
 
 /// Why nothing was sent.
@@ -163,7 +165,7 @@ impl Conversations {
             error: Some(refusal.error),
             reason: Some(refusal.reason.to_owned()),
         };
-        let sent = if let Some(named) = input.in_reply_to.clone() {
+        let (sent, when) = if let Some(named) = input.in_reply_to.clone() {
             self.answer(caller, &requester, input, &named).await?
         } else {
             let target = match self.target(&requester, &input).await? {
@@ -180,7 +182,7 @@ impl Conversations {
         };
         match sent {
             SendDecision::Refused(refusal) => Ok(refuse(refusal, shown)),
-            SendDecision::Run(run) => self.outcome(*run).await,
+            SendDecision::Run(run) => self.outcome(*run, when).await,
             SendDecision::Answer(message) => {
                 let run = message.provenance.as_ref().map(|it| it.run_id.clone());
                 let to = self.core.store.peer(&message.to_peer).await?;
@@ -189,7 +191,7 @@ impl Conversations {
                     run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
                     status: SendStatus::Accepted,
                     session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
-                    delivery: self.delivery_of(&message.id).await?,
+                    delivery: last_delivery(self.core.store.deliveries(&message.id).await?, when),
                     message_id: Some(message.id),
                     reply: None,
                     error: None,
@@ -275,12 +277,15 @@ impl Conversations {
         target: &SessionRow,
         input: SendToSession,
         denied: Option<Refusal>,
-    ) -> Result<SendDecision, Error> {
+    ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
-            return Ok(SendDecision::Refused(Refusal::error(
-                "not_running",
-                "the session has no inbox",
-            )));
+            let refusal = Refusal::error("not_running", "the session has no inbox");
+            return Ok((SendDecision::Refused(refusal), ExpectedDelivery::Never));
+        };
+        // Before it is sent: then the session may be in the turn that it begins.
+        let when = match input.mode {
+            RunMode::Steer => ExpectedDelivery::Now,
+            RunMode::Followup | RunMode::Notify => self.when(&peer).await?,
         };
         let job = SendJob {
             core: self.core.clone(),
@@ -290,7 +295,13 @@ impl Conversations {
             input,
             denied,
         };
-        self.core.store.on_behalf_of(caller).write_directly(move |tx| Box::pin(job.run(tx))).await
+        let store = self.core.store.on_behalf_of(caller);
+        Ok((store.write_directly(move |tx| Box::pin(job.run(tx))).await?, when))
+    }
+
+    /// When a message that is sent now reaches the model of whoever has this inbox.
+    async fn when(&self, peer: &PeerId) -> Result<ExpectedDelivery, Error> {
+        Ok(self.hooks.expected_delivery(peer).await?.unwrap_or(ExpectedDelivery::NextTurn))
     }
 
     /// Answers a message that the caller was sent.
@@ -300,7 +311,7 @@ impl Conversations {
         requester: &Requester,
         input: SendToSession,
         named: &str,
-    ) -> Result<SendDecision, Error> {
+    ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
         let question = self.core.store.message(&id).await?;
@@ -315,8 +326,10 @@ impl Conversations {
                 return Err(Error::invalid("inReplyTo", why));
             }
         }
+        let when = self.when(&to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
-        self.core
+        let decision: Result<SendDecision, Error> = self
+            .core
             .store
             .on_behalf_of(&caller)
             .write(move |tx| {
@@ -361,19 +374,15 @@ impl Conversations {
                     Ok(SendDecision::Answer(Box::new(sent)))
                 })
             })
-            .await
-    }
-
-    /// The last state of a message's delivery.
-    pub(super) async fn delivery_of(&self, id: &MessageId) -> Result<Option<SendDelivery>, Error> {
-        Ok(last_delivery(self.core.store.deliveries(id).await?))
+            .await;
+        Ok((decision?, when))
     }
 }
 
 /// The last of the states that a message went through.
-pub(super) fn last_delivery(states: Vec<Delivery>) -> Option<SendDelivery> {
+pub(super) fn last_delivery(states: Vec<Delivery>, when: ExpectedDelivery) -> Option<SendDelivery> {
     let last = states.into_iter().max_by_key(|delivery| delivery.state);
-    last.map(|last| SendDelivery { state: last.state, at: last.at })
+    last.map(|last| SendDelivery { state: last.state, at: last.at, when })
 }
 
 /// Why a session may not send to a peer for now: it has done so too often. Answers by a call are sends.

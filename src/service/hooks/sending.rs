@@ -32,7 +32,10 @@ impl Hooks {
     }
 
     /// When a message would reach a peer's model; `None` if there is no such peer.
-    async fn expected_delivery(&self, to: &PeerId) -> Result<Option<ExpectedDelivery>, StoreError> {
+    pub(in crate::service) async fn expected_delivery(
+        &self,
+        to: &PeerId,
+    ) -> Result<Option<ExpectedDelivery>, StoreError> {
         let store = &self.core.store;
         let Some(row) = store.peer(to).await? else { return Ok(None) };
         let hosted = row.owner.as_deref().filter(|owner| is_agent_key(owner));
