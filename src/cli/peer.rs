@@ -207,15 +207,8 @@ fn mark_operator(page: &mut Value) {
 /// Shows what those wait for who cannot go on without a person.
 fn mark_waiting(page: &mut Value, requests: &Value) {
     for peer in page["peers"].as_array_mut().into_iter().flatten() {
-        if let Some(kind) = peer["waiting_for"]["kind"].as_str() {
-            let asked = match kind {
-                "permission" => "permission",
-                "question" => "an answer",
-                _ => "the end of a usage limit",
-            };
-            let title = output::cell(&peer["waiting_for"], "title");
-            let at = if title.is_empty() { String::new() } else { format!(": {title}") };
-            peer["waits_for"] = format!("{asked}, at its terminal{at}").into();
+        if let Some(asked) = waits_at_terminal(peer) {
+            peer["waits_for"] = asked.into();
         }
         let own = output::items(requests, "requests").iter();
         let mut own = own.filter(|request| request["peer_id"] == peer["peer_id"]);
@@ -224,6 +217,19 @@ fn mark_waiting(page: &mut Value, requests: &Value) {
                 format!("your permission: {}", output::cell(request, "title")).into();
         }
     }
+}
+
+/// What a peer waits for that only a person at its terminal can give, if it waits.
+pub(super) fn waits_at_terminal(peer: &Value) -> Option<String> {
+    let waits = &peer["waiting_for"];
+    let asked = match waits["kind"].as_str()? {
+        "permission" => "permission",
+        "question" => "an answer",
+        _ => "the end of a usage limit",
+    };
+    let title = waits["title"].as_str().filter(|title| !title.is_empty());
+    let title = title.map(|title| format!(": {title}")).unwrap_or_default();
+    Some(format!("{asked}, at its terminal{title}"))
 }
 
 /// Whether a peer of this name is an agent that was started for one task, and ends with it.

@@ -112,6 +112,12 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     assert!(asked["since"].is_string() && peer["since"].is_string(), "{peer}");
     let shown = svc(&d.home, &["peer", "list"]);
     assert!(shown.ok().contains("permission, at its terminal: touch made"), "{shown:?}");
+    let told = svc(&d.home, &["inbox"]).ok().to_owned();
+    let name = peer["display_name"].as_str().expect("a name");
+    let words = format!("{name} waits for permission, at its terminal: touch made");
+    assert!(told.contains(&words) && told.contains("no message waits"), "{told}");
+    let told = svc(&d.home, &["inbox", "--json"]).json();
+    assert_eq!(told["waiting"][0]["waiting_for"], *asked, "{told}");
     let waiting = d.get("/v1/peers?status=waiting").ok(200);
     assert_eq!(waiting["peers"][0]["peer_id"], peer["peer_id"]);
     // A message is read with the tool's result.
@@ -124,6 +130,7 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     client.hook(&event("s", "PostToolUse", &with_id("toolu_1")));
     let peer = peer_of(&d, "s");
     assert_eq!((&peer["status"], &peer["waiting_for"]), (&json!("busy"), &Value::Null), "{peer}");
+    assert!(svc(&d.home, &["inbox"]).ok().starts_with("nothing waits for you"));
     // A context that is cut down in the middle of a turn does not end it.
     client.hook(&event("s", "SessionStart", &json!({ "source": "compact" })));
     assert_eq!(status(&d, "s"), "busy");

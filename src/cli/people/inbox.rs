@@ -8,8 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{inbox_path, name_of, open_questions, peer, present};
+use crate::cli::peer::waits_at_terminal;
 use crate::cli::{Context, output};
-use crate::client::{Client, with_query};
+use crate::client::{Client, ClientError, with_query};
 
 /// Arguments of `svc inbox`.
 #[derive(Debug, Args)]
@@ -38,10 +39,45 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
         ("limit", limit.as_deref()),
         ("cursor", args.cursor.as_deref()),
     ];
-    let page: Value = client.get(&with_query(&inbox_path("/messages"), &query)).await?;
-    let messages = output::items(&page, "messages");
+    let mut page: Value = client.get(&with_query(&inbox_path("/messages"), &query)).await?;
+    let waiting = waiting_at_terminals(&client).await?;
     if context.json {
+        page["waiting"] = waiting.into();
         output::json(&page)?;
+    } else {
+        print(context, &client, &page, &waiting).await?;
+    }
+    if args.ack && !output::items(&page, "messages").is_empty() {
+        acknowledge(&client, output::items(&page, "messages")).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Peers that show a prompt at their own terminals. What agents of ours ask is among the messages.
+async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError> {
+    let page: Value = client.get("/v1/peers?status=waiting&limit=500").await?;
+    let is_hosted =
+        |peer: &Value| peer["session_id"].as_str().is_some_and(|id| id.starts_with("agent:"));
+    let waiting = output::items(&page, "peers").iter();
+    Ok(waiting.filter(|peer| !is_hosted(peer)).cloned().collect())
+}
+
+/// Shows who waits at a terminal, and then the messages.
+async fn print(
+    context: &Context,
+    client: &Client,
+    page: &Value,
+    waiting: &[Value],
+) -> anyhow::Result<()> {
+    for peer in waiting {
+        let asked = waits_at_terminal(peer).unwrap_or_else(|| "you, at its terminal".to_owned());
+        let since = context.screen.time(&output::cell(&peer["waiting_for"], "since"));
+        let (name, asked) = (output::visible(&name_of(peer)), output::visible(&asked));
+        output::block(&format!("{name} waits for {asked} ({since})\n\n"))?;
+    }
+    let messages = output::items(page, "messages");
+    if messages.is_empty() && !waiting.is_empty() {
+        output::line("no message waits for you")?;
     } else if messages.is_empty() {
         output::line(
             "nothing waits for you; `svc ask NAME …` asks somebody, `svc peer list` shows who is here",
@@ -51,7 +87,7 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
         for message in messages {
             let from = output::cell(message, "from_peer");
             if !names.contains_key(&from) {
-                names.insert(from.clone(), name_of(&peer(&client, &from).await));
+                names.insert(from.clone(), name_of(&peer(client, &from).await));
             }
             output::block(&letter(context, message, &names[&from]))?;
         }
@@ -59,10 +95,7 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
             output::note(&format!("there is more: svc inbox --cursor {cursor}"));
         }
     }
-    if args.ack && !messages.is_empty() {
-        acknowledge(&client, messages).await?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Acknowledges messages but the questions that nobody has answered.
