@@ -318,6 +318,36 @@ fn attach_goes_on_over_a_restart() {
 }
 
 #[test]
+fn attach_says_who_answered_and_what() {
+    let d = world();
+    let key = start(&d, "asker", "main");
+    let mut command = d.home.command(&["agent", "attach", &key]);
+    command.stdin(Stdio::piped());
+    let mut attached = Running::spawn(command);
+    let mut typed = attached.stdin();
+    for (number, (option, name)) in [("allow", "Allow"), ("deny", "Deny")].into_iter().enumerate() {
+        writeln!(typed, "go").expect("it reads");
+        let request = asked(&d);
+        let options = request["options"].as_array().expect("options");
+        let offered = options.iter().find(|it| it["option_id"] == option).expect("it is offered");
+        assert!(text(offered, "name").starts_with(name), "{offered}");
+        svc(&d.home, &["agent", "answer", &key, "latest", option]).ok();
+        let said = if option == "allow" { "allowed" } else { "denied" };
+        let words = format!("{said} {}", number + 1);
+        says(&d, &key, &words);
+        while !attached.line().expect("it goes on").contains(&words) {}
+    }
+    drop(typed);
+    let ran = attached.wait(BOUND);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for words in
+        ["it asks: Write: /etc/x", "answered by operator: Allow", "answered by operator: Deny"]
+    {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
+}
+
+#[test]
 fn a_request_is_seen_and_answered_where_a_person_looks() {
     let d = world();
     svc(&d.home, &["inbox"]).ok();

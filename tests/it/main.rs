@@ -64,6 +64,8 @@ mod screens;
 #[cfg(target_os = "linux")]
 mod service_unit;
 mod sources;
+#[cfg(target_os = "linux")]
+mod speaking;
 mod sse;
 mod stdio;
 mod tasks;

@@ -1,0 +1,243 @@
+//! Giving work and following it up from a terminal, to the end: whom `svc send` reaches, where its end is told, when a message
+//! arrives, what goes on after an agent's end, and `latest`.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::{ended, with_config};
+use crate::daemon::{Daemon, Running, eventually, svc, until};
+use crate::expect::text;
+use crate::wire::Caller;
+
+const BOUND: Duration = Duration::from_mins(1);
+
+/// `talker` stands in for Claude Code: it says which conversation it goes on with, if any.
+const CONFIG: &str = r#"
+[agents.echo]
+backend = "exec"
+command = ["sh", "-c", "while read line; do echo got $line; done"]
+[agents.held]
+backend = "exec"
+turn_end = "END"
+command = ["sh", "-c", "while read line; do echo begun; read more; echo END; done"]
+[agents.talker]
+backend = "claude"
+command = ["sh", "-c", '''
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+case "$*" in *"--resume s-of-old"*) said="went on" ;; *) said="began" ;; esac
+while read -r prompt; do
+  echo '{"type":"system","subtype":"init","session_id":"s-of-old"}'
+  echo "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"$said\",\"usage\":{}}"
+done
+''', "talker"]
+"#;
+
+fn home_start(d: &Daemon, instance: &str, name: &str) -> Value {
+    let body = json!({ "instance": instance, "name": name, "cwd": d.home.user() });
+    d.post("/v1/hosts", &body).ok(201)
+}
+
+/// What a hook of an attended session prints.
+#[track_caller]
+fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
+    let mut payload =
+        json!({ "session_id": session, "hook_event_name": event, "cwd": d.home.user() });
+    let members = payload.as_object_mut().expect("one");
+    members.extend(more.as_object().expect("one").clone());
+    let mut command = d.home.command(&["hook", "claude"]);
+    command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
+    let ran = running.wait(BOUND);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+/// The peer of a session.
+fn peer(d: &Caller, session: &str) -> Value {
+    until(BOUND, || {
+        let peers = d.get("/v1/peers").ok(200)["peers"].as_array().expect("a list").clone();
+        peers.into_iter().find(|peer| peer["session_id"] == session)
+    })
+}
+
+/// Waits until a hosted agent is as the daemon shows it.
+#[track_caller]
+fn is_in(d: &Caller, key: &str, state: &str) {
+    eventually(BOUND, || d.get(&format!("/v1/hosts/{key}")).ok(200)["state"] == state);
+}
+
+#[test]
+fn send_gives_work_to_a_hosted_agent_that_is_there() {
+    let d = with_config(CONFIG);
+    let started = home_start(&d, "echo", "worker");
+    let own = peer(&d, "agent:echo:worker");
+    is_in(&d, "agent:echo:worker", "idle");
+    // By key, by name, by id; and as `--agent`.
+    let names = [text(&started, "session_key"), text(&own, "display_name"), text(&started, "id")];
+    for (number, name) in names.iter().enumerate() {
+        let prompt = format!("the work {number}");
+        let ran = match number {
+            0 => svc(&d.home, &["send", "--agent", name, &prompt]),
+            _ => svc(&d.home, &["send", name, &prompt]),
+        };
+        assert!(ran.ok().contains(&format!("got {prompt}")), "{name}: {ran:?}");
+    }
+    let hosts = d.get("/v1/hosts").ok(200);
+    assert_eq!(hosts["count"], 1, "none was started for it: {hosts}");
+    let tasks = d.get("/v1/tasks").ok(200);
+    assert!(tasks["tasks"].as_array().expect("a list").iter().all(|task| task["status"] == "done"));
+    // The words of a session, however they come.
+    let ran = svc(&d.home, &["send", "echo", "a new one"]);
+    assert!(ran.ok().contains("got a new one"), "{ran:?}");
+}
+
+#[test]
+fn send_gives_work_to_a_session_at_a_terminal_and_prints_its_last_words() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let own = peer(&d, "s-1");
+    let inbox = format!("/v1/peers/{}/messages?peek=true", text(&own, "peer_id"));
+    for (round, name) in
+        [text(&own, "display_name"), "agent:claude:s-1".to_owned()].iter().enumerate()
+    {
+        let (prompt, words) = (format!("the work {round}"), format!("all is done {round}"));
+        let sending = Running::spawn(d.home.command(&["send", name, &prompt]));
+        eventually(BOUND, || {
+            let waiting = d.get(&inbox).ok(200);
+            waiting["messages"].as_array().expect("a list").iter().any(|it| it["text"] == *prompt)
+        });
+        let given = hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "of before" }));
+        assert!(given.contains(&prompt), "{given}");
+        hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": words }));
+        let ran = sending.wait(BOUND);
+        assert!(ran.ok().contains(&words), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_end_of_work_that_nobody_waited_for_is_in_the_inbox_once() {
+    let d = with_config(CONFIG);
+    let task = svc(&d.home, &["send", "--async", "echo", "this later"]).ok().trim().to_owned();
+    assert!(task.starts_with("task_"), "{task}");
+    let inbox = until(BOUND, || {
+        let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+        inbox.contains("got this later").then_some(inbox)
+    });
+    assert!(inbox.contains(&task), "it says which work: {inbox}");
+    assert_eq!(inbox.matches("got this later").count(), 1, "{inbox}");
+    // Whoever waited has it already.
+    svc(&d.home, &["send", "echo", "this now"]).ok();
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    assert!(!inbox.contains("this now"), "{inbox}");
+    svc(&d.home, &["inbox", "--ack"]).ok();
+    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+}
+
+#[test]
+fn an_agent_that_ended_goes_on_with_its_conversation() {
+    let d = with_config(CONFIG);
+    let start = |more: &[&str]| {
+        let args = [&["agent", "start", "--prompt", "go", "--json"][..], more].concat();
+        svc(&d.home, &args)
+    };
+    let said = |id: &str, words: &str| {
+        eventually(BOUND, || {
+            let history = d.get(&format!("/v1/hosts/{id}/history")).ok(200);
+            history["entries"].to_string().contains(words)
+        });
+    };
+    let first = start(&["talker"]).json();
+    let id = text(&first, "id");
+    said(&id, "began");
+    let early = start(&["--resume", &id]);
+    assert!(early.code != Some(0) && early.stderr.contains("lives"), "{early:?}");
+    svc(&d.home, &["agent", "stop", &id]).ok();
+    ended(&d, &id);
+    // By its id and by its key, and in its folder.
+    for named in [id.as_str(), "agent:talker:main"] {
+        let resumed = start(&["--resume", named]).json();
+        let later = text(&resumed, "id");
+        assert_ne!(later, id, "{resumed}");
+        assert_eq!(resumed["worktree"], first["worktree"], "{resumed}");
+        said(&later, "went on");
+        svc(&d.home, &["agent", "stop", &later]).ok();
+        ended(&d, &later);
+    }
+    let unknown = start(&["--resume", "agent:talker:nobody"]);
+    assert!(unknown.code != Some(0) && !unknown.stderr.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn latest_is_the_newest_wherever_an_id_stands() {
+    let d = with_config(CONFIG);
+    let call = |tool: &str, arguments: Value| {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        d.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone()
+    };
+    let attempt = |goal: &str| {
+        json!({ "domain": "debugging", "strategy": "read-the-error", "goal": goal, "hypothesis": "h",
+            "action": "a", "prediction": "p", "session_id": goal })
+    };
+    let one = json!({ "display_name": "ann", "backend": "codex", "session_id": "s-ann" });
+    let ann = text(&d.post("/v1/peers/register", &one).ok(200), "peer_id");
+    for name in ["first", "second"] {
+        home_start(&d, "echo", name);
+        d.post("/v1/tasks", &json!({ "title": name })).ok(201);
+        let letter = json!({ "text": name, "from_peer": ann });
+        d.post("/v1/peers/operator/messages", &letter).ok(200);
+        call("start_session", json!({ "session_id": name, "cwd": d.home.user() }));
+        call("start_ghap", attempt(name));
+    }
+    let of = |path: &str| d.get(path).ok(200);
+    assert_eq!(of("/v1/tasks/latest")["title"], "second");
+    assert_eq!(of("/v1/messages/latest")["text"], "second");
+    assert_eq!(of("/v1/sessions/latest")["session_id"], "second");
+    assert_eq!(of("/v1/ghap/latest")["goal"], "second");
+    assert_eq!(of("/v1/hosts/latest")["session_key"], "agent:echo:second");
+    assert_eq!(of("/v1/hosts/latest/history")["total"], 0);
+    d.post("/v1/hosts/latest/send", &json!({ "input": "hi" })).ok(200);
+    eventually(BOUND, || of("/v1/hosts/agent:echo:second/history")["total"] == 2);
+    assert_eq!(d.post("/v1/tasks/latest/cancel", &json!({})).ok(200)["title"], "second");
+    assert_eq!(d.post("/v1/hosts/latest/stop", &json!({})).ok(200)["stopped"], true);
+    ended(&d, "agent:echo:second");
+}
+
+#[test]
+fn a_send_says_when_its_message_arrives() {
+    let d = with_config(CONFIG);
+    home_start(&d, "echo", "main");
+    let held = home_start(&d, "held", "main");
+    let wish = json!({ "session": "asker", "project": held["project"] });
+    let asker = d.with_token(&text(&d.post("/v1/tokens", &wish).ok(201), "token"));
+    let send = |to: &str, mode: &str| {
+        let arguments =
+            json!({ "sessionKey": to, "message": "hello", "timeoutSeconds": 0, "mode": mode });
+        let params = json!({ "name": "sessions_send", "arguments": arguments });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let sent = asker.post("/mcp", &body).ok(200)["result"]["structuredContent"].clone();
+        assert!(
+            sent["delivery"]["state"].is_string() && sent["delivery"]["at"].is_string(),
+            "{sent}"
+        );
+        sent["delivery"]["when"].clone()
+    };
+    is_in(&d, "agent:echo:main", "idle");
+    assert_eq!(send("agent:echo:main", "notify"), "wakes");
+    d.post("/v1/hosts/agent:held:main/send", &json!({ "input": "go" })).ok(200);
+    is_in(&d, "agent:held:main", "running");
+    assert_eq!(send("agent:held:main", "followup"), "next_turn", "each is a turn of its own");
+
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let attended = "agent:claude:s-1";
+    peer(&d, "s-1");
+    assert_eq!(send(attended, "notify"), "next_turn", "nothing wakes it");
+    hook(&d, "s-1", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    assert_eq!(send(attended, "notify"), "now");
+    hook(&d, "s-1", "Stop", &json!({}));
+}
