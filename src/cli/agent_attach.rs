@@ -89,7 +89,7 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
             }
             line = lines.recv() => {
                 let Some(line) = line else {
-                    output::note("svc: detached; the agent goes on");
+                    output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
                 if line.trim().is_empty() {

@@ -138,7 +138,7 @@ pub(super) async fn attach(
             // What a number means is known only then.
             line = lines.recv(), if has_caught_up => {
                 let Some(line) = line else {
-                    output::note("svc: detached; the agent goes on");
+                    output::note("svc: detached; the agent keeps running");
                     return Ok(ExitCode::SUCCESS);
                 };
                 if line.trim().is_empty() {

@@ -53,7 +53,7 @@ impl Context {
     pub(super) fn client_locations(&self) -> anyhow::Result<ClientLocations> {
         let home = self.env.os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         Ok(ClientLocations::new(
-            home.context("HOME is not set, so nobody can tell where the clients' files are")?,
+            home.context("HOME is not set, so the clients' files cannot be found")?,
             std::env::current_dir().context("cannot tell which folder this is")?,
             |name| self.env.os(name).map(OsStr::to_owned),
         ))
@@ -66,7 +66,7 @@ impl Context {
             && self.without_file().is_some()
         {
             output::notes(&format!(
-                "warning: {error}\na running daemon goes on with what it has read\n"
+                "warning: {error}\na running daemon keeps the configuration that it has read\n"
             ));
         }
     }

@@ -9,10 +9,10 @@ use super::output::cell;
 pub(super) fn when(sent: &Value) -> &str {
     match sent["delivery"].as_str().unwrap_or_default() {
         "wakes" => "the message wakes it now",
-        "now" => "it gets the message within its present turn",
-        "next_turn" => "it reads the message in its next turn: nothing wakes it before",
+        "now" => "it gets the message in its present turn",
+        "next_turn" => "it reads the message in its next turn: the message does not wake it",
         "when_back" => "it gets the message when it is back",
-        "never" => "its agent has ended, and nobody gets the message",
+        "never" => "its agent has ended, and the message cannot be delivered",
         // Of a later daemon.
         other => other,
     }
@@ -75,10 +75,10 @@ mod tests {
     fn each_kind_of_delivery_has_words() {
         for (delivery, words) in [
             ("wakes", "wakes it now"),
-            ("now", "within its present turn"),
-            ("next_turn", "nothing wakes it before"),
+            ("now", "in its present turn"),
+            ("next_turn", "does not wake it"),
             ("when_back", "when it is back"),
-            ("never", "its agent has ended, and nobody gets the message"),
+            ("never", "its agent has ended, and the message cannot be delivered"),
         ] {
             let said = expected(&json!({ "delivery": delivery }), "idle");
             assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");

@@ -125,7 +125,8 @@ fn agents(context: &Context, config: &Config) -> Vec<Finding> {
         }
     }
     for name in config.agents.bypassing() {
-        let detail = format!("instance {name} has permission = \"bypass\": it asks nobody");
+        let detail =
+            format!("instance {name} has permission = \"bypass\": it asks for no permission");
         findings.push(warn(CHECK, detail, "anything that it reads may make it do anything"));
     }
     findings

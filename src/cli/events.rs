@@ -148,7 +148,7 @@ pub(super) fn note(item: &FollowItem) {
     match item {
         FollowItem::Event { .. } => {}
         FollowItem::Gap(gap) if gap.is_set_back() => output::note(&format!(
-            "svc: the log was set back (asked for what follows {}, it ends at {}); everything follows from its start",
+            "svc: the log was restored and is shorter (cursor {}, end {}); all events follow from its start",
             gap.requested, gap.latest
         )),
         FollowItem::Gap(gap) => {

@@ -73,7 +73,7 @@ pub(super) enum MessageCommand {
     },
     /// List messages from everybody to everybody, the latest first
     #[command(
-        after_help = "Examples:\n  svc message list --peer peer_…\n  svc message list --open    questions that nobody has answered"
+        after_help = "Examples:\n  svc message list --peer peer_…\n  svc message list --open    unanswered questions"
     )]
     List {
         /// Only from or to this peer

@@ -31,7 +31,7 @@ pub fn run(context: &Context, args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         return Ok(if pending { MIGRATIONS_PENDING.into() } else { ExitCode::SUCCESS });
     }
     private_file::prepare_home(&context.paths.home)?;
-    let advice = "`svc stop` first (it migrates by itself when it starts)";
+    let advice = "`svc stop` first (the daemon migrates when it starts)";
     let _lock = lock_database(&context.paths, Some(advice))?;
     let migrations = runtime
         .block_on(Migrations::apply_file(path))

@@ -24,7 +24,7 @@ const LIST: Listing = Listing {
         Column::time("LAST SEEN", "last_seen").rank(4),
         Column::text("WAITS FOR", "waits_for").rank(1),
     ],
-    empty: "nobody is here (--all shows who was); a coding agent comes by itself once `svc install` has told it of svc",
+    empty: "nobody is here (--all shows offline peers); coding agents register themselves after `svc install`",
     next: Some("--cursor"),
 };
 

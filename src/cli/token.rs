@@ -72,7 +72,7 @@ const LIST: Listing = Listing {
         Column::time("LAST USED", "last_used_at").rank(4),
         Column::time("REVOKED", "revoked_at").rank(1),
     ],
-    empty: "nobody holds a token but you (--all shows those that were taken back or have ended)",
+    empty: "no tokens except the operator's (--all shows revoked and expired ones)",
     next: Some("--cursor"),
 };
 

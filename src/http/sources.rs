@@ -175,7 +175,7 @@ async fn wait_for_login(
     let outcome = app.stop.run_until_cancelled(outcome).await;
     let outcome = outcome.unwrap_or(Some(LoginOutcome::Waiting));
     let outcome =
-        outcome.ok_or_else(|| Problem::new(Code::Conflict, format!("nobody logs in to {name}")))?;
+        outcome.ok_or_else(|| Problem::new(Code::Conflict, format!("{name} has no login")))?;
     let (state, reason) = match outcome {
         LoginOutcome::Waiting => (LoginWord::Waiting, None),
         LoginOutcome::Done => (LoginWord::Done, None),

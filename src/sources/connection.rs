@@ -469,8 +469,7 @@ impl SourceConnection {
             _ => return self.reply(&id, Err((-32601, "the client has no such method"))),
         };
         let Some((_, call)) = self.call_of(request) else {
-            let text =
-                "this request belongs to no call of one session alone, so there is nobody to ask";
+            let text = "this request belongs to no single session's call, so nobody can be asked";
             return self.reply(&id, Err((INTERNAL_ERROR, text)));
         };
         let connection = Arc::clone(self);

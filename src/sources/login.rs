@@ -43,7 +43,7 @@ impl SourceManager {
         let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
             (&spec.entry.transport, filled)
         else {
-            return Err("it is a program: nobody logs in to it".to_owned());
+            return Err("it is a program and has no login".to_owned());
         };
         if filled.headers.contains_key(reqwest::header::AUTHORIZATION) {
             return Err("its entry has an Authorization header, which is what counts".to_owned());

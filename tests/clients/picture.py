@@ -189,7 +189,7 @@ def long_tool(desk):
     assert not any(it["answer"]["text"] for it in desk.model.calls()), f"its tool is over:\n{terminal.screen()}"
     sent = json.loads(desk.svc("tell", desk.peer()["display_name"], "the branch is frozen", "--json"))
     assert sent["delivery"] == "now", sent
-    assert "within its present turn" in desk.svc("tell", desk.peer()["display_name"], "and the release"), sent
+    assert "in its present turn" in desk.svc("tell", desk.peer()["display_name"], "and the release"), sent
     terminal.press("Escape", *(["Escape"] if desk.client.name == "opencode" else []))
     return idle_after(desk, terminal, "Esc")
 
@@ -256,7 +256,7 @@ def told(desk):
         desk.model.asked(1, SOON)
     else:
         assert sent["delivery"] == "next_turn" and desk.client.name != "claude", sent
-        assert "nothing wakes it before" in desk.svc("tell", name, "and the release"), sent
+        assert "does not wake it" in desk.svc("tell", name, "and the release"), sent
         desk.say(terminal, "go on")
     told = desk.model.body(1)
     assert "the branch is frozen" in told, told

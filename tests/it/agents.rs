@@ -444,7 +444,7 @@ fn a_task_whose_maker_cannot_be_read_is_not_the_operators() {
     d.restart();
     let end = over(&d, &second);
     assert_eq!(end["status"], "failed", "{end}");
-    assert!(text(&end, "error").contains("nobody knows whose"), "{end}");
+    assert!(text(&end, "error").contains("owner of this task is unknown"), "{end}");
     d.post(&format!("/v1/tasks/{first}/cancel"), &json!({})).ok(202);
     over(&d, &first);
 }

@@ -169,7 +169,10 @@ fn a_mistake_in_the_configuration_hides_no_daemon_that_runs() {
         let status = svc(&d.home, &["status", "--json"]);
         assert_eq!(status.json()["running"], true, "{text}: {status:?}");
         assert!(status.stderr.contains("config.toml"), "{text}: {status:?}");
-        assert!(status.stderr.contains("goes on with what it has read"), "{text}: {status:?}");
+        assert!(
+            status.stderr.contains("keeps the configuration that it has read"),
+            "{text}: {status:?}"
+        );
         assert!(svc(&d.home, &["peer", "list", "--json"]).json()["peers"].is_array(), "{text}");
         assert_ne!(svc(&d.home, &["config", "check"]).code, Some(0), "{text}");
         assert_ne!(svc(&d.home, &["restart"]).code, Some(0), "{text}: nothing is stopped for it");

@@ -222,7 +222,7 @@ impl StartingDaemon {
                     self.show_log();
                 }
                 bail!(
-                    "the daemon (pid {}) does not answer after {} s and goes on trying; see `svc status` and `svc logs`",
+                    "the daemon (pid {}) has not answered for {} s; it is still starting: see `svc status` and `svc logs`",
                     self.child.id(),
                     PATIENCE.as_secs()
                 );

@@ -70,9 +70,9 @@ pub(in crate::cli) async fn stop(context: &Context, args: &StopArgs) -> anyhow::
 pub(in crate::cli) async fn agents_that_go_on(context: &Context) -> Option<String> {
     match living_hosts(context).await.len() {
         0 => None,
-        1 => Some("1 agent goes on without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
+        1 => Some("1 agent keeps running without the daemon: `svc agent list` shows it, `svc agent stop` ends it".to_owned()),
         count => Some(format!(
-            "{count} agents go on without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
+            "{count} agents keep running without the daemon: `svc agent list` shows them, `svc agent stop` ends one"
         )),
     }
 }

@@ -166,7 +166,7 @@ async fn trust_hooks(
     let locations = installer.locations;
     let listed = match trust::hooks(locations, env!("CARGO_PKG_VERSION"), PATIENCE).await {
         Some(Ok(hooks)) => Ok(trust::written(hooks, locations, command, args.files())),
-        Some(Err(error)) => Err(format!("codex could not be asked for their hashes: {error:#}")),
+        Some(Err(error)) => Err(format!("codex did not report the hashes of its hooks: {error:#}")),
         None => Err("there is no codex on the PATH, and only codex knows their hashes".to_owned()),
     };
     let hooks = match listed {

@@ -74,7 +74,7 @@ pub(super) async fn log_out(context: &Context, name: &str) -> anyhow::Result<Exi
         (true, true) => format!("logged out of {name}, and its tokens are revoked"),
         (true, false) => {
             format!(
-                "logged out of {name}: its tokens are forgotten here; its issuer was not told, or revokes none at its own address"
+                "logged out of {name}: its tokens are deleted here, but were not revoked at the issuer"
             )
         }
     })?;

@@ -115,7 +115,7 @@ pub(super) fn list(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
         for (key, destination) in &all {
             if let Some(other) = destination.as_ref().filter(|_| !given.contains_key(key)) {
                 output::note(&format!(
-                    "{key} was set for {other}: the {name} of this folder is not given it"
+                    "{key} was set for {other}: the {name} of this folder does not get it"
                 ));
             }
         }

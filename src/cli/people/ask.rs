@@ -184,7 +184,7 @@ impl AnswerWait<'_> {
             // What came in between may not come again.
             Some(FollowItem::Resumed | FollowItem::Gap(_)) => self.waiting_answer().await,
             Some(FollowItem::Disconnected { .. }) => {
-                self.note("lost the daemon; waiting goes on as soon as it answers");
+                self.note("lost the daemon; the wait continues when it answers");
                 Ok(None)
             }
             None => bail!("the stream of your inbox has ended"),

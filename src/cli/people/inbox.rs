@@ -98,7 +98,7 @@ async fn print(
     Ok(())
 }
 
-/// Acknowledges messages but the questions that nobody has answered.
+/// Acknowledges messages but the unanswered questions.
 async fn acknowledge(client: &Client, messages: &[Value]) -> anyhow::Result<()> {
     let open = if messages.iter().any(|message| message["type"] == "query") {
         open_questions(client, usize::MAX).await?

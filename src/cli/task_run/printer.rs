@@ -113,10 +113,12 @@ fn sentence(notice: RunNotice) -> String {
         }
         RunNotice::DaemonBack => "the daemon is back".to_owned(),
         RunNotice::TaskRefused { problem } => {
-            format!("the daemon takes no more of this task: {problem}; the command goes on")
+            format!(
+                "the daemon accepts no more output of this task: {problem}; the command keeps running"
+            )
         }
         RunNotice::SpoolFailed { problem } => {
-            format!("{problem}; output is lost to the task, the command goes on")
+            format!("{problem}; the task misses output, but the command keeps running")
         }
         RunNotice::EndNotRecorded { problem } => {
             format!("{problem}; the task's end is not recorded")

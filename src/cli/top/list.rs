@@ -200,17 +200,17 @@ fn line(at: Option<String>, who: CellText, what: String) -> Vec<CellText> {
 fn empty(model: &Model, pane: Pane) -> &'static str {
     match (pane, &model.connection) {
         (Pane::People, DaemonConnectionState::Away { .. }) => {
-            "no daemon answers; `svc start` in another terminal starts it, and this page goes on"
+            "no daemon answers; `svc start` in another terminal starts it, and this view then continues"
         }
         (Pane::People, DaemonConnectionState::Opening) => "…",
         (Pane::People, DaemonConnectionState::Live) if model.team.presence().1 > 0 => {
-            "nobody is here now; o shows who is away"
+            "nobody is here; o shows who is offline"
         }
         (Pane::People, DaemonConnectionState::Live) => {
             "nobody yet: open a coding agent; `svc install status` says which of them know svc"
         }
-        (Pane::Requests, _) if model.folded() > 0 => "nobody waits for anybody who is here",
-        (Pane::Requests, _) => "nobody waits for anybody",
+        (Pane::Requests, _) if model.folded() > 0 => "nobody here waits for an answer",
+        (Pane::Requests, _) => "nobody waits for an answer",
         (Pane::Messages, _) => "nothing was said yet",
     }
 }

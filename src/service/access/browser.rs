@@ -226,7 +226,7 @@ fn check_key(
     let fault = match key {
         None => "is not known",
         Some(key) if key.used_at.is_some() => "was used already",
-        Some(key) if key.expires_at <= now => "is too old, as it is good for a minute",
+        Some(key) if key.expires_at <= now => "has expired: it is valid for a minute",
         Some(key) if key.operator_credential != operator => {
             "was made under an operator token that was changed since"
         }
@@ -254,7 +254,7 @@ mod tests {
             async |code: &str| access.sign_in(SignInKey::Code(code)).await.unwrap_err().to_string();
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         test.clock.advance(limits::LOGIN_CODE_TTL);
-        assert!(why(&code).await.contains("too old"));
+        assert!(why(&code).await.contains("has expired"));
 
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         test.clock.advance(limits::LOGIN_CODE_TTL.saturating_sub(Duration::from_millis(1)));

@@ -100,7 +100,7 @@ pub(super) fn still_permits(
     cwd: &str,
 ) -> Result<(), String> {
     let Some(owner) = &owned.owner else {
-        return Err("nobody knows whose this task is".to_owned());
+        return Err("the owner of this task is unknown".to_owned());
     };
     let requester = requester(owner, owned.project.as_deref());
     if matches!(requester, RealRequester::Operator) {

@@ -289,6 +289,6 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
             (Caller::Operator, named.unwrap_or_else(|| PeerId::OPERATOR.to_owned()))
         }
         // Whoever cannot be read is nobody, and not the operator.
-        None => return Err(Error::Forbidden("nobody knows whose this task is".to_owned())),
+        None => return Err(Error::Forbidden("the owner of this task is unknown".to_owned())),
     })
 }

@@ -387,7 +387,7 @@ impl Agents {
     ) -> Result<DispatchTarget, Error> {
         may_steer(caller, &row)?;
         if row.ended_at.is_some() {
-            let why = format!("agent {named} has ended: `session` goes on with its conversation");
+            let why = format!("agent {named} has ended: `session` continues its conversation");
             return Err(choices("agent", &why, &self.resolved()));
         }
         Ok(DispatchTarget {
@@ -408,7 +408,7 @@ impl Agents {
     ) -> Result<Option<String>, Error> {
         let Some(session) = input.session.as_deref() else { return Ok(None) };
         if backend == AgentBackend::Exec {
-            return Err(Error::invalid("session", "backend exec goes on with no conversation"));
+            return Err(Error::invalid("session", "backend exec cannot continue a conversation"));
         }
         if !session.starts_with(AgentId::PREFIX) && !session.starts_with("agent:") {
             if caller.is_operator() {

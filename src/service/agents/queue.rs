@@ -186,7 +186,7 @@ impl Agents {
             return Ok(QueueStep::Nothing);
         }
         if task.owned.owner.is_none() {
-            let why = "nobody knows whose this task is".to_owned();
+            let why = "the owner of this task is unknown".to_owned();
             return self.fail(tx, &mut dispatch, &mut task, why).await;
         }
         if let Some(named) = dispatch.wish.agent_id.clone() {

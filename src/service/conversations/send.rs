@@ -226,7 +226,7 @@ impl Conversations {
             (Err(_), _) => false,
         };
         if is_self {
-            let error = "this is your own session: a message to oneself reaches nobody else";
+            let error = "this is your own session: send to another session";
             return Ok(Err(Refusal::error("self_send", error)));
         }
         Ok(target.map_err(Refusal::from))
@@ -347,7 +347,7 @@ impl Conversations {
                     let receiver = if to.is_operator() {
                         team::operator_peer(tx).await?
                     } else {
-                        let gone = "whoever asked is gone";
+                        let gone = "the session that asked is gone";
                         match tx.peer(&to).await? {
                             Some(row) => row,
                             None => return Ok(SendDecision::Refused(Refusal::error("gone", gone))),

@@ -481,7 +481,7 @@ async fn asker(
     }
     match named {
         Some(named) if named != own => {
-            Err(Error::Forbidden(format!("from: this token asks as {own} and as nobody else")))
+            Err(Error::Forbidden(format!("from: this token asks only as {own}")))
         }
         _ => Ok(Some(own)),
     }

@@ -150,8 +150,7 @@ impl Team {
                     let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
                     // A script of the operator's leaves the operator word.
                     if from == to.as_str() && !to.is_operator() {
-                        let why =
-                            "is the sender's own peer: a message to oneself reaches nobody else";
+                        let why = "is the sender's own peer: send to another peer";
                         return Err(Error::invalid("to", why));
                     }
                     let kind = input.kind.unwrap_or(MessageType::Notification);
@@ -555,9 +554,9 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
         return Ok(id.as_str().to_owned());
     }
     match (own, named) {
-        (Some(own), Some(named)) if own.as_str() != named => Err(Error::Forbidden(format!(
-            "from_peer: this token sends as {own} and as nobody else"
-        ))),
+        (Some(own), Some(named)) if own.as_str() != named => {
+            Err(Error::Forbidden(format!("from_peer: this token sends only as {own}")))
+        }
         (None, Some(_)) => {
             Err(Error::Forbidden("from_peer: this token sends as its own peer alone".to_owned()))
         }

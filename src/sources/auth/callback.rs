@@ -22,8 +22,8 @@ use tokio::{
 
 use crate::connection_owner::OtherEnd;
 
-const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>This is the answer to no login that svc waits for. The login that it waits for goes on.";
-const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login goes on in svc. This page can be closed.";
+const STRANGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>svc does not wait for this login. The login that it waits for is still open.";
+const PAGE: &str = "<!doctype html><meta charset=utf-8><title>svc</title><p>The login continues in svc. You can close this page.";
 /// Tells whether the query of a redirect belongs to the login that is waited for.
 pub(in crate::sources) type OwnRedirect = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
@@ -192,7 +192,7 @@ mod tests {
             .expect("is sent");
         let mut page = String::new();
         stranger.read_to_string(&mut page).await.expect("is read");
-        assert!(page.starts_with("HTTP/1.1 400") && page.contains("goes on"), "{page}");
+        assert!(page.starts_with("HTTP/1.1 400") && page.contains("still open"), "{page}");
         let mut browser = connect(port).await;
         browser
             .write_all(b"GET /callback?state=own HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -42,7 +42,7 @@ pub(super) async fn discover(
         // Revision 2025-03-26: the server is its own issuer.
         let issuer = server.origin().ascii_serialization();
         let (url, found) = issuer_metadata(clients, server, &issuer).await?.ok_or_else(|| {
-            "it tells nobody where to log in: it has no metadata of a protected resource".to_owned()
+            "it does not say where to log in: it has no metadata of a protected resource".to_owned()
         })?;
         return read_issuer(&issuer, &url, &found, None, server.as_str());
     };

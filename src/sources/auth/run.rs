@@ -56,7 +56,7 @@ impl LoginRun {
             let came = tokio::select! {
                 () = end.cancelled() => return,
                 came = redirect_of(&pending, listener, by_hand) => came,
-                () = tokio::time::sleep(PATIENCE) => Err("nobody came back from the issuer in time".to_owned()),
+                () = tokio::time::sleep(PATIENCE) => Err("the browser did not come back from the issuer in time".to_owned()),
             };
             let outcome = async {
                 let login = pending.finish(&auth, &came?).await?;

@@ -88,7 +88,7 @@ impl Instance {
             // It has ended this moment, and the status will say so.
             Some(_) => Err(SourceStatus {
                 reason: Some("it has ended".to_owned()),
-                next_action: Some("it is started again by itself".to_owned()),
+                next_action: Some("svc restarts it".to_owned()),
                 ..SourceStatus::of(SourceState::BackingOff)
             }),
             None => Err(now.status),

@@ -108,7 +108,7 @@ impl Keeper {
         let next_at = self.starter.parts.services.now().plus(pause);
         let status = SourceStatus {
             reason: Some(reason),
-            next_action: Some("it is started again by itself".to_owned()),
+            next_action: Some("svc restarts it".to_owned()),
             attempt: Some(failures),
             next_at: Some(next_at),
             ..SourceStatus::of(SourceState::BackingOff)
@@ -218,7 +218,7 @@ impl Keeper {
                 (now.pid, now.connection) = (None, None);
                 now.status = SourceStatus {
                     reason: Some("it has ended".to_owned()),
-                    next_action: Some("it is started again by itself".to_owned()),
+                    next_action: Some("svc restarts it".to_owned()),
                     attempt: Some(attempt),
                     next_at: Some(next_at),
                     ..SourceStatus::of(SourceState::BackingOff)

@@ -177,9 +177,9 @@ impl RemoteEndpoint {
                 return self.end(ConnectionEnd::Refused(text.to_owned()));
             }
             SentCredential::Printed => "it refuses what headersHelper printed",
-            SentCredential::Login(_) if lacks_scope => "it wants more than the login allows",
+            SentCredential::Login(_) if lacks_scope => "it needs more than the login allows",
             SentCredential::Login(_) => "it refuses the login",
-            SentCredential::Nothing => "it wants a login",
+            SentCredential::Nothing => "it needs a login",
         };
         if matches!(sent, SentCredential::Printed) {
             return self.end(ConnectionEnd::Fault(reason.to_owned()));

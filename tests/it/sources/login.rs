@@ -347,7 +347,7 @@ fn tokens_are_revoked_at_their_issuer_alone() {
     log_in(&home, "web");
     in_state(&d, "web", "connected");
     let told = svc(&home, &["mcp", "logout", "web"]);
-    assert!(told.ok().contains("its tokens are forgotten here"), "{told:?}");
+    assert!(told.ok().contains("its tokens are deleted here"), "{told:?}");
     assert_eq!(elsewhere.issuer().revoked, Vec::<String>::new());
     in_state(&d, "web", "needs_auth");
 }
