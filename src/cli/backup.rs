@@ -53,7 +53,7 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     let last = store::LastBackup { path, bytes, at: SystemClock.now() };
     // The copy is good, whoever hears of it.
     if let Err(error) = store::note_backup(from, &last) {
-        output::note(&format!("when this was is not noted: {error}"));
+        output::note(&format!("the time of this backup was not recorded: {error}"));
     }
     if context.json {
         output::json(&json!({ "path": to, "bytes": bytes, "integrity": "ok" }))?;
@@ -74,7 +74,7 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     anyhow::ensure!(!is_link, "{} is a symbolic link: remove it first", to.display());
     let _lock = lock_database(&context.paths, Some("`svc stop` first"))?;
     let prepared = prepare(from, source, to)
-        .with_context(|| format!("{} was not restored, nothing is changed", from.display()))?;
+        .with_context(|| format!("{} was not restored, and nothing was changed", from.display()))?;
     let kept = put_aside(to)?;
     private_file::persist_new(prepared, to)?;
     if context.json {
@@ -82,9 +82,9 @@ pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode
     } else {
         output::line(&format!("restored {} to {}", from.display(), to.display()))?;
         if let Some(kept) = kept {
-            output::line(&format!("the database before is {}", kept.display()))?;
+            output::line(&format!("the previous database is {}", kept.display()))?;
         }
-        output::line("session tokens of before are void; `svc mcp-config` makes new ones")?;
+        output::line("earlier session tokens are invalid; `svc mcp-config` mints new ones")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
             findings.push(fail(
                 "configuration",
                 format!("{error:#}"),
-                "correct it; nothing starts before",
+                "correct it; the daemon does not start before",
             ));
             None
         }
@@ -127,7 +127,7 @@ fn agents(context: &Context, config: &Config) -> Vec<Finding> {
     for name in config.agents.bypassing() {
         let detail =
             format!("instance {name} has permission = \"bypass\": it asks for no permission");
-        findings.push(warn(CHECK, detail, "anything that it reads may make it do anything"));
+        findings.push(warn(CHECK, detail, "any text that it reads can make it do anything"));
     }
     findings
 }
@@ -151,7 +151,7 @@ fn servers(config: &Config) -> Vec<Finding> {
                 Some(warn(CHECK, format!("{from}: {name} waits for approval"), &advice))
             }
             SourceStanding::Hidden(by) => {
-                Some(ok(CHECK, format!("{from}: {name} is not used; that of {by} is")))
+                Some(ok(CHECK, format!("{from}: {name} is not used; the entry of {by} is")))
             }
         }
     });
@@ -176,7 +176,7 @@ async fn changed_servers(context: &Context) -> Vec<Finding> {
     let changed =
         sources.filter_map(|source| Some((source["name"].as_str()?, source["changed"].as_u64()?)));
     let finding = |(name, count): (&str, u64)| {
-        let detail = format!("{name}: {count} definitions are not those that were approved");
+        let detail = format!("{name}: {count} definitions have changed since their approval");
         let advice =
             format!("`svc mcp get {name}` shows which; `svc mcp approve {name}` approves them");
         warn("MCP servers", detail, &advice)
@@ -385,16 +385,16 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
         Err(error) => {
             return Some(warn(
                 CHECK,
-                format!("what answers at {url} is not svc: {error}"),
-                "if the daemon shall be there, end that program; else choose another with --listen or in config.toml",
+                format!("the program at {url} is not svc: {error}"),
+                "to use this address, end that program; otherwise choose another with --listen or in config.toml",
             ));
         }
     };
     if health.document.server != "svc" {
         return Some(warn(
             CHECK,
-            format!("what answers at {url} is not svc"),
-            "if the daemon shall be there, end that program; else choose another with --listen or in config.toml",
+            format!("the program at {url} is not svc"),
+            "to use this address, end that program; otherwise choose another with --listen or in config.toml",
         ));
     }
     let theirs = health.document.pid;
@@ -419,7 +419,9 @@ async fn clients(context: &Context) -> Vec<Finding> {
     const CHECK: &str = "clients";
     match install::drift(context).await {
         Err(error) => vec![warn(CHECK, format!("{error:#}"), "svc install status")],
-        Ok((0, _)) => vec![ok(CHECK, "none knows svc; `svc install` changes that".to_owned())],
+        Ok((0, _)) => {
+            vec![ok(CHECK, "no client is connected; `svc install` connects them".to_owned())]
+        }
         Ok((count, drift)) if drift.is_empty() => vec![ok(CHECK, format!("{count} know svc"))],
         Ok((_, drift)) => drift
             .into_iter()

@@ -133,7 +133,7 @@ impl TerminalFeed {
                 (
                     style,
                     format!(
-                        "a run was seen: {} (session {})",
+                        "an outcome was recorded: {} (session {})",
                         cell("verdict"),
                         after_slash(stream)
                     ),
@@ -202,7 +202,7 @@ fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, Str
             let state = if data["state"].is_string() { cell("state") } else { cell("to") };
             (output::state_style(&state), format!("agent {agent} is {state}"))
         }
-        "input" => (Style::Plain, format!("agent {agent} is told: {}", cell("data"))),
+        "input" => (Style::Plain, format!("input to agent {agent}: {}", cell("data"))),
         "chat_entry" => {
             let entry = &data["chat_entry"];
             let role = ["role", "type", "kind"].iter().find_map(|key| text(entry, key));
@@ -210,7 +210,7 @@ fn agent(screen: &Screen, stream: &str, kind: &str, data: &Value) -> (Style, Str
             let words = words.map_or_else(|| facts(entry), str::to_owned);
             (Style::Plain, format!("agent {agent}, {}: {words}", role.unwrap_or("entry")))
         }
-        "request" => (Style::Waiting, format!("agent {agent} asks leave: {}", cell("title"))),
+        "request" => (Style::Waiting, format!("agent {agent} needs permission: {}", cell("title"))),
         "answer" => (Style::Plain, format!("agent {agent} got its answer from {}", cell("by"))),
         "exit" => (Style::Dim, format!("agent {agent} has ended ({})", facts(data))),
         _ => (Style::Plain, format!("agent {agent}: {kind} ({})", facts(data))),
@@ -235,7 +235,7 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
         },
         "request.opened" => format!("agent {} asks leave", cell("session_key")),
         "request.closed" => {
-            format!("what agent {} needed permission for is decided", cell("session_key"))
+            format!("the request of agent {} was answered", cell("session_key"))
         }
         "run.queued" | "run.began" | "run.ended" => {
             let now = match kind {
@@ -246,10 +246,10 @@ fn other(stream: &str, kind: &str, data: &Value) -> (Style, String) {
             format!("what {} sent to {} {now}", cell("source_session"), cell("target_session"))
         }
         "memory.stored" => {
-            format!("a memory was kept: {} (session {})", cell("category"), after_slash(stream))
+            format!("a memory was stored: {} (session {})", cell("category"), after_slash(stream))
         }
         "memory.deleted" => format!("a memory was deleted (session {})", after_slash(stream)),
-        "value.stored" => format!("a value was kept (session {})", after_slash(stream)),
+        "value.stored" => format!("a value was stored (session {})", after_slash(stream)),
         "source.state" => format!("MCP server {} is {}", cell("name"), cell("state")),
         // Of a later daemon.
         _ => format!("{stream} {}: {}", kind.replace('.', " "), facts(data)),
@@ -338,7 +338,7 @@ fn ending(task: &Value) -> String {
 /// The reason of a new status in words; one that this program does not know stays as it is.
 fn reason(word: &str) -> String {
     match word {
-        "silent" => "nothing was heard of it".to_owned(),
+        "silent" => "it was silent".to_owned(),
         "hook" => "its client says so".to_owned(),
         "heartbeat" => "it says so".to_owned(),
         "registered" => "it registered".to_owned(),

@@ -15,14 +15,14 @@ use crate::client::{encode, with_query};
 const LIST: Listing = Listing {
     items: "ghap",
     columns: COLUMNS,
-    empty: "no records; a model makes one with its tool start_ghap before it tries something",
+    empty: "no records; models create them with the tool start_ghap",
     next: Some("--cursor"),
 };
 
 const FOUND: Listing = Listing {
     items: "ghap",
     columns: COLUMNS,
-    empty: "nothing like it; `svc ghap list` shows all records",
+    empty: "no match; `svc ghap list` shows all records",
     next: None,
 };
 

@@ -136,13 +136,12 @@ pub(super) async fn run(context: &Context, args: &McpConfigArgs) -> anyhow::Resu
 fn readers(env: Option<&str>) -> String {
     let place = match env {
         Some(name) => {
-            format!("the environment of the client ({name}), which all that it starts inherits")
+            format!("the environment of the client ({name}), which its child processes inherit")
         }
         None => "this document, and the client's arguments if it is given as one".to_owned(),
     };
     format!(
-        "svc: the token stands in {place}; and the client sends it to whatever listens at the URL, also while the daemon is down. \
-         Without --http it does neither"
+        "svc: the token is in {place}; and the client sends it to any program that listens at the URL, even while the daemon is down. Without --http neither is the case"
     )
 }
 

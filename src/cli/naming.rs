@@ -163,7 +163,7 @@ pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) ->
         .copied()
         .collect();
     let advice = match near[..] {
-        [] => "`svc mcp list` shows which there are".to_owned(),
+        [] => "`svc mcp list` lists them".to_owned(),
         _ => format!("did you mean {}?", visible(&near.join(" or "))),
     };
     let text = format!("there is no server {:?}; {advice}", visible(name));
@@ -307,7 +307,7 @@ mod tests {
             source_missing(answer(404, "there is no server"), name, &known).to_string()
         };
         assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
-        assert!(error("nope").ends_with("`svc mcp list` shows which there are"));
+        assert!(error("nope").ends_with("`svc mcp list` lists them"));
     }
 
     #[test]

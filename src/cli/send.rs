@@ -97,7 +97,7 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
             output::json(&sent)?;
         } else {
             output::line(&output::visible(&output::cell(&sent, "task_id")))?;
-            output::note("svc: how it ends comes to your inbox: svc inbox");
+            output::note("svc: the result comes to `svc inbox`");
         }
         return Ok(ExitCode::SUCCESS);
     }

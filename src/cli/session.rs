@@ -26,7 +26,7 @@ const LIST: Listing = Listing {
         Column::time("SEEN", "last_seen_at").rank(1),
         Column::time("ENDED", "ended_at").rank(3),
     ],
-    empty: "no sessions of coding agents; `svc install` tells them of svc, and `svc session tree` shows who can be written to",
+    empty: "no sessions of coding agents; `svc install` connects them, and `svc session tree` shows who can be written to",
     next: Some("--cursor"),
 };
 
@@ -244,7 +244,7 @@ fn is_unknown(error: &ClientError) -> bool {
 async fn peer_of(client: &Client, name: &str, unknown: ClientError) -> anyhow::Result<Value> {
     match client.get(&format!("/v1/peers/{}", encode(name))).await {
         Err(error) if is_unknown(&error) => {
-            let advice = "no peer is called so either: `svc session list` and `svc session tree` show the sessions";
+            let advice = "no peer has this name either: `svc session list` and `svc session tree` show the sessions";
             Err(AdvisedError::new(unknown, advice).into())
         }
         result => peer_found(client, name, result).await,
@@ -266,7 +266,7 @@ async fn send(
                 sent = structured(client, "sessions_send", arguments).await?;
             }
             Err(error) if is_unknown(&error) => {
-                sent["error"] = "no session and no peer is called so: `svc session list` and `svc session tree` show the \
+                sent["error"] = "no session and no peer has this name: `svc session list` and `svc session tree` show the \
                                  sessions"
                     .into();
             }
@@ -281,11 +281,11 @@ async fn send(
         match (status.as_str(), sent.get("reply").and_then(Value::as_str)) {
             ("ok", Some(reply)) => output::block(&ended(reply))?,
             ("accepted", _) => output::note(&format!(
-                "{} has the message {}; what it answers comes to your inbox: svc inbox",
+                "{} has the message {}; its answer comes to `svc inbox`",
                 output::cell(&sent, "sessionKey"),
                 output::cell(&sent, "messageId")
             )),
-            ("no_reply", _) => output::note("the turn ended without words"),
+            ("no_reply", _) => output::note("the turn ended without text"),
             _ => {
                 let (error, reason) = (output::cell(&sent, "error"), output::cell(&sent, "reason"));
                 output::note(&format!("error: {error} ({reason})"));

@@ -25,7 +25,7 @@ const LIST: Listing = Listing {
         Column::number("EXIT", "exit_code").rank(2),
         Column::time("CREATED", "created_at").rank(1),
     ],
-    empty: "no tasks; `svc task run -- COMMAND` makes one",
+    empty: "no tasks; `svc task run -- COMMAND` creates one",
     next: Some("--cursor"),
 };
 

@@ -269,7 +269,7 @@ fn a_hosted_agent_starts_no_daemon() {
     let asked = json!({ "type": "host.send", "payload": { "input": line } });
     assert_eq!(crate::agents::ask_host(&socket, &asked)["success"], true);
     let said = until(BOUND, || fs::read_to_string(&said).ok());
-    assert!(said.contains("starts no daemon"), "{said}");
+    assert!(said.contains("cannot start the daemon"), "{said}");
     let file: Value = fs::read_to_string(home.join("daemon.json"))
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok())

@@ -832,7 +832,7 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     let plain = person.svc(&["install"]);
     let plain = plain.ok();
     assert!(
-        plain.contains("these ask you: claude-code, gemini, opencode;"),
+        plain.contains("before a model calls tools of svc: claude-code, gemini, opencode;"),
         "codex does not: {plain}"
     );
     let without = person.files();
@@ -862,7 +862,7 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     assert_eq!(person.files(), without, "a dry run changes nothing");
     let installed = person.svc(&["install", "--allow-tools"]);
     let installed = installed.ok();
-    assert!(!installed.contains("these ask you"), "{installed}");
+    assert!(!installed.contains("these clients ask you"), "{installed}");
     let [claude, codex, gemini, opencode] = granted(&person);
     assert!(claude.as_array().expect("a list").contains(&json!("mcp__svc__peer_send")), "{claude}");
     assert_eq!(codex["peer_send"]["approval_mode"], "approve");

@@ -64,7 +64,7 @@ fn a_schema_that_was_changed_is_refused_by_name() {
         let ran = svc(&d.home, &["restore", changed.to_str().expect("UTF-8")]);
         assert_eq!(ran.code, Some(1), "{change}: {ran:?}");
         assert!(ran.stderr.contains(named), "{change}: {ran:?}");
-        assert!(ran.stderr.contains("nothing is changed"), "{change}: {ran:?}");
+        assert!(ran.stderr.contains("nothing was changed"), "{change}: {ran:?}");
         assert!(fs::read(d.home.path("svc.db")).expect("reads") == before, "{change}");
     }
     let left: Vec<_> = fs::read_dir(d.home.dir())

@@ -200,7 +200,7 @@ fn a_file_of_someone_else_is_left_alone() {
     for command in ["install", "uninstall"] {
         let ran = user.run(&["service", command]);
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-        assert!(said(&ran).contains("not made by svc"), "{ran:?}");
+        assert!(said(&ran).contains("not written by svc"), "{ran:?}");
     }
     assert_eq!(user.text(), "[Service]\nExecStart=/bin/true\n");
     assert_eq!(user.service(&["status"]).1["unit"], json!("foreign"));

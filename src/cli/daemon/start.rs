@@ -109,7 +109,7 @@ pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<En
     let was_started = serde_json::from_slice::<Value>(&ran.stdout)
         .is_ok_and(|answer| answer.get("started") == Some(&json!(true)));
     let DaemonProbe::Running(daemon, _) = find_daemon(context).await else {
-        bail!("the daemon was started, and is gone again; see `svc logs`");
+        bail!("the daemon started and ended again; see `svc logs`");
     };
     Ok(if was_started {
         EnsuredDaemon::Started(daemon)
@@ -142,7 +142,7 @@ impl StartingDaemon {
         token: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         if context.env.os(AGENT_MARK).is_some() {
-            bail!("an agent that the daemon runs starts no daemon: it would end with the agent");
+            bail!("a hosted agent cannot start the daemon: the daemon would end with the agent");
         }
         let errors = private_file::append(&log)
             .with_context(|| format!("cannot write to {}", log.display()))?;

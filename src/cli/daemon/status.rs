@@ -20,7 +20,7 @@ pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode
             Ok(health) if health.document.server == "svc" => {
                 (describe(target, url.to_string(), &health).await, None)
             }
-            Ok(_) => (Map::new(), Some(format!("what answers at {url} is not svc"))),
+            Ok(_) => (Map::new(), Some(format!("the program at {url} is not svc"))),
             Err(error) => (Map::new(), Some(error.to_string())),
         }
     } else {

@@ -29,7 +29,7 @@ pub(super) fn keep(home: &Path, event: &PendingEvent, log: &HookLog) {
         private_file::prepare_home(home).and_then(|()| HookSpool::in_home(home).append(&line));
     match kept {
         Ok(true) => {}
-        Ok(false) => log.note("spool", "an event was dropped: too many wait for the daemon"),
+        Ok(false) => log.note("spool", "an event was dropped: too many events wait for the daemon"),
         Err(error) => log.note("spool", &format!("an event was dropped: {error}")),
     }
 }

@@ -23,7 +23,7 @@ use crate::private_file;
 /// How long Codex may take to list its hooks.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How a person tells Codex to run hooks.
-const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: say /hooks in codex, or run \
+const TRUST_BY_HAND: &str = "codex runs hooks only after you have trusted them: type /hooks in codex, or run \
                              `svc install codex --trust-hooks`";
 
 /// Installs, or prints what is installed.
@@ -45,7 +45,7 @@ pub(in crate::cli) async fn install(
     let clients = here::chosen(&args.clients, |client| client.is_here(&locations));
     if clients.is_empty() && args.scope.is_empty() {
         return Err(UsageError(format!(
-            "none of the clients is found here; name the one that you want: {}",
+            "no client was found here; name the one that you want: {}",
             here::names(KnownClient::all())
         ))
         .into());
@@ -309,8 +309,7 @@ fn notes(
         let asking: Vec<KnownClient> = changed.iter().filter(asking).copied().collect();
         if !asking.is_empty() {
             notes.push(format!(
-                "before a model calls tools of svc, these ask you: {}; a session that a message wakes waits until you answer, and \
-                 `svc install --allow-tools` allows the harmless ones",
+                "these clients ask you before a model calls tools of svc: {}; a session that a message wakes waits until you answer; `svc install --allow-tools` allows the harmless tools",
                 here::names(&asking)
             ));
         }

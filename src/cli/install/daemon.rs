@@ -32,7 +32,10 @@ pub(super) async fn daemon_note(
             ];
         }
         if no_start {
-            return vec!["the daemon does not run: `svc start` starts it, and so does a client's next session".to_owned()];
+            return vec![
+                "the daemon does not run: `svc start` or a client's next session starts it"
+                    .to_owned(),
+            ];
         }
         match ensure_apart(context).await {
             Ok(EnsuredDaemon::Started(daemon)) => {
@@ -72,7 +75,7 @@ pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<Str
     let home = &context.paths.home;
     if home.exists() {
         notes.push(format!(
-            "what svc has recorded stays in {}, and its configuration in {}; remove them if you want them gone",
+            "the data stay in {}, and the configuration in {}; remove them if you do not need them",
             home.display(),
             context.paths.config_file.display()
         ));

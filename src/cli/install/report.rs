@@ -88,7 +88,7 @@ impl Report<'_> {
                 print_file("svc", path, &Ok(FileOutcome::Changed(change.clone())), dry_run)?;
             }
             if !changed && !failed {
-                output::line(&format!("nothing to do: everything is {done} already"))?;
+                output::line(&format!("nothing to do: everything is already {done}"))?;
             }
             for note in *notes {
                 output::line(&format!("note: {note}"))?;
@@ -131,7 +131,7 @@ fn print_file(
     match outcome {
         Ok(FileOutcome::Changed(diff)) if dry_run => output::block(diff),
         Ok(FileOutcome::Changed(_)) => output::line(&format!("{owner}: {verb} {path}")),
-        Ok(FileOutcome::Unchanged) => output::line(&format!("{owner}: {path} is as it should be")),
+        Ok(FileOutcome::Unchanged) => output::line(&format!("{owner}: {path} is up to date")),
         Err(error) => {
             let rest =
                 if matches!(error, ApplyError::Record(_)) { "" } else { "; it is left as it is" };

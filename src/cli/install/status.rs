@@ -60,7 +60,7 @@ pub(super) async fn status(
         let program = expectation.command.path();
         output::json(&json!({ "ok": is_fine, "program": program, "clients": statuses }))?;
     } else if statuses.is_empty() {
-        output::line("no client is found here")?;
+        output::line("no client was found here")?;
     }
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -142,7 +142,7 @@ fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool
         let shown = if verbose { missing.len() } else { missing.len().min(NAMED) };
         let more = if shown < missing.len() { ", … (--verbose names all)" } else { "" };
         format!(
-            "{} of {} harmless ones ask you each time: {}{more}\nsvc install {client} --allow-tools",
+            "the client asks you before {} of {} harmless ones: {}{more}\nsvc install {client} --allow-tools",
             missing.len(),
             approvals.allowed + missing.len(),
             missing[..shown].join(", ")

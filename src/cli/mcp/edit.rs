@@ -90,7 +90,7 @@ impl ServerFile {
         self.edit(|file, document| {
             if self.has(document, name) {
                 let path = self.path.display();
-                bail!("{path} has a server {name} already; `svc mcp remove {name}` takes it away");
+                bail!("{path} has a server {name} already; `svc mcp remove {name}` removes it");
             }
             document.set(&[self.section(), name], entry)?;
             Ok((file.text().to_owned(), self.write(file, document)?))
@@ -376,11 +376,11 @@ pub(super) async fn remove(context: &Context, name: &str) -> anyhow::Result<Exit
         return done(
             context,
             name,
-            &format!("{name} is gone from {}", target.path.display()),
+            &format!("removed {name} from {}", target.path.display()),
             &target.path,
         );
     }
-    bail!("neither this project nor {} names a server {name}", context.paths.config_file.display())
+    bail!("neither this project nor {} has a server {name}", context.paths.config_file.display())
 }
 
 pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::Result<ExitCode> {
@@ -389,7 +389,7 @@ pub(super) async fn switch(context: &Context, name: &str, on: bool) -> anyhow::R
         && let Err(error) = client.get::<Value>(&path_of(name, "")?).await
         && error.status() == Some(StatusCode::NOT_FOUND)
     {
-        return Err(AdvisedError::new(error, "`svc mcp list` shows which there are").into());
+        return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
     }
     decide(context, |choices| choices.set_switch(name, on))?;
     tell_daemon(context).await;
@@ -448,7 +448,7 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
     let client = context.client()?;
     let waiting: Value = match client.get(&path_of(name, "/changes")?).await {
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            return Err(AdvisedError::new(error, "`svc mcp list` shows which there are").into());
+            return Err(AdvisedError::new(error, "`svc mcp list` lists them").into());
         }
         waiting => waiting?,
     };
@@ -462,7 +462,7 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     if changes.is_empty() {
-        output::line(&format!("nothing of {name} has changed since it was approved"))?;
+        output::line(&format!("{name} has not changed since its approval"))?;
         return Ok(ExitCode::SUCCESS);
     }
     output::line(&format!("{name} is approved as it is now, with {} changes:", changes.len()))?;
@@ -508,7 +508,7 @@ pub(super) async fn tell_daemon(context: &Context) {
     if let Err(error) = told.await
         && !matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
     {
-        output::note(&format!("the daemon does not know of it yet: {error:#}"));
+        output::note(&format!("the daemon has not read it yet: {error:#}"));
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn import(
             let (parsed, warnings) = SourceEntry::parse(&entry, true)?;
             // The built-in server has roots and rights that only the person gives it.
             if matches!(parsed.transport, SourceTransport::Builtin { .. }) {
-                return Err(SourceProblem::new("type", "builtin is not taken over"));
+                return Err(SourceProblem::new("type", "builtin servers are not copied"));
             }
             Ok((name, warnings))
         });
@@ -89,7 +89,7 @@ pub(super) async fn import(
         return Ok(ExitCode::SUCCESS);
     }
     if names.is_empty() {
-        output::line(&format!("nothing of {path} is new"))?;
+        output::line(&format!("{path} has nothing new"))?;
     } else {
         for line in patch.lines() {
             output::line(line)?;
@@ -101,14 +101,14 @@ pub(super) async fn import(
             output::line(line)?;
         }
         output::line(&format!(
-            "{} taken out of {path}; restart open sessions of {}. `svc uninstall {2}` puts them back",
+            "{} removed from {path}; restart open sessions of {}. `svc uninstall {2}` puts them back",
             doubled.join(", "),
             client.as_str(),
             client.as_str()
         ))?;
     } else if !is_move && !doubled.is_empty() {
         output::note(&format!(
-            "{} starts its own entries of these, too, so each runs twice: {}. `svc mcp import {0} --move` takes them out",
+            "{} starts its own entries of these, too, so each runs twice: {}. `svc mcp import {0} --move` removes them",
             client.as_str(),
             doubled.join(", ")
         ));

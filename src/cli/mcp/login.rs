@@ -33,9 +33,7 @@ pub(super) async fn log_in(
     let mut pasted = None;
     let may_paste = std::io::stdin().is_terminal();
     if may_paste {
-        output::note(
-            "if the browser cannot come back here, paste the address that it was redirected to",
-        );
+        output::note("if the browser runs elsewhere, paste the address to which it was redirected");
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let wait = path_of(name, "/login/wait")?;

@@ -144,7 +144,7 @@ async fn servers_of(context: &Context, registry: &str) -> anyhow::Result<Vec<Reg
     let kept = private_file::create_folder(folder)
         .and_then(|()| private_file::replace_fleeting(&file, &written));
     if let Err(error) = kept {
-        output::note(&format!("the list is not kept: {}: {error}", file.display()));
+        output::note(&format!("the list was not stored: {}: {error}", file.display()));
     }
     Ok(cache.servers)
 }
@@ -169,7 +169,7 @@ async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
         let page =
             page_of(&client, url).await.with_context(|| format!("{registry} cannot be asked"))?;
         let entries = page.get("servers").and_then(Value::as_array);
-        let entries = entries.with_context(|| format!("{registry} gave no list of servers"))?;
+        let entries = entries.with_context(|| format!("{registry} returned no list of servers"))?;
         servers.extend(entries.iter().filter_map(RegisteredServer::of));
         let metadata = page.get("metadata");
         let next =

@@ -84,8 +84,8 @@ pub(super) async fn set(context: &Context, name: &str, key: &str) -> anyhow::Res
     vault(context).set_secret(&name, bearer.as_ref(), key, &value)?;
     tell_daemon(context).await;
     let text = match bearer {
-        Some(bearer) => format!("{key} of {name} is kept, for {}", bearer.destination),
-        None => format!("{key} of {name} is kept, for the {name} of your own configuration"),
+        Some(bearer) => format!("stored {key} of {name} for {}", bearer.destination),
+        None => format!("stored {key} of {name} for the {name} of your own configuration"),
     };
     done(context, &name, key, &text)
 }
@@ -107,7 +107,7 @@ pub(super) fn list(context: &Context, name: &str) -> anyhow::Result<ExitCode> {
             &json!({ "name": name, "secrets": keys, "count": keys.len(), "bound": bound }),
         )?;
     } else if keys.is_empty() {
-        output::note(&format!("{name} has no secrets; `svc mcp secret set {name} KEY` keeps one"));
+        output::note(&format!("{name} has no secrets; `svc mcp secret set {name} KEY` stores one"));
     } else {
         for key in keys {
             output::line(key)?;
@@ -129,7 +129,7 @@ pub(super) async fn unset(context: &Context, name: &str, key: &str) -> anyhow::R
         bail!("{name} has no secret {key}");
     }
     tell_daemon(context).await;
-    done(context, &name, key, &format!("{key} of {name} is forgotten"))
+    done(context, &name, key, &format!("deleted {key} of {name}"))
 }
 
 fn done(context: &Context, name: &str, key: &str, text: &str) -> anyhow::Result<ExitCode> {

@@ -31,14 +31,14 @@ const LIST: Listing = Listing {
         Column::path("FROM", "from").rank(3),
         Column::path("HIDDEN BY", "hidden_by").rank(6),
     ],
-    empty: "no servers; `svc mcp add` names one",
+    empty: "no servers; `svc mcp add` adds one",
     next: None,
 };
 
 const TOOLS: Listing = Listing {
     items: "tools",
     columns: &[Column::text("TOOL", "name"), Column::text("WHAT IT DOES", "description")],
-    empty: "it has no tools, or has not given them yet: `svc mcp list` shows what it is doing",
+    empty: "it has no tools, or has not listed them yet: `svc mcp list` shows its state",
     next: None,
 };
 
@@ -139,7 +139,7 @@ pub(super) async fn reconnect(context: &Context, name: &str) -> anyhow::Result<E
     if context.json {
         output::json(&source)?;
     } else {
-        output::line(&format!("{name} is started again; `svc mcp list` shows what it is doing"))?;
+        output::line(&format!("{name} restarts; `svc mcp list` shows its state"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

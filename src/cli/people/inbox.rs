@@ -80,7 +80,7 @@ async fn print(
         output::line("no message waits for you")?;
     } else if messages.is_empty() {
         output::line(
-            "nothing waits for you; `svc ask NAME …` asks somebody, `svc peer list` shows who is here",
+            "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here",
         )?;
     } else {
         let mut names: HashMap<String, String> = HashMap::new();

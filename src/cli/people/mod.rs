@@ -113,7 +113,7 @@ async fn no_open_question(client: &Client) -> AdvisedError {
         retry_after: None,
         token: TokenSource::Withheld,
     };
-    let advice = "`svc tell NAME …` says something to somebody, and `svc reply ID …` answers another message";
+    let advice = "`svc tell NAME …` says something, and `svc reply ID …` answers another message";
     let page: Value = client
         .get("/v1/requests?open=true&limit=1")
         .await

@@ -81,7 +81,7 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
         Present::Outdated => "replaced",
         Present::Current => "unchanged",
         Present::Foreign => {
-            bail!("{} is there and was not made by svc; move it away first", unit.path.display())
+            bail!("{} exists and was not written by svc; move it away first", unit.path.display())
         }
     };
     if dry_run {
@@ -205,7 +205,7 @@ fn would_install(context: &Context, unit: &Unit, change: &str) -> anyhow::Result
 async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Result<ExitCode> {
     let present = unit.present()?;
     if present == Present::Foreign {
-        bail!("{} was not made by svc, so it stays", unit.path.display());
+        bail!("{} was not written by svc, so it stays", unit.path.display());
     }
     let mut commands = unit.disable();
     commands.extend(unit.forget());

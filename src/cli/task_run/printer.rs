@@ -109,7 +109,7 @@ fn sentence(notice: RunNotice) -> String {
     match notice {
         RunNotice::DaemonAway { problem } => {
             let problem = problem.unwrap_or_else(|| "the daemon is away".to_owned());
-            format!("{problem}; what there is to send is kept until the daemon takes it")
+            format!("{problem}; the output is kept until the daemon accepts it")
         }
         RunNotice::DaemonBack => "the daemon is back".to_owned(),
         RunNotice::TaskRefused { problem } => {

@@ -55,7 +55,7 @@ pub(in crate::cli) async fn resend(
     if context.json {
         output::json(&json!({ "task_id": id, "removed": file }))?;
     } else {
-        output::line(&format!("task {id} has everything; removed {}", file.display()))?;
+        output::line(&format!("task {id} has all lines; removed {}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

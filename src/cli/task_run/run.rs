@@ -135,7 +135,7 @@ fn note_unrecorded(outcome: &SendOutcome) {
 /// Says what there is instead of a run of its own, with the exit code of the run that was.
 fn made_before(context: &Context, task: &TaskDocument) -> anyhow::Result<ExitCode> {
     output::note(&format!(
-        "svc: task {} was made under this idempotency key already and is {}; nothing was run",
+        "svc: task {} already has this idempotency key and is {}; nothing was run",
         task.id(),
         task.status(),
     ));

@@ -34,7 +34,7 @@ const GATHER: Duration = Duration::from_millis(80);
 /// How long to wait before the next look for a daemon that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 /// What is said while no daemon answers.
-const WAITING: &str = "the daemon is away; this page waits for it";
+const WAITING: &str = "the daemon is away; this view waits for it";
 /// How many of the last lines of what is looked at are shown.
 const LAST_LINES: u64 = 20;
 /// How often relative times are counted again.
@@ -58,7 +58,7 @@ pub(in crate::cli) fn is_wanted() -> bool {
 pub(in crate::cli) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     if !is_wanted() {
         return Err(UsageError(
-            "this page needs a terminal; `svc peer list` and the other lists do not".to_owned(),
+            "this view needs a terminal; `svc peer list` and the other lists do not".to_owned(),
         )
         .into());
     }

@@ -248,9 +248,9 @@ fn start(model: &mut Model, key: Key) {
                 text: String::new(),
             }),
             Some(_) => Err("that is from you".to_owned()),
-            None => Err("choose somebody to write to".to_owned()),
+            None => Err("choose a receiver".to_owned()),
         },
-        (Key::Char('m'), None) => Err("there is nobody to write to".to_owned()),
+        (Key::Char('m'), None) => Err("there is no receiver".to_owned()),
         _ => return,
     };
     match begun {

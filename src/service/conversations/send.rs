@@ -53,7 +53,7 @@ pub struct SendToSession {
 pub struct SessionReply {
     /// Names the send.
     pub run_id: RunId,
-    /// `ok`: the reply is here. `accepted`: it comes later, as a message. `no_reply`: the turn ended without words.
+    /// `ok`: the reply is here. `accepted`: it comes later, as a message. `no_reply`: the turn ended without text.
     pub status: SendStatus,
     /// The session.
     pub session_key: String,

@@ -290,7 +290,7 @@ async fn reply(
     let (state, kind, text, why) = match words {
         TurnWords::Said(TurnReply::Text(text)) => (RunState::Ok, MessageType::Response, text, None),
         TurnWords::Said(TurnReply::Silence) => {
-            let text = format!("No answer to {id}: the turn ended without words.");
+            let text = format!("No answer to {id}: the turn ended without text.");
             (RunState::NoReply, MessageType::Notification, text, None)
         }
         TurnWords::Failed(code, error) => {
