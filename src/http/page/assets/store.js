@@ -544,7 +544,7 @@ let goneAt = null;
 
 function back() {
   if (goneAt) {
-    mark(state.position, `The daemon was away for ${Math.max(1, Math.round((Date.now() - goneAt) / 1000))} s. What happened meanwhile follows.`);
+    mark(state.position, `The daemon was away for ${Math.max(1, Math.round((Date.now() - goneAt) / 1000))} s. The events of that time follow.`);
     goneAt = null;
     head().catch(() => {});
     // It may be another version of the daemon, too.

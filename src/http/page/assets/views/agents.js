@@ -245,11 +245,11 @@ export function Agents({ route }) {
   const left = rows.filter(hasLeft).length;
   const shown = rows.filter((row) => (find ? fits(row, find) : isWhole || row.key === route.id || !hasLeft(row)));
   const canStart = [...(instances?.values() ?? [])].some((each) => each.callable);
-  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Agents"><header class="bar"><h2>Agents</h2><button class="primary" onClick=${() => setStarting(true)} disabled=${!instances?.size} title=${canStart ? '' : 'Nothing that can be started is installed'}>Start one</button>
+  return html`<div class=${`split${route.id ? ' has-detail' : ''}`}><section class="index" aria-label="Agents"><header class="bar"><h2>Agents</h2><button class="primary" onClick=${() => setStarting(true)} disabled=${!instances?.size} title=${canStart ? '' : 'No agent program is installed'}>Start one</button>
       ${rows.length > 0 && html`<${Search} value=${find} set=${setFind} label="Search agents" />`}<span class="muted">${find ? `${shown.length} of ${rows.length}` : rows.length - left}</span>
       ${left > 0 && !find && html`<label class="switch"><input type="checkbox" checked=${isWhole} onChange=${(event) => setQuery({ left: event.target.checked ? 'yes' : '' })} /> ${left} who left</label>`}</header>
     ${!rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires the agents of your terminals, which then show here by themselves; <code>svc agent start</code>, or the button above, starts one that svc hosts.<//>`
-      : !shown.length ? html`<${Empty} title=${find ? 'No agent is like that.' : 'Nobody is here now.'} />`
+      : !shown.length ? html`<${Empty} title=${find ? 'No agent matches.' : 'Nobody is here now.'} />`
       : html`<ul class="threads">${shown.slice(0, SHOWN).map((row) => html`<li key=${row.key} data-row><a href=${path('agents', row.key, Object.fromEntries(route.query))} aria-current=${row.key === route.id ? 'true' : undefined}><span class="who"><bdi>${line(row.name, 60)}</bdi> <span class="muted">${row.host ? 'hosted' : 'terminal'}</span></span><${State} of=${row.state} />
           <span class="muted last"><bdi>${line(row.words ?? row.trying?.goal ?? row.path ?? row.kind, 120)}</bdi></span><span class="counts">${row.unread > 0 && html`<span>${row.unread} unread</span>`}<${Time} at=${row.since} /></span></a></li>`)}</ul>
         ${shown.length > SHOWN && html`<p class="muted">and ${shown.length - SHOWN} more: search for them</p>`}`}

@@ -155,7 +155,7 @@ function Clusters() {
   return html`<div class="bar"><${Search} value=${find} set=${setFind} label="Search clusters" /><${Choice} label="By" value=${axis} set=${setAxis} options=${[['full', 'all of it'], ['strategy', 'strategy'], ['surprise', 'surprise'], ['root_cause', 'root cause']]} /></div>
     ${read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value ? html`<${Loading} of="clusters" />`
       : !clusters.length ? html`<${Empty} title="No clusters yet.">They are made when about twenty records are alike enough.<//>`
-      : !shown.length ? html`<${Empty} title="No cluster is like that." />`
+      : !shown.length ? html`<${Empty} title="No cluster matches." />`
       : html`<ul class="clusters">${shown.map((cluster) => html`<li key=${cluster.cluster_id} data-row><button class="quiet wide-button" aria-expanded=${open === cluster.cluster_id} onClick=${() => setOpen(open === cluster.cluster_id ? '' : cluster.cluster_id)}>
           <span class="strong"><bdi>${line(cluster.words.join(', ') || cluster.members[0]?.goal || cluster.cluster_id, 120)}</bdi></span> <span class="muted">${cluster.size ?? cluster.count ?? cluster.members.length} records</span>
           <span class="muted last"><bdi>${line(cluster.members[0]?.goal ?? '', 160)}</bdi></span></button>
@@ -217,7 +217,7 @@ function Records({ route }) {
       <${Choice} label="Domain" value=${domain} set=${(value) => setQuery({ domain: value })} options=${DOMAINS} />
       <span class="muted">${rows.length}${cursor ? '+' : ''}</span>${cursor && !wanted && html`<${Action} run=${more}>More<//>`}</div>
     ${first.error ? html`<${Failure} text=${first.error.message} again=${first.again} />` : !first.value ? html`<${Loading} of="records" />`
-      : !rows.length ? html`<${Empty} title=${wanted || status || domain ? 'No record is like that.' : 'Nothing was tried yet.'}>Agents note what they try with the tool <code>start_ghap</code>, and what came of it with <code>resolve_ghap</code>.<//>`
+      : !rows.length ? html`<${Empty} title=${wanted || status || domain ? 'No record matches.' : 'Nothing was tried yet.'}>Agents record an attempt with the tool <code>start_ghap</code>, and its result with <code>resolve_ghap</code>.<//>`
       : html`<${List} class="records" label="Records" count=${rows.length} height=${44} keyOf=${(index) => rows[index].id} onOpen=${(index) => go(path('journal', rows[index].id, Object.fromEntries(route.query)))}
         row=${(index) => {
           const record = rows[index];

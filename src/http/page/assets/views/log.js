@@ -132,7 +132,7 @@ export function Log({ route }) {
       && (!wanted || `${event.stream} ${event.kind} ${event.cut ?? JSON.stringify(event.data)}`.toLowerCase().includes(wanted));
     const shown = known.filter(fits);
     const marks = state.marks.map((mark) => ({ ...mark, isMark: true }));
-    if (past.length && past[past.length - 1].position + 1 < first) marks.push({ after: past[past.length - 1].position, text: `Events ${past[past.length - 1].position + 1} to ${first - 1} are not read here.`, isMark: true, more: past[past.length - 1].position });
+    if (past.length && past[past.length - 1].position + 1 < first) marks.push({ after: past[past.length - 1].position, text: `Events ${past[past.length - 1].position + 1} to ${first - 1} are not loaded.`, isMark: true, more: past[past.length - 1].position });
     for (const mark of marks) {
       let at = shown.findIndex((event) => !event.isMark && event.position > mark.after);
       if (at < 0) at = shown.length;
@@ -185,7 +185,7 @@ export function Log({ route }) {
       ${follow ? html`<button onClick=${() => setFollow(false)}>Pause</button>` : html`<button onClick=${() => setFollow(true)}>Follow</button>`}
       <span class="muted total">${rows.length.toLocaleString('en')}</span></header>
     ${error && html`<${Failure} text=${error} />`}
-    ${!rows.length ? html`<${Empty} title=${state.events.length ? 'No event here is like that.' : 'Nothing has happened yet.'} />`
+    ${!rows.length ? html`<${Empty} title=${state.events.length ? 'No event here matches.' : 'Nothing has happened yet.'} />`
       : html`<${List} kind="log" class="events" label="Events" count=${rows.length} height=${24} follow=${follow} onFollow=${setFollow} at=${at}
         keyOf=${(index) => rows[index].position ?? `m${index}`} onOpen=${(index) => rows[index].position && go(path('log', String(rows[index].position), Object.fromEntries(route.query)))}
         row=${(index) => {

@@ -65,14 +65,14 @@ export function Now({ route }) {
     ${needs.length
       ? html`<ul class="needs">${needs.slice(0, 60).map((item) => html`<${Need} key=${item.key} item=${item} />`)}</ul>
         ${needs.length > 60 && html`<p class="muted">and ${needs.length - 60} more</p>`}`
-      : html`<p class="fine">${!isLoaded ? 'Looking …' : find && all.length ? 'Nothing that needs you is like that.' : 'Nothing needs you.'}</p>`}</section>
+      : html`<p class="fine">${!isLoaded ? 'Looking …' : find && all.length ? 'Nothing that needs you matches.' : 'Nothing needs you.'}</p>`}</section>
   <section aria-labelledby="here"><header class="bar"><h2 id="here">Who is here</h2>
       <span class="muted">${isLoaded && (find ? `${shown.length} of ${rows.length}` : here.length)}</span>
       ${left > 0 && !find && html`<label class="switch"><input type="checkbox" checked=${isWhole} onChange=${(event) => setQuery({ left: event.target.checked ? 'yes' : '' })} /> ${left} who left</label>`}</header>
     ${failure ? html`<${Failure} text=${failure} again=${() => load('peers')} />`
       : !isLoaded ? html`<${Loading} of="agents" />`
       : !rows.length ? html`<${Empty} title="No agent has been here yet."><code>svc install</code> wires Claude Code, Codex, Gemini and opencode; each session then shows here by itself.<//>`
-      : !shown.length ? html`<${Empty} title=${find ? 'No agent is like that.' : 'Nobody is here now.'} />`
+      : !shown.length ? html`<${Empty} title=${find ? 'No agent matches.' : 'Nobody is here now.'} />`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of who is here"><table class="team"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Trying</th><th scope="col">Last words</th><th scope="col" class="number">Heard of</th><th scope="col" class="number">Unread</th></tr></thead>
         <tbody>${shown.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</tbody></table></div>`}</section>`;
 }

@@ -144,12 +144,12 @@ export function Servers({ route }) {
       <${Search} value=${find} set=${setFind} label=${isTools ? 'Search tools' : 'Search servers'} /></header>
     ${isTools
       ? read.error ? html`<${Failure} text=${read.error.message} again=${read.again} />` : !read.value && !all.length ? html`<${Loading} of="tools" />`
-        : !shown.length ? html`<${Empty} title="No tool is like that." />`
+        : !shown.length ? html`<${Empty} title="No tool matches." />`
         : groupsOf(shown, names).map(([server, tools_], index) => html`<${ToolGroup} key=${server} server=${server} tools=${tools_} chosen=${route.id} isOpen=${Boolean(find) || index === 0 || tools_.some((tool) => tool.name === route.id)} />`)
       : state.failures.has('sources') ? html`<${Failure} text=${state.failures.get('sources')} again=${() => load('sources')} />`
       : !state.loaded.has('sources') ? html`<${Loading} of="servers" />`
       : !sources.length ? html`<${Empty} title="No child server is configured."><code>svc mcp import claude-code</code> takes those of a client; <code>svc mcp add</code> names one. svc's own tools stand under <a href=${link('tools')}>Tools</a>.<//>`
-      : !shownSources.length ? html`<${Empty} title="No server is like that." />`
+      : !shownSources.length ? html`<${Empty} title="No server matches." />`
       : html`<ul class="sources">${shownSources.map((source) => html`<${Source} key=${`${source.project ?? ''} ${source.name} ${source.from}`} source=${source} isChosen=${source.name === route.query.get('server') && source.state !== 'hidden'} />`)}</ul>`}</section>
     ${chosen ? html`<${Tool} key=${chosen.name} tool=${chosen} />` : route.id && read.value ? html`<section class="detail" aria-label="Tool"><${Empty} title="There is no such tool." /></section>` : ''}</div>`;
 }

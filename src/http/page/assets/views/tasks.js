@@ -147,7 +147,7 @@ export function Tasks({ route }) {
       <span class="muted">${rows.length}</span></header>
     ${failure ? html`<${Failure} text=${failure} again=${() => load('tasks')} />`
       : !state.loaded.has('tasks') ? html`<${Loading} of="tasks" />`
-      : !rows.length ? html`<${Empty} title=${state.tasks.size ? 'No task is like that.' : 'There are no tasks yet.'}><code>svc task run -- cargo test</code> runs a command as a task that is watched here.<//>`
+      : !rows.length ? html`<${Empty} title=${state.tasks.size ? 'No task matches.' : 'There are no tasks yet.'}><code>svc task run -- cargo test</code> runs a command as a task that you can watch here.<//>`
       : html`<${List} class="tasks" label="Tasks" count=${rows.length} height=${44} keyOf=${(index) => rows[index].task_id}
         onOpen=${(index) => go(path('tasks', rows[index].task_id, { status }))}
         row=${(index) => {
