@@ -58,6 +58,7 @@ impl WeighedPrompt {
             .groups
             .into_iter()
             .map(|group| {
+                let is_telling = group.is_telling();
                 let members: Vec<(String, f64)> = group
                     .members
                     .into_iter()
@@ -73,7 +74,7 @@ impl WeighedPrompt {
                     (true, true) => 0.0,
                     (true, false) => rarity(&group.term) * UNKNOWN,
                 };
-                PromptWord { members, worth, is_telling: !group.is_common && !group.is_phrase }
+                PromptWord { members, worth, is_telling }
             })
             .collect();
         words.sort_by(|a, b| b.worth.total_cmp(&a.worth));

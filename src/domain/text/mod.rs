@@ -161,6 +161,11 @@ impl WordGroup {
         }
     }
 
+    /// Whether it tells of a subject.
+    pub fn is_telling(&self) -> bool {
+        !self.is_common && !self.is_phrase
+    }
+
     /// Whether it is worth looking for terms that look like it, if no record has it. An everyday word is spelt as it is
     /// meant: a mouth is no month.
     pub fn may_be_misspelt(&self) -> bool {

@@ -3,11 +3,12 @@
 //! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's words each one has or
 //! means, and how telling those are. A prompt that nothing fits gets nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::{
     candidates,
     confirmations::confirmation_factor,
+    lead::{Contender, lead},
     prompt::{RankingPrompt, TermMatch, float},
     room::Search,
 };
@@ -183,24 +184,20 @@ fn rank(
 fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
     ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
     let Some(best) = ranked.first() else { return };
-    // Over what is about something else: the more often a team noted a trouble, the less silent it is about it.
-    let mut others =
-        ranked.iter().filter(|next| !is_same_trouble(&best.candidate, &next.candidate));
-    let mut next_fit = || others.next().map_or(0.0, |next| next.fit);
-    let next = f64::midpoint(next_fit(), next_fit());
-    if prompt.relevance(&best.met, best.fit, best.fit / next.max(f64::MIN_POSITIVE)) < 0.0 {
+    let contenders: Vec<Contender<'_>> = ranked
+        .iter()
+        .map(|RankedCandidate { candidate, met, fit, .. }| Contender {
+            aim: &candidate.aim,
+            met,
+            fit: *fit,
+        })
+        .collect();
+    if prompt.relevance(&best.met, best.fit, lead(prompt, &contenders)) < 0.0 {
         ranked.clear();
         return;
     }
     let least = BESIDE * best.fit;
     ranked.retain(|ranked| ranked.fit >= least);
-}
-
-/// Whether two records have most of the words of their goals and hypotheses in common; a record is as itself.
-fn is_same_trouble(one: &SearchCandidate, other: &SearchCandidate) -> bool {
-    let [one, other]: [HashSet<&str>; 2] =
-        [one, other].map(|candidate| candidate.aim.split(' ').collect());
-    2 * one.intersection(&other).count() >= one.union(&other).count()
 }
 
 /// What a candidate is worth to the prompt of `search`.

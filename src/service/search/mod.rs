@@ -3,6 +3,7 @@
 mod candidates;
 mod confirmations;
 mod experiences;
+mod lead;
 mod prompt;
 pub mod retrieval;
 mod room;

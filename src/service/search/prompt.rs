@@ -174,6 +174,7 @@ impl RankingPrompt {
             }
         }
         let norm = SATURATION * (1.0 - LENGTH + LENGTH * length / USUAL_LENGTH);
+        let mut telling = TellingWords::default();
         let present = counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
         let mut uses: Vec<TermUse> = present
             .flat_map(|(term, count)| {
@@ -189,6 +190,11 @@ impl RankingPrompt {
         uses.sort_by(|a, b| {
             b.score.total_cmp(&a.score).then(a.group.cmp(&b.group)).then(a.term.cmp(&b.term))
         });
+        for group in uses.iter().map(|term_use| term_use.group) {
+            if self.groups[group].is_telling() {
+                telling.add(group);
+            }
+        }
         // Each term counts for one word of the prompt, and each word once in full.
         let mut met_groups = vec![false; self.groups.len()];
         let mut taken_terms = vec![false; self.terms.len()];
@@ -210,7 +216,24 @@ impl RankingPrompt {
             score += term_use.score;
             words += 1;
         }
-        TermMatch { score, share: mass / self.whole, words }
+        TermMatch { score, share: mass / self.whole, words, telling }
+    }
+
+    /// All its telling words, those that no record has, too.
+    pub(super) fn telling(&self) -> TellingWords {
+        let mut telling = TellingWords::default();
+        for (index, group) in self.groups.iter().enumerate() {
+            if group.is_telling() {
+                telling.add(index);
+            }
+        }
+        telling
+    }
+
+    /// What some of its words are worth.
+    pub(super) fn worth_of(&self, words: TellingWords) -> f64 {
+        let worth = self.worth.iter().enumerate();
+        worth.filter(|(index, _)| words.has(*index)).map(|(_, worth)| worth).sum()
     }
 
     /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, if it were no nearer
@@ -220,8 +243,7 @@ impl RankingPrompt {
         let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
         let is_met = |group: &&WordGroup| {
-            let is_telling = !group.is_common && !group.is_phrase;
-            is_telling && group.members.iter().any(|(term, _)| has(term))
+            group.is_telling() && group.members.iter().any(|(term, _)| has(term))
         };
         self.relevance(&met, met.score, 1.0) >= ABOUT
             || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
@@ -263,6 +285,32 @@ pub(super) struct TermMatch {
     pub(super) share: f64,
     /// How many words of the prompt those are.
     pub(super) words: u32,
+    /// Which of the prompt's telling words it has or means.
+    pub(super) telling: TellingWords,
+}
+
+/// Some of the words of a prompt that tell of a subject, by their index: a bit each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct TellingWords(u32);
+
+const _: () = assert!(limits::PROMPT_TERMS <= 32, "a bit for each word");
+
+impl TellingWords {
+    fn add(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    fn has(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
+    }
+
+    pub(super) fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(super) fn shared_with(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
 }
 
 /// A term of a record that stands for a word of the prompt.

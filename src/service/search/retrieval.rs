@@ -431,6 +431,11 @@ mod tests {
     use super::*;
     use crate::store::testing::TestStore;
 
+    const REPEATED_RECORDS: &str =
+        include_str!("../../../fixtures/retrieval/repeated/records.jsonl");
+    const REPEATED_QUERIES: &str =
+        include_str!("../../../fixtures/retrieval/repeated/queries.jsonl");
+
     /// What the figures of some prompts have to be. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped; where a
     /// bound is less, the goal is missed, and the README says so.
     struct Bounds {
@@ -442,6 +447,34 @@ mod tests {
         precision: f64,
         /// Which share of the prompts that something helps it helps.
         helped: f64,
+    }
+
+    /// Troubles that a team met 30 times, each record with its own hypothesis, by themselves and among 120 others.
+    #[tokio::test]
+    async fn what_was_met_often_is_never_passed_over() {
+        let read = || RetrievalFixture::of(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();
+        for beside in [None, Some(RetrievalFixture::read_second().unwrap())] {
+            for project in ["wharf", "quay"] {
+                let RetrievalFixture { ghaps, queries, .. } = read();
+                let at = TestStore::open().await;
+                if let Some(beside) = &beside {
+                    beside.fill(&at.store).await.unwrap();
+                }
+                let of_project = |it: &Ghap| it.project.as_deref() == Some(project);
+                let ghaps: Vec<Ghap> = ghaps.into_iter().filter(of_project).collect();
+                assert_eq!(ghaps.len(), 30);
+                for (count, ghap) in (1..).zip(ghaps) {
+                    put(&at.store, vec![ghap]).await.unwrap();
+                    for query in queries.iter().filter(|query| query.project == project) {
+                        let search = query.search(true);
+                        let hits =
+                            find(&at.store, &RowReader::Everything, NOW, &search).await.unwrap();
+                        let told = hits.iter().any(|hit| of_project(&hit.ghap));
+                        assert!(told, "{} with {count} records: {hits:?}", query.query);
+                    }
+                }
+            }
+        }
     }
 
     async fn check(fixture: RetrievalFixture, parts: &[(QueryPart, Bounds)]) {
