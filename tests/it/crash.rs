@@ -18,6 +18,12 @@ const PRODUCERS: usize = 16;
 const SUBSCRIBERS: usize = 8;
 const BOUND: Duration = Duration::from_mins(1);
 
+/// Rounds on one data folder: this test remembers all that each reader saw.
+const BATCH: u64 = 500;
+/// How long a daemon lives at most, in milliseconds beyond the first 50, and in a long run.
+const LIFE: u64 = 900;
+const SHORT_LIFE: u64 = 150;
+
 #[test]
 fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
     let rounds = number("SVC_CRASH_ROUNDS").unwrap_or(12);
@@ -25,7 +31,22 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
         .unwrap_or_else(|| getrandom::u64().expect("the system has chance to give"));
     eprintln!("SVC_CRASH_SEED={seed} SVC_CRASH_ROUNDS={rounds}");
     let mut chance = Chance(seed);
+    let life = if rounds > BATCH { SHORT_LIFE } else { LIFE };
+    let (mut acknowledged, mut cuts, mut killed) = (0, 0, 0);
+    while killed < rounds {
+        let batch = BATCH.min(rounds - killed);
+        let told = kill_again_and_again(batch, life, &mut chance);
+        (acknowledged, cuts, killed) = (acknowledged + told.0, cuts + told.1, killed + batch);
+        eprintln!(
+            "{killed} kills, {acknowledged} events acknowledged, {cuts} answers lost on the way"
+        );
+    }
+    assert!(cuts > 0, "the crashes hit somebody");
+}
 
+/// Gives how many events were acknowledged, and how many answers were lost.
+fn kill_again_and_again(rounds: u64, life: u64, chance: &mut Chance) -> (usize, usize) {
+    let seed = chance.below(u64::MAX);
     let mut d = Daemon::start();
     let tasks: Vec<String> = (0..TASKS).map(|_| new_task(&d)).collect();
     let caller = d.with_token(d.token.as_deref().expect("a token"));
@@ -49,7 +70,7 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
             .collect();
 
         for _ in 0..rounds {
-            thread::sleep(Duration::from_millis(50 + chance.below(900)));
+            thread::sleep(Duration::from_millis(50 + chance.below(life)));
             d.kill9();
             d.restart();
         }
@@ -104,9 +125,8 @@ fn kill_nine_at_any_moment_loses_and_repeats_nothing() {
         }
     }
     let cuts: usize = promises.iter().map(|promise| promise.cuts).sum();
-    eprintln!("{acknowledged} events acknowledged, {cuts} answers lost on the way");
     assert!(acknowledged > PRODUCERS, "the producers got something done");
-    assert!(cuts > 0, "the crashes hit somebody");
+    (acknowledged, cuts)
 }
 
 /// What one producer was told.
