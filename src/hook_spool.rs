@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -52,13 +52,13 @@ impl HookSpool {
         Self { path: home.join("hooks.spool"), taken: home.join("hooks.spool.taken") }
     }
 
-    /// Adds a line, which has no line feed in it. `false` if the spool is full.
+    /// Adds a line, which has no line feed in it, and returns when the disk has it. `false` if the spool is full.
     pub(crate) fn append(&self, line: &str) -> io::Result<bool> {
-        let mut file = open_locked(&self.path)?;
+        let file = open_locked(&self.path)?;
         if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
             return Ok(false);
         }
-        file.write_all(format!("{line}\n").as_bytes())?;
+        append_line(file, &self.path, line)?;
         Ok(true)
     }
 
@@ -76,7 +76,7 @@ impl HookSpool {
             file.lock()?;
             fs::rename(&self.path, &self.taken)?;
         }
-        // A full disk may have torn a line; the others count.
+        // A full disk or a power cut may have torn a line; the others count.
         let bytes = read(&self.taken)?;
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
@@ -102,11 +102,11 @@ impl UnprintedAnswers {
         if line.len() as u64 >= MAX_UNPRINTED {
             return Err(io::Error::other("the session's id is too long"));
         }
-        let mut file = open_locked(&self.0)?;
+        let file = open_locked(&self.0)?;
         if file.metadata()?.len() + line.len() as u64 > MAX_UNPRINTED {
             file.set_len(0)?;
         }
-        file.write_all(format!("{line}\n").as_bytes())
+        append_line(file, &self.0, &line)
     }
 
     /// What the file has now; nothing if there is no file.
@@ -149,6 +149,20 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Appends a line to the file at `path`, and returns when the disk has it. What a power cut or a full disk left of the line before
+/// gets an end: else it would take this one along.
+fn append_line(mut file: File, path: &Path, line: &str) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if length > 0 {
+        private_file::open(path)?.read_exact_at(&mut last, length - 1)?;
+    }
+    let end = if last == [b'\n'] { "" } else { "\n" };
+    file.write_all(format!("{end}{line}\n").as_bytes())?;
+    file.sync_data()?;
+    if length == 0 { private_file::sync_folder_of(path) } else { Ok(()) }
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     private_file::open(path)?.read_to_end(&mut bytes)?;
@@ -179,6 +193,17 @@ mod tests {
         spool.remove_taken().unwrap();
         spool.remove_taken().unwrap();
         assert_eq!(spool.take().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_torn_line_takes_no_other_along() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let spool = HookSpool::in_home(folder.path());
+        assert!(spool.append("1").unwrap());
+        let torn = "1\n\0\0{\"half";
+        fs::write(folder.path().join("hooks.spool"), torn).expect("writes");
+        assert!(spool.append("2").unwrap());
+        assert_eq!(spool.take().unwrap(), ["1", "\0\0{\"half", "2"]);
     }
 
     #[test]

@@ -172,9 +172,13 @@ pub(crate) fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec
     Ok(Some(bytes))
 }
 
-/// Creates a folder with mode 0700, and its parents. A folder that exists is left as it is.
+/// Creates a folder with mode 0700, and its parents. A folder that exists is left as it is. Returns when the disk has the names of
+/// those that it made: what is synced into a folder is lost with it.
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    missing.into_iter().rev().try_for_each(sync_folder_of)
 }
 
 /// Creates the data folder if it is missing, and refuses one that others own or can write.
@@ -337,7 +341,8 @@ fn written_beside(path: &Path, contents: &[u8]) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-fn sync_folder_of(path: &Path) -> io::Result<()> {
+/// Returns when the disk has the names in the folder of `path`.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 

@@ -146,6 +146,10 @@ impl<O: RunObserver> Run<O> {
                 None
             }
             SendOutcome::Refused(_) | SendOutcome::GaveUp(_) => {
+                // The user is told that the rest is there.
+                if let Err(error) = recorder.spool.sync() {
+                    observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
+                }
                 Some(recorder.spool.path().to_path_buf())
             }
         };

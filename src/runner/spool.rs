@@ -116,7 +116,7 @@ pub(super) struct EventBatch {
 pub(crate) struct LeftoverSpool {
     pub(crate) header: SpoolHeader,
     pub(crate) reader: SpoolReader,
-    /// Bytes up to the end of the last whole line; what follows was cut off by a crash.
+    /// Bytes up to the end of the last whole line; what follows was cut off by a crash, or lost by a power cut.
     pub(crate) written: u64,
     /// Keeps everyone else from sending it.
     pub(crate) lock: File,
@@ -155,6 +155,11 @@ impl Spool {
         }
         self.written += lines.len() as u64;
         Ok(())
+    }
+
+    /// Returns when the disk has all of it.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
     }
 
     /// How many bytes a reader may read.
@@ -269,9 +274,9 @@ fn line_ends(block: &[u8]) -> impl Iterator<Item = usize> + '_ {
     block.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1)
 }
 
-/// The end of the last whole line; what follows was cut off by a crash.
+/// The end of the last whole line; what follows was cut off by a crash, or is behind what a power cut took.
 fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
-    let mut end = file.metadata()?.len();
+    let mut end = first_hole(file, start)?;
     while end > start {
         let size = (end - start).min(64 * 1024);
         let mut block = vec![0; usize::try_from(size).unwrap_or_default()];
@@ -282,6 +287,23 @@ fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
         end -= size;
     }
     Ok(start)
+}
+
+/// Where bytes of zero begin, or the end of the file. JSON has none: they stand for what the disk did not have yet when the power
+/// went.
+fn first_hole(file: &File, start: u64) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    let mut block = vec![0; 64 * 1024];
+    let mut at = start;
+    while at < length {
+        let size = usize::try_from(length - at).unwrap_or(usize::MAX).min(block.len());
+        file.read_exact_at(&mut block[..size], at)?;
+        if let Some(hole) = memchr::memchr(0, &block[..size]) {
+            return Ok(at + hole as u64);
+        }
+        at += size as u64;
+    }
+    Ok(length)
 }
 
 #[cfg(test)]
@@ -370,6 +392,19 @@ mod tests {
         assert_eq!(leftover.header.run, "run_x");
         let events = drain(&mut leftover.reader, leftover.written).concat();
         assert_eq!(events, [json!(1), json!(2)]);
+        drop(leftover);
+        // A power cut: the disk has a later part of the file, and not the one before it.
+        OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .expect("opens")
+            .write_all(b"\n4\n\0\0\0\n6\n")
+            .expect("writes");
+        let content = std::fs::read_to_string(&path).expect("reads").replace("3 cut o", "3");
+        std::fs::write(&path, content).expect("writes");
+        let mut leftover = LeftoverSpool::open(&path).expect("opens");
+        let events = drain(&mut leftover.reader, leftover.written).concat();
+        assert_eq!(events, [json!(1), json!(2), json!(3), json!(4)]);
         std::fs::write(&path, "{}\n").expect("writes");
         drop(leftover);
         let other = LeftoverSpool::open(&path).expect_err("is no spool file");

@@ -221,8 +221,7 @@ impl ForeignFile {
             return Err(FileError::Busy);
         }
         written.persist(&self.real).map_err(|error| FileError::Io("written", error.error))?;
-        // The rename is in the folder.
-        File::open(folder).and_then(|folder| folder.sync_all()).ok();
+        sync_names(Some(folder));
         Ok(made)
     }
 
@@ -240,7 +239,9 @@ impl ForeignFile {
         if !self.is_as_read() {
             return Err(FileError::Busy);
         }
-        std::fs::remove_file(&self.real).map_err(|error| FileError::Io("removed", error))
+        std::fs::remove_file(&self.real).map_err(|error| FileError::Io("removed", error))?;
+        sync_names(self.real.parent());
+        Ok(())
     }
 
     /// A file with a random name beside this one, with its mode and owner.
@@ -275,6 +276,12 @@ impl ForeignFile {
             Err(error) => error.kind() == ErrorKind::NotFound && self.text.is_none(),
         }
     }
+}
+
+/// Returns when the disk has the names in a folder, as far as it can be synced: a power cut takes along what it does not have.
+fn sync_names(folder: Option<&Path>) {
+    let folder = File::open(folder.unwrap_or(Path::new("/")));
+    folder.and_then(|folder| folder.sync_all()).ok();
 }
 
 /// Follows links to their target, which need not exist.
@@ -322,6 +329,7 @@ fn make_folders(folder: &Path, scope: InstallScope) -> io::Result<Vec<PathBuf>> 
     let mode = if scope == InstallScope::User { 0o700 } else { 0o777 };
     for path in &missing {
         std::fs::DirBuilder::new().mode(mode).create(path)?;
+        sync_names(path.parent());
     }
     Ok(missing)
 }

@@ -315,6 +315,10 @@ impl HeldName {
             } else {
                 renameat(&self.folder, &temporary, &self.folder, &self.name)?;
             }
+            // The name is in the folder, and is lost with a power cut until that is synced. Who may not read it cannot.
+            if let Ok(folder) = openat(&self.folder, ".", FOLDER, Mode::empty()) {
+                rustix::fs::fsync(&folder).ok();
+            }
             Ok(())
         })();
         if written.is_err() {
