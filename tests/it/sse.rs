@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, quickly};
 use crate::expect::{
     all_pages, append, dense, done, each, frame, instant, new_task, page, peer, problem, subscribe,
     text,
@@ -319,18 +319,21 @@ fn data_is_one_line_whatever_a_frame_holds() {
 
 #[test]
 fn a_subscriber_that_does_not_read_holds_up_no_stop() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
     let line = "x".repeat(9000);
     let batch: Vec<_> = (0..60).map(|_| frame(&line)).collect();
-    // More than the system keeps for a socket at both ends.
-    for _ in 0..40 {
-        append(&d, &task, &json!(batch));
-    }
-    let stalled = d.follow(&subscribe(&task));
     // Others are given up after ten seconds.
-    d.stop_within(Duration::from_secs(7));
-    drop(stalled);
+    quickly(Duration::from_secs(8), || {
+        let mut d = Daemon::start();
+        let task = new_task(&d);
+        // More than the system keeps for a socket at both ends.
+        for _ in 0..40 {
+            append(&d, &task, &json!(batch));
+        }
+        let stalled = d.follow(&subscribe(&task));
+        let took = d.stop();
+        drop(stalled);
+        took
+    });
 }
 
 #[test]
@@ -432,15 +435,17 @@ fn a_stalled_reader_holds_up_nobody_and_loses_nothing() {
 
 #[test]
 fn readers_that_vanish_are_forgotten() {
-    let mut d = Daemon::start();
-    let task = new_task(&d);
-    for _ in 0..50 {
-        let stream = d.follow(&subscribe(&task));
-        stream.knife().cut();
-    }
-    append(&d, &task, &json!([frame("a"), done()]));
-    assert_eq!(d.follow(&subscribe(&task)).rest().len(), 3);
-    d.stop_within(Duration::from_secs(5));
+    quickly(Duration::from_secs(8), || {
+        let mut d = Daemon::start();
+        let task = new_task(&d);
+        for _ in 0..50 {
+            let stream = d.follow(&subscribe(&task));
+            stream.knife().cut();
+        }
+        append(&d, &task, &json!([frame("a"), done()]));
+        assert_eq!(d.follow(&subscribe(&task)).rest().len(), 3);
+        d.stop()
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Home, Ran, Running, eventually, svc, until};
+use crate::daemon::{Daemon, Home, Ran, Running, eventually, quickly, svc, until};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -405,19 +405,22 @@ fn a_daemon_that_was_killed_comes_back_once_and_one_that_was_stopped_does_not() 
 
 #[test]
 fn who_waits_holds_up_no_stop() {
-    let mut d = Daemon::start();
-    begin(&d, "claude", "a");
-    let caller = d.with_token(&d.home.token().expect("a token"));
-    let waiting = std::thread::spawn(move || {
-        let wait = json!({ "waiter": "hook_2" });
-        caller.post("/v1/sessions/a/wait", &wait).ok(200)
-    });
-    // An earlier waiter is sent away as soon as the later one is there.
-    eventually(SOON, || {
-        let earlier = json!({ "waiter": "hook_1", "seconds": 1 });
-        d.post("/v1/sessions/a/wait", &earlier).ok(200)["state"] == "retired"
-    });
     // Connections that do not end get ten.
-    d.stop_within(Duration::from_secs(8));
-    assert_eq!(waiting.join().expect("an answer")["state"], "nothing");
+    quickly(Duration::from_secs(8), || {
+        let mut d = Daemon::start();
+        begin(&d, "claude", "a");
+        let caller = d.with_token(&d.home.token().expect("a token"));
+        let waiting = std::thread::spawn(move || {
+            let wait = json!({ "waiter": "hook_2" });
+            caller.post("/v1/sessions/a/wait", &wait).ok(200)
+        });
+        // An earlier waiter is sent away as soon as the later one is there.
+        eventually(SOON, || {
+            let earlier = json!({ "waiter": "hook_1", "seconds": 1 });
+            d.post("/v1/sessions/a/wait", &earlier).ok(200)["state"] == "retired"
+        });
+        let took = d.stop();
+        assert_eq!(waiting.join().expect("an answer")["state"], "nothing");
+        took
+    });
 }
