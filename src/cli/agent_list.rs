@@ -137,7 +137,7 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
         let is_here = |peer: &&Value| is_attended(peer) && is_within(peer, project.as_deref());
         agents.extend(peers.iter().filter(is_here).map(attended));
     }
-    print(context, agents, hosts.get("next_cursor"))?;
+    print(context, &agents, hosts.get("next_cursor"))?;
     if is_living && context.screen.is_for_people() {
         output::note("`svc agent list --all` also shows those that have ended");
     }
@@ -163,10 +163,11 @@ pub(super) fn print_hosts(
     // The host of an agent that has ended stays for some seconds.
     let is_shown = |row: &Value| args.all || args.state.is_some() || row["status"] != "offline";
     let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
-    print(context, rows.take(args.limit.unwrap_or(500) as usize).collect(), None)
+    let rows: Vec<Value> = rows.take(args.limit.unwrap_or(500) as usize).collect();
+    print(context, &rows, None)
 }
 
-fn print(context: &Context, agents: Vec<Value>, cursor: Option<&Value>) -> anyhow::Result<()> {
+fn print(context: &Context, agents: &[Value], cursor: Option<&Value>) -> anyhow::Result<()> {
     let mut page = json!({ "count": agents.len(), "agents": agents });
     if let Some(cursor) = cursor {
         page["next_cursor"] = cursor.clone();

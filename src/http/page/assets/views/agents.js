@@ -65,7 +65,7 @@ function Entry({ row, isLive }) {
   return html`<div class=${`entry ${entry.role ?? 'system'}${entry.is_error ? ' bad' : ''}`}><span class="role"><${At} at=${entry.timestamp} /> ${{ user: 'prompt', assistant: 'agent' }[entry.role] ?? 'system'}</span><div class="body"><${Text} value=${entry.content ?? ''} cut=${8000} /></div></div>`;
 }
 
-/** What was said, and what is said from now on. Entries bear no position, so a longer past is read again up to where the first one ended. */
+/** What was said, and what is said from now on. A longer past is read again, up to where the first one ended. */
 function useHistory(id) {
   const [, show] = useState(0);
   const known = useRef({ entries: [], saying: new Map(), isLoading: true });
