@@ -22,6 +22,7 @@ pub(super) fn tools() -> Vec<Tool> {
     [
         Tool::new("start_session", START, start).title("Begin a session"),
         Tool::new("end_session", END, end).title("End a session").idempotent(),
+        Tool::new("ping", PING, ping).title("Is the daemon there").read_only(),
         Tool::new("increment_tool_count", COUNT, increment).title("Count a tool call"),
         Tool::new("should_check_in", SHOULD, should).title("Is a check-in due").read_only(),
         Tool::new("reset_tool_count", RESET, reset).title("Count from zero").idempotent(),
@@ -125,6 +126,24 @@ async fn end(call: Call, input: EndSessionArguments) -> Result<EndSessionResult,
         ended_at: session.ended_at,
         orphaned_ghap,
     })
+}
+
+const PING: &str =
+    "Answers when the daemon is there and the credential is good. Says nothing else.";
+
+/// Nothing.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PingArguments {}
+
+/// The daemon is there.
+#[derive(Serialize, JsonSchema)]
+struct PingResult {
+    ok: bool,
+}
+
+async fn ping(_: Call, _: PingArguments) -> Result<PingResult, Failure> {
+    Ok(PingResult { ok: true })
 }
 
 const COUNT: &str = "\

@@ -604,6 +604,7 @@ fn each_tool_answers_each_caller_by_the_rule() {
             fixed(json!({ "session_id": "gone-1" })),
             ["blind", "forbidden", "forbidden", "forbidden", "forbidden"],
         ),
+        ("ping", fixed(json!({})), all),
         ("increment_tool_count", fixed(in_session.clone()), own),
         ("reset_tool_count", fixed(in_session.clone()), own),
         ("should_check_in", fixed(in_session.clone()), own),

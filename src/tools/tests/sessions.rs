@@ -29,6 +29,17 @@ async fn sessions_count_apart_and_sub_agents_too() {
 }
 
 #[tokio::test]
+async fn ping_answers_everybody_and_changes_nothing() {
+    let world = World::open().await;
+    let session = world.session("s");
+    for call in [world.operator(None), session] {
+        assert_eq!(world.call(&call, "ping", json!({})).await, json!({ "ok": true }));
+    }
+    let listed = world.call(&world.operator(None), "list_sessions", json!({})).await;
+    assert_eq!(listed["count"], 0, "{listed}");
+}
+
+#[tokio::test]
 async fn of_many_check_ins_at_one_moment_one_in_ten_is_due() {
     let world = World::open().await;
     let call = world.operator(Some("s"));
