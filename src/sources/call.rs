@@ -147,7 +147,7 @@ async fn call_to_end(
         }
     }
     let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
-    (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+    (CallOutcome::Error, Err(ToolError::unknown_outcome(text).into()))
 }
 
 /// The params with the client's answers.
@@ -197,7 +197,7 @@ fn outcome_of(
         Err(_) => {
             let bound = instance.spec.entry.timeout.as_millis();
             let text = format!("{name}: no answer within {bound} ms; it was told to stop");
-            (CallOutcome::Timeout, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+            (CallOutcome::Timeout, Err(ToolError::unknown_outcome(text).into()))
         }
         Ok(Err(CallStop::Failed(failure))) => (CallOutcome::Error, Err(failure)),
         Ok(Err(CallStop::Lost(RequestLoss::NotTaken(reason)))) => {
@@ -215,8 +215,7 @@ fn outcome_of(
                 _ => format!("{name} ended in the middle of the call, and its outcome is unknown"),
             };
             let text = format!("{text}: look before you call it again");
-            let error = ToolError::new(ErrorType::Unavailable, text);
-            (CallOutcome::Unavailable, Err(error.allowed(json!({ "outcome": "unknown" })).into()))
+            (CallOutcome::Unavailable, Err(ToolError::unknown_outcome(text).into()))
         }
         Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
             let output = Output::Verbatim(unimitated(result));
@@ -227,7 +226,7 @@ fn outcome_of(
         }
         Ok(Ok(Ok(_))) => {
             let text = format!("{name}: the result of the tool is no object");
-            (CallOutcome::Error, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+            (CallOutcome::Error, Err(ToolError::unknown_outcome(text).into()))
         }
         Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor(), error))),
     }
@@ -276,7 +275,11 @@ pub(super) fn unavailable(name: &str, status: &SourceStatus) -> ToolError {
         text.push_str(more);
     }
     debug_assert!(status.state != SourceState::Hidden, "a hidden entry has no tools");
-    ToolError::new(ErrorType::Unavailable, text).allowed(json!({ "state": state }))
+    // Whatever else it is waits for a person.
+    let comes_back = status.state.is_starting() || status.state == SourceState::BackingOff;
+    ToolError::new(ErrorType::Unavailable, text)
+        .retryable(comes_back)
+        .allowed(json!({ "state": state }))
 }
 
 /// The params of the server's request: those of the caller's, with the server's own name of what it is about, in `member`, and

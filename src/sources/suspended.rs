@@ -83,9 +83,7 @@ impl SuspendedCalls {
         let Some(SuspendedCall { ongoing, .. }) = self.calls().remove(id) else {
             let text = "the call that asked this question is over: it waits for an hour at most, is answered once, and ends \
                         with the daemon; its outcome is unknown: look before you call it again";
-            let error = ToolError::new(ErrorType::Unavailable, text);
-            let failure = error.allowed(json!({ "outcome": "unknown" })).into();
-            return (CallOutcome::Unavailable, Err(failure));
+            return (CallOutcome::Unavailable, Err(ToolError::unknown_outcome(text).into()));
         };
         ongoing.client.set(Some(Arc::clone(&call.far_end)));
         self.follow(ongoing, call).await
@@ -174,8 +172,8 @@ fn end_of(end: Result<ServerCallEnd, tokio::task::JoinError>) -> ServerCallEnd {
         Ok(end) => end,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(_) => {
-            let text = "the daemon is about to end";
-            (CallOutcome::Cancelled, Err(ToolError::new(ErrorType::Unavailable, text).into()))
+            let text = "the daemon ended in the middle of the call, and its outcome is unknown: look before you call it again";
+            (CallOutcome::Cancelled, Err(ToolError::unknown_outcome(text).into()))
         }
     }
 }

@@ -233,7 +233,8 @@ impl FarEnd for NoFarEnd {
         let error = ToolError::new(
             super::ErrorType::Unavailable,
             "this tool has to ask the client something, and a call without a session cannot be asked",
-        );
+        )
+        .retryable(false);
         Box::pin(std::future::ready(Err(error.into())))
     }
 

@@ -62,7 +62,7 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// An error of this kind.
+    /// An error of this kind. One that is unavailable may be tried again, unless [`Self::retryable`] says otherwise.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -73,8 +73,15 @@ impl ToolError {
             have: None,
             need: None,
             reason: None,
-            retryable: None,
+            retryable: (kind == ErrorType::Unavailable).then_some(true),
         }
+    }
+
+    /// An error of a call that was begun and of which nobody knows what it did. A repeat may do it twice.
+    pub fn unknown_outcome(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Unavailable, message)
+            .retryable(false)
+            .allowed(serde_json::json!({ "outcome": "unknown" }))
     }
 
     /// An error about the argument `field`.
@@ -86,6 +93,12 @@ impl ToolError {
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
         Self { allowed: Some(Box::new(allowed.into())), ..self }
+    }
+
+    /// Says whether the same call may do better later.
+    #[must_use]
+    pub fn retryable(self, retryable: bool) -> Self {
+        Self { retryable: Some(retryable), ..self }
     }
 
     /// A tool takes a scope that the caller does not have. It says how a person grants it.
@@ -123,7 +136,7 @@ impl From<service::Error> for ToolError {
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
             Error::LimitReached(_) => {
                 let refusal = Self::new(ErrorType::Unavailable, error.to_string());
-                return Self { reason: Some("limit_reached"), retryable: Some(true), ..refusal };
+                return Self { reason: Some("limit_reached"), ..refusal };
             }
             Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
                 ErrorType::Unavailable
@@ -197,6 +210,24 @@ impl From<service::Error> for Failure {
 mod tests {
     use super::*;
     use crate::{domain::GhapId, service::ResourceKind};
+
+    #[test]
+    fn what_is_unavailable_says_whether_to_try_again() {
+        let retryable =
+            |error: ToolError| serde_json::to_value(error).unwrap()["retryable"].clone();
+        let full = service::Error::LimitReached("full".to_owned());
+        let away = service::Error::NotNow("the agent's host is away".to_owned());
+        for (error, expected) in [
+            (ToolError::from(full), Value::Bool(true)),
+            (ToolError::from(away), Value::Bool(true)),
+            (ToolError::new(ErrorType::Unavailable, "away"), Value::Bool(true)),
+            (ToolError::unknown_outcome("it ended"), Value::Bool(false)),
+            (ToolError::new(ErrorType::Conflict, "no"), Value::Null),
+            (ToolError::internal(), Value::Null),
+        ] {
+            assert_eq!(retryable(error.clone()), expected, "{error:?}");
+        }
+    }
 
     #[test]
     fn an_error_names_the_tool_that_helps() {

@@ -258,7 +258,12 @@ impl OwedAnswer {
                 json!({ "code": INTERNAL_ERROR, "message": message, "data": { "type": kind } });
             return reply(Some(&self.id), None, Some(&error));
         }
-        let content = json!({ "error": { "type": kind, "message": message } });
+        let is_known = !matches!(failure, CallFailure::Unknown(_));
+        let mut error = json!({ "type": kind, "message": message, "retryable": is_known });
+        if !is_known {
+            error["allowed"] = json!({ "outcome": "unknown" });
+        }
+        let content = json!({ "error": error });
         let mut result = json!({
             "content": [{ "type": "text", "text": content.to_string() }],
             "structuredContent": content,

@@ -109,7 +109,7 @@ pub(crate) fn output_of(
         Err(Failure::Tool(error)) => Ok(Output::error(&error)),
         Err(Failure::MissingCapability(_)) if era == AnswerEra::Legacy => {
             let text = "the client cannot do what this tool needs of it";
-            Ok(Output::error(&ToolError::new(ErrorType::Unavailable, text)))
+            Ok(Output::error(&ToolError::new(ErrorType::Unavailable, text).retryable(false)))
         }
         Err(Failure::NeedsInput) => Ok(Output::error(&ToolError::internal())),
         Err(failure @ (Failure::MissingCapability(_) | Failure::Protocol { .. })) => {

@@ -218,7 +218,9 @@ impl ClientChannel {
                     let reason = error.get("message").and_then(Value::as_str);
                     let reason = reason.unwrap_or("no reason given");
                     let text = format!("the client refused {}: {reason}", ask.method);
-                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
+                    return Err(ToolError::new(ErrorType::Unavailable, text)
+                        .retryable(false)
+                        .into());
                 }
             };
         }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     service::BudgetHold,
-    tools::{Call, ErrorType, Failure, Output, Tool, ToolError},
+    tools::{Call, Failure, Output, Tool, ToolError},
 };
 
 /// Runs a tool whose client hears nothing but the answer.
@@ -91,8 +91,7 @@ async fn run_cancellable(
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => {
-            let error = ToolError::new(ErrorType::Unavailable, "the call was cancelled");
-            Err(error.into())
+            Err(ToolError::unknown_outcome("the call was cancelled").into())
         }
         outcome = run => outcome,
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 use tracing::{info, warn};
 
 use super::{
@@ -30,7 +30,7 @@ use crate::{
     },
     service::{self, access::RecordedCaller, mcp::CallEnd},
     store::{CallRow, CallState, McpTransport},
-    tools::{ClientAnswers, ErrorType, Failure, Tool, ToolError},
+    tools::{ClientAnswers, Failure, Tool, ToolError},
 };
 
 /// A call that can run again.
@@ -190,8 +190,7 @@ fn outcome_unknown(row: &CallRow) -> CallEnd {
         "the daemon restarted while {} was running, and its outcome is unknown: look before you call it again",
         row.tool
     );
-    let error = ToolError::new(ErrorType::Unavailable, text);
-    failed_end(row, error.allowed(json!({ "outcome": "unknown" })).into())
+    failed_end(row, ToolError::unknown_outcome(text).into())
 }
 
 fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {

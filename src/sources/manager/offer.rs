@@ -51,7 +51,7 @@ impl SourceManager {
         let Some(instance) = self.instance(spec, serves(spec, call)) else {
             meter.end(CallOutcome::Unavailable);
             let text = format!("{} is turned off or gone", spec.key.name);
-            return Err(ToolError::new(ErrorType::Unavailable, text).into());
+            return Err(ToolError::new(ErrorType::Unavailable, text).retryable(false).into());
         };
         let suspended = &self.0.suspended;
         let (outcome, answer) = call_tool(&instance, suspended, tool, call, arguments).await;

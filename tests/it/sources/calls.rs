@@ -97,8 +97,8 @@ fn a_call_in_a_server_that_dies_is_never_repeated() {
     let first = in_state(&d, "toy", "connected");
     let error = failed(&call(&d, "toy__die", &json!({})));
     assert_eq!(
-        (&error["type"], &error["allowed"]["outcome"]),
-        (&json!("unavailable"), &json!("unknown"))
+        (&error["type"], &error["allowed"]["outcome"], &error["retryable"]),
+        (&json!("unavailable"), &json!("unknown"), &json!(false))
     );
     // It is started again.
     let again = until(SOON, || {

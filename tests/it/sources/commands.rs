@@ -67,8 +67,8 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
     assert_eq!(source(&d, "toy")["state"], "disabled");
     let failed = super::failed(&super::call(&d, "toy__say", &json!({ "value": "x" })));
     assert_eq!(
-        (&failed["type"], &failed["allowed"]["state"]),
-        (&json!("unavailable"), &json!("disabled"))
+        (&failed["type"], &failed["allowed"]["state"], &failed["retryable"]),
+        (&json!("unavailable"), &json!("disabled"), &json!(false))
     );
     let why = failed["message"].as_str().unwrap_or_default();
     assert!(why.contains("turned off") && why.contains("svc mcp enable toy"), "{failed}");
