@@ -30,6 +30,7 @@ use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::{sync::SetOnce, time::timeout};
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_http::{
     cors::{AllowHeaders, AllowOrigin, CorsLayer},
@@ -61,6 +62,8 @@ struct SharedEdge {
     /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
+    /// Requests that have no answer yet, on all connections.
+    under_way: TaskTracker,
     unread: UnreadAnswers,
     boot: String,
     requests: AtomicU64,
@@ -88,6 +91,7 @@ impl Edge {
             cors,
             serving: SetOnce::new(),
             draining: AtomicBool::new(false),
+            under_way: TaskTracker::new(),
             unread: UnreadAnswers::default(),
             boot: boot.chars().rev().take(8).collect(),
             requests: AtomicU64::new(0),
@@ -104,6 +108,21 @@ impl Edge {
     /// From here on new requests are answered 503: we are going down.
     pub fn drain(&self) {
         self.0.draining.store(true, Relaxed);
+        self.0.under_way.close();
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.0.draining.load(Relaxed)
+    }
+
+    /// A request is under way until the token is dropped.
+    pub(super) fn begin(&self) -> TaskTrackerToken {
+        self.0.under_way.token()
+    }
+
+    /// Waits until no request is under way. Only after [`Self::drain`].
+    pub(super) async fn is_drained(&self) {
+        self.0.under_way.wait().await;
     }
 
     /// How long a body may stall.

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::daemon::{Daemon, Home, Running, eventually, quickly, svc, until};
 use crate::expect::{append, frame, instant, new_task, problem, subscribe};
-use crate::wire::{Conn, exchange};
+use crate::wire::{Conn, Request, exchange};
 
 fn mode(path: &Path) -> u32 {
     let meta = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -331,6 +331,41 @@ fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
         file.execute_batch("commit").unwrap();
         assert_eq!(waiting.join().unwrap().ok(200)["result"], json!({}));
     });
+}
+
+/// While a request is under way the others are told to come again, on connections that were open before.
+#[test]
+fn an_open_connection_is_told_that_the_daemon_goes_down() {
+    let mut d = Daemon::start();
+    let caller = d.with_token(&d.home.token().unwrap());
+    let open = |request: Request| {
+        let mut conn = Conn::open(caller.addr).unwrap();
+        conn.write(&request.without("Connection").bytes()).unwrap();
+        conn
+    };
+    let mut idle = open(caller.request("GET", "/health"));
+    idle.reply().unwrap().ok(200);
+    // Half a body holds its request under way.
+    let body = json!({ "title": "the last one" });
+    let whole = caller.request("POST", "/v1/tasks").json(&body).bytes();
+    let (first, rest) = whole.split_at(whole.len() - 4);
+    let mut half = Conn::open(caller.addr).unwrap();
+    half.write(first).unwrap();
+    caller.get("/v1/health").ok(200);
+    d.signal(Signal::TERM);
+    let health = caller.request("GET", "/health").without("Connection").bytes();
+    let refusal = until(Duration::from_secs(30), || {
+        idle.write(&health).unwrap();
+        let reply = idle.reply().expect("an answer on the open connection");
+        (reply.status() != 200).then_some(reply)
+    });
+    problem(&refusal, 503, "unavailable");
+    assert_eq!(refusal.header("retry-after"), Some("1"));
+    assert_eq!(refusal.header("connection"), Some("close"));
+    assert!(idle.write(&health).and_then(|()| idle.reply()).is_err(), "and then it is closed");
+    half.write(rest).unwrap();
+    assert_eq!(half.reply().unwrap().ok(201)["title"], "the last one");
+    d.stop();
 }
 
 #[test]
