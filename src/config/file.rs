@@ -69,6 +69,10 @@ pub struct RetentionSection {
     pub max_age_days: Option<u64>,
     /// The oldest events are pruned once the log holds more than this many bytes.
     pub max_bytes: Option<u64>,
+    /// A message that nobody took for this many days expires.
+    pub messages_days: Option<u64>,
+    /// A task that nobody began for this many days expires.
+    pub tasks_days: Option<u64>,
 }
 
 /// `[hooks]`.

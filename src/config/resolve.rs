@@ -28,6 +28,8 @@ const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 
 /// Tool calls between two reviews of a session's record.
 const CHECK_IN: u64 = 10;
+/// Days after which what nobody took or began expires.
+const EXPIRY_DAYS: u64 = 30;
 
 /// The resolved configuration: concrete values, each with its origin.
 #[derive(Debug, Clone)]
@@ -56,6 +58,10 @@ pub struct Config {
     pub retention_max_age_days: Setting<Option<u64>>,
     /// Bytes of events beyond which the oldest are pruned, if limited.
     pub retention_max_bytes: Setting<Option<u64>>,
+    /// Days after which a message that nobody took expires.
+    pub retention_messages_days: Setting<u64>,
+    /// Days after which a task that nobody began expires.
+    pub retention_tasks_days: Setting<u64>,
     /// The number of tool calls after which hooks ask a session to review its record.
     pub hooks_check_in: Setting<u64>,
     /// Whether prompts are answered with records that fit them.
@@ -265,6 +271,12 @@ impl Config {
             retention_max_bytes: sources
                 .number("retention.max_bytes", file.retention.max_bytes)?
                 .optional(),
+            retention_messages_days: sources
+                .number("retention.messages_days", file.retention.messages_days)?
+                .or_default(|| EXPIRY_DAYS),
+            retention_tasks_days: sources
+                .number("retention.tasks_days", file.retention.tasks_days)?
+                .or_default(|| EXPIRY_DAYS),
             hooks_check_in: sources
                 .number("hooks.check_in", file.hooks.check_in)?
                 .or_default(|| CHECK_IN),
@@ -372,6 +384,16 @@ impl Config {
                 &self.retention_max_age_days,
             ),
             row("retention.max_bytes", json!(*self.retention_max_bytes), &self.retention_max_bytes),
+            row(
+                "retention.messages_days",
+                json!(*self.retention_messages_days),
+                &self.retention_messages_days,
+            ),
+            row(
+                "retention.tasks_days",
+                json!(*self.retention_tasks_days),
+                &self.retention_tasks_days,
+            ),
             row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),

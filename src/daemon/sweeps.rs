@@ -36,6 +36,10 @@ pub(super) fn start(
         max_bytes: config.retention_max_bytes.value,
     };
     lifecycle.run("maintenance", maintain(services.clone(), retention));
+    let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 60 * 60));
+    let messages = days(config.retention_messages_days.value);
+    let tasks = days(config.retention_tasks_days.value);
+    lifecycle.run("expiry", expire(services.clone(), messages, tasks));
 }
 
 async fn sweep_peers(services: Services) {
@@ -125,6 +129,19 @@ async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::p
             forgotten = Some(Instant::now());
         }
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Ends messages that nobody took, and tasks that nobody began, for so long.
+async fn expire(services: Services, messages: Duration, tasks: Duration) {
+    loop {
+        if let Err(error) = services.team.expire_messages(messages).await {
+            tracing::error!(error = chain(&error), "cannot end the deliveries of old messages");
+        }
+        if let Err(error) = services.tasks.expire_tasks(tasks).await {
+            tracing::error!(error = chain(&error), "cannot end old tasks");
+        }
+        tokio::time::sleep(limits::EXPIRY_LOOK).await;
     }
 }
 

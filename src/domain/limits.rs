@@ -156,6 +156,9 @@ pub const RUNNER_GRACE: Duration = Duration::from_mins(1);
 /// A task that nothing was heard of for this long is expired. Nothing stays active for ever.
 pub const TASK_SILENCE: Duration = Duration::from_hours(24);
 
+/// How often messages that nobody took, and tasks that nobody began, are looked for: they are days old.
+pub const EXPIRY_LOOK: Duration = Duration::from_hours(1);
+
 /// How long a session token lives when its maker does not say.
 pub const TOKEN_TTL: Duration = Duration::from_hours(12);
 /// The longest life of a session token.

@@ -2,6 +2,7 @@
 
 mod records;
 mod room;
+mod sweep;
 
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 pub use room::Tasks;

@@ -259,42 +259,6 @@ impl Tasks {
         }
         Ok(watch)
     }
-
-    /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
-    pub async fn sweep_tasks(&self) -> Result<(), Error> {
-        let now = self.core.now();
-        for row in self.core.store.silent_tasks(now.minus(self.core.tuning.runner_grace)).await? {
-            let silence = now.since(row.task.updated_at);
-            let end = match row.runner_pid {
-                Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
-                Some(pid) => TaskChange::to(
-                    TaskStatus::Failed,
-                    Some(format!("the process that ran it (pid {pid}) is gone")),
-                ),
-                None if silence < limits::TASK_SILENCE => continue,
-                None => TaskChange::to(
-                    TaskStatus::Expired,
-                    Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
-                ),
-            };
-            let Task { task_id: id, last_id, .. } = row.task;
-            self.core
-                .store
-                .write(move |tx| {
-                    Box::pin(async move {
-                        let Some(mut row) = tx.task(&id).await? else {
-                            return Ok(());
-                        };
-                        if row.task.last_id == last_id && !row.task.is_over() {
-                            apply(tx, &mut row, &end, None).await?;
-                        }
-                        Ok::<(), StoreError>(())
-                    })
-                })
-                .await?;
-        }
-        Ok(())
-    }
 }
 
 /// Tasks whose end somebody waits for. It listens until it is dropped.

@@ -329,6 +329,7 @@ fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
         DeliveryState::Injected => "message.injected",
         DeliveryState::Acked => "message.acked",
         DeliveryState::Refused => "message.refused",
+        DeliveryState::Expired => "message.expired",
         _ => "message.undeliverable",
     };
     event_of(kind, message, reason)

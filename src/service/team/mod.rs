@@ -1,6 +1,7 @@
 //! Who is here: peers, the messages between them, and the sessions of coding agents.
 
 mod delivery;
+mod expiry;
 mod find;
 mod inbox;
 mod ownership;

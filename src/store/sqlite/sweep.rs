@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use super::{db::Store, json::to_json, tx::WriteTx};
 use crate::{
-    domain::{Timestamp, limits},
+    domain::{MessageId, PeerId, Timestamp, limits},
     store::StoreError,
 };
 
@@ -73,6 +73,23 @@ impl Store {
         }
     }
 
+    /// Inboxes with messages that nobody took since `before`, at most 500.
+    pub async fn inboxes_with_old_messages(
+        &self,
+        before: Timestamp,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let inboxes = sqlx::query_scalar!(
+            r#"select distinct to_peer as "peer!: PeerId" from message
+            where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+            limit ?"#,
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(inboxes)
+    }
+
     async fn silent_sessions_with_seen(
         &self,
         before: Timestamp,
@@ -102,6 +119,29 @@ impl Store {
 }
 
 impl WriteTx {
+    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at most `limit`.
+    pub async fn old_messages(
+        &mut self,
+        to: &PeerId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let (to, now) = (to.as_str(), self.now());
+        let ids = sqlx::query_scalar!(
+            r#"select message_id as "id!: MessageId" from message
+            where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+                and coalesce(leased_until, 0) <= ?
+            order by id limit ?"#,
+            to,
+            before,
+            now,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids)
+    }
+
     async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
         let seen = sqlx::query!(
             "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)",

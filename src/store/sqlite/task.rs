@@ -307,6 +307,15 @@ impl Store {
         Ok((frames, cut))
     }
 
+    /// Tasks that nobody has begun and that nothing was heard of since `before`.
+    pub async fn old_pending_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+        let rows =
+            tasks!("where t.status = 'pending' and e.at <= ? order by e.at limit 500", before)
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
     /// Tasks that somebody runs and that nothing was heard of since `before`.
     pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
         let rows =
