@@ -10,12 +10,13 @@
 //! - [`web`]: what the adapters that speak HTTP share.
 //! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
 //! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
-//! - `host`: the process of one agent, which outlives the daemon.
+//! - `host`: the process of one agent, which outlives the daemon. `hosts`: the daemon's side of it.
 //! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
 //! - [`cli`]: the command line. The only floor that prints. [`fuzzing`]: what the fuzzer feeds.
 //!
-//! [`config`], [`telemetry`], `log_file`, `local_socket`, `connection_owner`, `private_file`, `project_folder`, `bounded_file`, `process_list`
-//! `hook_spool` and `session_secret` are leaves. Read `store/writer.rs` and `service/events.rs` first: the rest stands on them.
+//! [`config`], [`telemetry`], `log_file`, `local_socket`, `connection_owner`, `private_file`, `project_folder`, `bounded_file`, `process_list`,
+//! `claude_registry`, `hook_spool` and `session_secret` are leaves. Read `store/sqlite/writer.rs` and `service/log/subscription.rs` first: the
+//! rest stands on them.
 
 mod bounded_file;
 mod claude_registry;

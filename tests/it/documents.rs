@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Home, Running, free_port, svc};
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -153,8 +156,54 @@ fn the_compose_file_is_one_service_with_one_volume_and_a_health_check() {
     ] {
         assert!(inline.contains(part), "{part}");
     }
+    let ignored = document(".dockerignore");
+    for large in ["**/target", "**/node_modules", ".git", ".svc"] {
+        assert!(ignored.lines().any(|line| line == large), "{large} is sent to the builder");
+    }
     let grace = service["stop_grace_period"].as_str().and_then(|it| it.strip_suffix('s'));
     assert!(grace.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it > 10));
+}
+
+/// The daemon as the compose file sets it up, behind a program that stands in for the mapped port.
+#[test]
+fn the_settings_of_the_compose_file_serve_clients_outside_of_the_container() {
+    let text = document("docker-compose.yml");
+    let parsed = YamlLoader::load_from_str(&text).expect("YAML");
+    let service = &parsed[0]["services"]["svc"];
+    assert_eq!(service["ports"][0].as_str(), Some("127.0.0.1:6334:6334"));
+    let (mapped, inner) = (free_port(), free_port());
+    let home = Home::new();
+    let mut command = home.command(&["serve"]);
+    for (name, value) in service["environment"].as_hash().expect("a map") {
+        let (name, value) = (name.as_str().expect("a name"), value.as_str().expect("a value"));
+        let port = if name == "SVC_LISTEN" { inner } else { mapped };
+        command.env(name, value.replace("6334", &port.to_string()));
+    }
+    let daemon = Running::spawn(command);
+    assert!(daemon.line().expect("it gets ready").contains(" ready at "));
+    let listener = TcpListener::bind(("127.0.0.1", mapped)).expect("the port is free");
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(daemon) = TcpStream::connect(("127.0.0.1", inner)) else { return };
+            let other = |it: &TcpStream| it.try_clone().expect("a second handle");
+            for (mut from, mut to) in [(other(&client), other(&daemon)), (daemon, client)] {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    let token = home.token().expect("it was made");
+    for host in ["127.0.0.1", "localhost"] {
+        let elsewhere = Home::new();
+        let url = format!("http://{host}:{mapped}");
+        let mut command = elsewhere.command(&["peer", "list", "--url", &url]);
+        command.env("SVC_TOKEN", &token);
+        let ran = Running::spawn(command).wait(Duration::from_secs(30));
+        assert_eq!(ran.code, Some(0), "{host}: {ran:?}");
+    }
+    // The health check runs inside.
+    svc(&home, &["health"]).ok();
+    svc(&home, &["stop"]).ok();
+    assert_eq!(daemon.wait(Duration::from_secs(30)).code, Some(0));
 }
 
 #[test]
@@ -168,6 +217,7 @@ fn the_map_names_what_is_there() {
         }
     }
     // A path in back-quotes is one that exists.
+    let map = map + &document("src/lib.rs");
     for quoted in map.split('`').skip(1).step_by(2) {
         let is_path = quoted.contains('/')
             && quoted.contains('.')
@@ -175,7 +225,7 @@ fn the_map_names_what_is_there() {
         if is_path {
             assert!(
                 root.join(quoted).exists() || root.join("src").join(quoted).exists(),
-                "ARCHITECTURE.md names {quoted}, which is not there"
+                "ARCHITECTURE.md or src/lib.rs names {quoted}, which is not there"
             );
         }
     }
