@@ -6,10 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Caller, Principal};
-
-/// Scope of a session's token that reads the things of every project.
-pub const READ_ALL: &str = "read_all";
+use super::{Caller, Principal, READ_ALL};
 
 /// Whose a thing is.
 #[derive(Debug, Clone, PartialEq, Eq)]

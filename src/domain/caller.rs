@@ -8,6 +8,16 @@ use super::{ClientProcess, Principal, TokenId, is_agent_key};
 
 /// Scope that starts, steers and stops agents of its project.
 pub const AGENTS_SCOPE: &str = "agents";
+/// Scope of a session's token that answers what agents of its project ask.
+pub const APPROVE_SCOPE: &str = "approve";
+/// Scope of the tools that run commands, change files and fetch pages.
+pub const EXEC_SCOPE: &str = "exec";
+/// Scope of the tools that read files.
+pub const READ_SCOPE: &str = "read";
+/// Scope that reads the things of every project.
+pub const READ_ALL: &str = "read_all";
+/// The scopes that the daemon's own tools and routes ask for. Entries of servers may name others.
+pub const OWN_SCOPES: [&str; 5] = [AGENTS_SCOPE, APPROVE_SCOPE, EXEC_SCOPE, READ_SCOPE, READ_ALL];
 
 /// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]

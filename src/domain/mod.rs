@@ -44,9 +44,11 @@ pub mod text;
 mod time;
 mod visibility;
 
-pub use access::{AccessLevel, Ownership, READ_ALL, RowReader};
+pub use access::{AccessLevel, Ownership, RowReader};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
-pub use caller::{AGENTS_SCOPE, Caller, Scope};
+pub use caller::{
+    AGENTS_SCOPE, APPROVE_SCOPE, Caller, EXEC_SCOPE, OWN_SCOPES, READ_ALL, READ_SCOPE, Scope,
+};
 pub use client_record::{ClientRecord, RecordedState};
 pub use daemon_proof::{ProofQuestion, TokenFingerprint, TokenHash, token_hash};
 pub use event::{Event, EventKind, Framing, NewEvent, Seq, StreamName};

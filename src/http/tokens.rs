@@ -44,7 +44,10 @@ async fn mint(
     caller: Caller,
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
-    Ok((StatusCode::CREATED, Json(app.services.access.mint_token(&caller, input).await?)))
+    let of_servers = app.sources.as_ref().map(|sources| sources.scopes(input.project.as_deref()));
+    let of_servers = of_servers.unwrap_or_default();
+    let minted = app.services.access.mint_token(&caller, input, &of_servers).await?;
+    Ok((StatusCode::CREATED, Json(minted)))
 }
 
 /// Over TCP nobody can see which process asks.

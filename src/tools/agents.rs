@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use super::{Call, Failure, Tool, schema::NOT_BLANK};
 use crate::{
-    domain::{AGENTS_SCOPE, InstanceView, TaskId, TaskStatus, limits},
-    service::agents::{APPROVE_SCOPE, AnswerRequest, NewDispatch, RequestView, WantedMode},
+    domain::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, TaskId, TaskStatus, limits},
+    service::agents::{AnswerRequest, NewDispatch, RequestView, WantedMode},
 };
 
 pub(super) fn tools() -> Vec<Tool> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, eventually};
+use crate::daemon::{Daemon, Home, eventually, svc};
 use crate::expect::{append, each, frame, instant, new_task, page, peer, problem, text};
 use crate::wire::{Caller, Conn, exchange};
 
@@ -245,6 +245,30 @@ fn session_tokens_survive_a_restart_and_end_when_revoked() {
     d.restart();
     problem(&d.with_token(&token).get("/v1/peers"), 401, "unauthorized");
     problem(&d.delete("/v1/tokens/tok_unknown"), 404, "not_found");
+}
+
+/// A scope that nothing asks for is a mistake; entries of servers may ask for scopes of their own.
+#[test]
+fn a_token_gets_the_scopes_that_something_asks_for() {
+    let home = Home::new();
+    home.write(
+        "config.toml",
+        "[sources.board]\ncommand = \"no-such-program\"\nscope = \"deploy\"\n",
+    );
+    let d = Daemon::with(|plan| plan.home(&home));
+    let mint =
+        |scopes: &[&str]| d.post("/v1/tokens", &json!({ "session": "s-1", "scopes": scopes }));
+    for scopes in [&["agents", "approve"][..], &["exec", "read", "read_all"], &["deploy"], &[]] {
+        assert_eq!(mint(scopes).ok(201)["scopes"], json!(scopes));
+    }
+    for scopes in [&["agnets"][..], &["exec", ""], &["deploy", "Exec"], &["*"]] {
+        let refusal = problem(&mint(scopes), 422, "invalid_request");
+        assert_eq!(refusal["field"], "scopes", "{refusal}");
+        assert!(refusal.to_string().contains("deploy"), "{refusal}");
+    }
+    let ran = svc(&home, &["mcp-config", "--session", "s-2", "--scope", "agnets"]);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("agnets") && ran.stderr.contains("agents"), "{ran:?}");
 }
 
 /// The end of a session is the end of its tokens, whoever tells of it.

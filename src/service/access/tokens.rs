@@ -1,6 +1,7 @@
 //! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -14,12 +15,24 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, IdReference, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash, TokenId,
-        is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret, token_hash,
+        Caller, IdReference, OWN_SCOPES, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash,
+        TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
+        token_hash,
     },
     service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
     store::TokenRow,
 };
+
+fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
+    let is_known =
+        |scope: &&String| OWN_SCOPES.contains(&scope.as_str()) || of_servers.contains(*scope);
+    let Some(unknown) = scopes.iter().find(|scope| !is_known(scope)) else { return Ok(()) };
+    let shown: String = unknown.chars().take(64).collect();
+    let known = OWN_SCOPES.iter().copied().chain(of_servers.iter().map(String::as_str));
+    let known = known.collect::<Vec<_>>().join(", ");
+    let why = format!("nothing asks for the scope {shown:?}; there are {known}");
+    Err(Error::invalid("scopes", why))
+}
 
 /// Wish for a session token.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -182,9 +195,16 @@ impl Access {
         }
     }
 
-    /// Makes a session token. Only the operator may.
-    pub async fn mint_token(&self, caller: &Caller, input: NewToken) -> Result<MintedToken, Error> {
+    /// Makes a session token. Only the operator may. Its scopes are the daemon's own, or `of_servers`, which entries of servers
+    /// ask for: any other would allow nothing, and its holder would learn so late.
+    pub async fn mint_token(
+        &self,
+        caller: &Caller,
+        input: NewToken,
+        of_servers: &BTreeSet<String>,
+    ) -> Result<MintedToken, Error> {
         only_operator(caller)?;
+        check_scopes(&input.scopes, of_servers)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
         if !is_agent_key(&input.session) {

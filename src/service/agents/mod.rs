@@ -25,5 +25,5 @@ mod start;
 pub use control::{AgentView, HistoryView, SendToAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
 pub use requests::{AnswerRequest, RequestView};
-pub use room::{APPROVE_SCOPE, AgentSettings, Agents};
+pub use room::{AgentSettings, Agents};
 pub use start::{NewAgent, StartedAgent};

@@ -10,13 +10,13 @@ use super::{
     Agents,
     control::{check_live, of_host},
     records::tell_team,
-    room::{APPROVE_SCOPE, has_scope},
+    room::has_scope,
     settle,
 };
 use crate::{
     domain::{
-        AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, PeerId, Principal,
-        RowReader, Timestamp,
+        APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, PeerId,
+        Principal, RowReader, Timestamp,
         agent::{AnswerAgent, RequestKind, RequestOption, RequestOptionKind},
         limits,
     },

@@ -16,9 +16,6 @@ use crate::{
     store::AgentRow,
 };
 
-/// Scope of a session's token that answers what agents of its project ask.
-pub const APPROVE_SCOPE: &str = "approve";
-
 /// The room of agents.
 #[derive(Debug, Clone)]
 pub struct Agents {

@@ -22,15 +22,13 @@ use super::{
 };
 use crate::{
     config::Env,
-    domain::source::{BUILTIN_CORE, SourceEntry, SourceTransport, matches_glob},
+    domain::{
+        EXEC_SCOPE, READ_SCOPE,
+        source::{BUILTIN_CORE, SourceEntry, SourceTransport, matches_glob},
+    },
     service::Services,
     tools::{Call, Failure, Tool, ToolError},
 };
-
-/// Scope of callers that may look at files.
-const READ: &str = "read";
-/// Scope of callers that may change files, run commands and reach the web.
-const EXEC: &str = "exec";
 
 const BASH: &str = "\
 Runs a command of the shell, in the session's folder.
@@ -247,15 +245,15 @@ impl CoreServer {
                 Ok(fetch(&input, rules.allow_private).await?)
             });
         vec![
-            bash.title("Run a command").scope(EXEC).destructive(),
-            output.title("Read a command's output").scope(EXEC).read_only(),
-            kill.title("End a command").scope(EXEC).idempotent(),
-            self.read(rules).title("Read a file").scope(READ).read_only(),
-            write.title("Write a file").scope(EXEC).destructive().idempotent(),
-            edit.title("Edit a file").scope(EXEC).destructive(),
-            grep.title("Search files").scope(READ).read_only(),
-            glob.title("Find files").scope(READ).read_only(),
-            fetch.title("Fetch a page").scope(EXEC).read_only(),
+            bash.title("Run a command").scope(EXEC_SCOPE).destructive(),
+            output.title("Read a command's output").scope(EXEC_SCOPE).read_only(),
+            kill.title("End a command").scope(EXEC_SCOPE).idempotent(),
+            self.read(rules).title("Read a file").scope(READ_SCOPE).read_only(),
+            write.title("Write a file").scope(EXEC_SCOPE).destructive().idempotent(),
+            edit.title("Edit a file").scope(EXEC_SCOPE).destructive(),
+            grep.title("Search files").scope(READ_SCOPE).read_only(),
+            glob.title("Find files").scope(READ_SCOPE).read_only(),
+            fetch.title("Fetch a page").scope(EXEC_SCOPE).read_only(),
         ]
     }
 

@@ -47,6 +47,17 @@ impl SourceManager {
         state.plans.get(&folder).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
     }
 
+    /// The scopes that servers ask of callers of a folder.
+    pub fn scopes(&self, folder: Option<&str>) -> BTreeSet<String> {
+        let folder = self.plan_in(folder);
+        let state = self.state();
+        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else {
+            return BTreeSet::new();
+        };
+        let entries = plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
+        entries.filter_map(|entry| entry.scope.clone()).collect()
+    }
+
     fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
         let key = key_of(planned);
         let is_in_force = planned.standing == SourceStanding::InForce;
