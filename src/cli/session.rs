@@ -13,6 +13,7 @@ use super::naming::{AdvisedError, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::tools::structured;
 use crate::client::{Client, ClientError, encode, with_query};
+use crate::domain::limits;
 
 const LIST: Listing = Listing {
     items: "sessions",
@@ -186,11 +187,15 @@ pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::R
             }
         }
         SessionCommand::Tree => {
-            let page = structured(&client, "sessions_list", json!({ "limit": 200 })).await?;
+            let limit = limits::SESSIONS_MAX;
+            let page = structured(&client, "sessions_list", json!({ "limit": limit })).await?;
             if context.json {
                 output::json(&page)?;
             } else {
                 print_tree(context, &page)?;
+                if let Some(note) = cut_note(output::items(&page, "sessions").len()) {
+                    output::note(&note);
+                }
             }
         }
         SessionCommand::Show { id } => {
@@ -318,6 +323,12 @@ fn print_history(history: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is said below a tree of so many sessions, if there may be more.
+fn cut_note(sessions: usize) -> Option<String> {
+    (sessions >= limits::SESSIONS_MAX as usize)
+        .then(|| format!("the {sessions} heard of last: `svc session list` lists all"))
+}
+
 /// Sessions, each below the one that started it.
 fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
     let sessions = output::items(page, "sessions");
@@ -339,4 +350,16 @@ fn print_tree(context: &Context, page: &Value) -> anyhow::Result<()> {
         }
     }
     output::table(&context.screen, TREE, &rows, "no sessions; `svc agent start` starts one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_that_is_cut_says_so() {
+        assert_eq!(cut_note(199), None);
+        let note = cut_note(200).expect("there may be more");
+        assert!(note.contains("svc session list"), "{note}");
+    }
 }
