@@ -79,6 +79,8 @@ pub struct RetentionSection {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HooksSection {
+    /// How long a prompt waits for a daemon that is not ready, in seconds.
+    pub cold_wait: Option<u64>,
     /// The number of tool calls after which a session is asked to review its record.
     pub check_in: Option<u64>,
     /// Whether prompts are answered with records that fit them.

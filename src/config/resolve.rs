@@ -28,6 +28,8 @@ const REGISTRY: &str = "https://registry.modelcontextprotocol.io";
 
 /// Tool calls between two reviews of a session's record.
 const CHECK_IN: u64 = 10;
+/// Seconds that a prompt waits for a daemon that is not ready.
+const COLD_WAIT: u64 = 3;
 /// Days after which what nobody took or began expires.
 const EXPIRY_DAYS: u64 = 30;
 
@@ -64,6 +66,8 @@ pub struct Config {
     pub retention_tasks_days: Setting<u64>,
     /// The number of tool calls after which hooks ask a session to review its record.
     pub hooks_check_in: Setting<u64>,
+    /// Seconds that a prompt waits for a daemon that is not ready.
+    pub hooks_cold_wait: Setting<u64>,
     /// Whether prompts are answered with records that fit them.
     pub hooks_context: Setting<bool>,
     /// Whether both also hold for sub-agents.
@@ -280,6 +284,15 @@ impl Config {
             hooks_check_in: sources
                 .number("hooks.check_in", file.hooks.check_in)?
                 .or_default(|| CHECK_IN),
+            hooks_cold_wait: sources
+                .text(
+                    "hooks.cold_wait",
+                    None,
+                    file.hooks.cold_wait,
+                    value::whole_number,
+                    value::cold_wait,
+                )?
+                .or_default(|| COLD_WAIT),
             hooks_context: sources
                 .text("hooks.context", None, file.hooks.context, value::boolean, Ok)?
                 .or_default(|| true),
@@ -395,6 +408,7 @@ impl Config {
                 &self.retention_tasks_days,
             ),
             row("hooks.check_in", json!(*self.hooks_check_in), &self.hooks_check_in),
+            row("hooks.cold_wait", json!(*self.hooks_cold_wait), &self.hooks_cold_wait),
             row("hooks.context", json!(*self.hooks_context), &self.hooks_context),
             row("hooks.sub_agents", json!(*self.hooks_sub_agents), &self.hooks_sub_agents),
             row("hooks.wake", json!(*self.hooks_wake), &self.hooks_wake),
@@ -587,9 +601,7 @@ impl SettingSources<'_> {
     }
 
     fn number(&self, key: &str, file: Option<u64>) -> Result<GivenSetting<u64>, ConfigError> {
-        let parse =
-            |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"));
-        self.text(key, None, file, parse, value::positive)
+        self.text(key, None, file, value::whole_number, value::positive)
     }
 
     fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {

@@ -33,6 +33,16 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
+/// A whole number as a variable has it.
+pub(super) fn whole_number(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
+}
+
+/// Seconds that a prompt may be held up: clients end a hook that takes 10.
+pub(super) fn cold_wait(seconds: u64) -> Result<u64, String> {
+    if seconds <= 8 { Ok(seconds) } else { Err("must be from 0 to 8 seconds".to_owned()) }
+}
+
 /// The name of a scope: a word.
 pub fn scope(text: &str) -> Result<String, String> {
     let is_word =

@@ -444,6 +444,56 @@ fn shapes_for_scripts() {
     assert_eq!(gone, json!({ "type": "degraded", "reason": "request_failed" }));
 }
 
+/// Without a daemon a script is told its session, which the daemon has by that id when it is up.
+#[test]
+fn a_script_begins_a_session_before_the_daemon_is_up() {
+    let home = Home::new();
+    let begin = |payload: Value| {
+        let input = payload.to_string();
+        let args = ["hook", "claude", "--format", "spec"];
+        let ran = hook_with(&home, &args, input.as_bytes(), 20_000);
+        let started: Value = serde_json::from_str(ran.ok()).expect("JSON");
+        assert_eq!(started["type"], "session_started", "{started}");
+        started["session_id"].as_str().expect("an id").to_owned()
+    };
+    let named = claude("s", "SessionStart", &json!({ "source": "startup" }));
+    assert_eq!(begin(named.clone()), "s");
+    let mut unnamed = named;
+    unnamed.as_object_mut().expect("an object").remove("session_id");
+    let made = begin(unnamed);
+    assert_eq!(made.len(), 36, "a UUID: {made}");
+    eventually(SOON, || {
+        let ran = svc(&home, &["session", "list", "--json"]);
+        let sessions = if ran.code == Some(0) { ran.json()["sessions"].take() } else { json!([]) };
+        let has =
+            |id: &str| sessions.as_array().expect("a list").iter().any(|it| it["session_id"] == id);
+        has("s") && has(&made)
+    });
+    svc(&home, &["stop"]).ok();
+}
+
+/// The first prompt after a cold start has what it would have later.
+#[test]
+fn a_prompt_starts_the_daemon_and_waits_for_it() {
+    let mut d = Daemon::start();
+    hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
+    let peer = peer_of(&d, "s").expect("a peer")["peer_id"].as_str().expect("an id").to_owned();
+    d.post(&format!("/v1/peers/{peer}/messages"), &json!({ "text": "good morning" })).ok(200);
+    d.stop();
+    let said = context(&hook(&d.home, "claude", &prompt("s", "hello")));
+    assert!(said.contains("good morning"), "{said}");
+    svc(&d.home, &["stop"]).ok();
+    // A script is answered by the daemon, too, and not that there is none.
+    let input = prompt("s", "hello again").to_string();
+    let args = ["hook", "claude", "--format", "spec"];
+    let ran = hook_with(&d.home, &args, input.as_bytes(), 20_000);
+    assert_eq!(ran.json(), json!({ "type": "degraded", "reason": "no_context" }));
+    svc(&d.home, &["stop", "--stay"]).ok();
+    let ran = hook_with(&d.home, &args, input.as_bytes(), 20_000);
+    assert_eq!(ran.json(), json!({ "type": "degraded", "reason": "request_failed" }));
+    assert!(d.home.daemon_json().is_none(), "it stays stopped");
+}
+
 #[test]
 fn what_a_person_wants_otherwise() {
     let home = Home::new();

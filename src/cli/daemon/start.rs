@@ -83,12 +83,13 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
 }
 
 /// Starts a daemon and does not wait for it.
-pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<()> {
+pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<Child> {
     let args = ServeArgs::default();
     let config = context.config(&args.flags())?;
     private_file::prepare_home(&context.paths.home)?;
     let token = (config.token_file.origin <= Origin::Env).then(|| config.token_file.value.clone());
-    StartingDaemon::spawn(context, &args, context.paths.log.clone(), token).map(drop)
+    StartingDaemon::spawn(context, &args, context.paths.log.clone(), token)
+        .map(|daemon| daemon.child)
 }
 
 /// Starts the daemon through a process that ends, so that the daemon is nobody's child.

@@ -11,8 +11,9 @@ Examples:
 
 `svc install` puts these into the clients' settings. Reads the client's payload on standard input, \
 tells the daemon, and prints what the client accepts, or nothing. Always ends with exit code 0, \
-within 80 ms at the start of a session, 300 ms at its end, and 150 ms otherwise; an event that the \
-daemon could not be told is told when it is back. `svc hook wait` is for Claude Code's asyncRewake: \
+within 80 ms at the start of a session, 300 ms at its end, and 150 ms otherwise; only a prompt that \
+comes before the daemon is ready waits for it (hooks.cold_wait, 3 s; 30 s with --format spec). An \
+event that the daemon could not be told is told when it is back. `svc hook wait` is for Claude Code's asyncRewake: \
 it waits until a message comes, and ends with exit code 2 and the message on standard error. \
 What went wrong stands in hooks.log in the data folder.";
 

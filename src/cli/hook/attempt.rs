@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::args::PrintFormat;
+use super::cold;
 use super::deliver::{DeliveryError, deliver};
 use super::hook_log::HookLog;
 use super::offline::{self, PendingEvent};
@@ -27,7 +28,9 @@ const DEADLINE_POLL: Duration = Duration::from_millis(20);
 /// Events at which a person waits for the session, so that a daemon is started for it, and which may be the first that a process
 /// tells of a session that it goes on with.
 const STARTING_EVENTS: [&str; 4] =
-    ["SessionStart", "UserPromptSubmit", "BeforeAgent", "chat.message"];
+    [SESSION_START, "UserPromptSubmit", "BeforeAgent", "chat.message"];
+/// The one of these that waits for nobody.
+const SESSION_START: &str = "SessionStart";
 
 /// What a hook is to do.
 #[derive(Debug)]
@@ -76,6 +79,10 @@ struct AttemptState {
     /// The event, once the payload is read.
     event: Option<PendingEvent>,
     receipt: Receipt,
+    /// How long it may wait for a daemon that is not ready.
+    cold_wait: Option<Duration>,
+    /// The session that begins with the event, if a script is told so.
+    begins: Option<String>,
 }
 
 /// Whether the daemon has the event.
@@ -104,7 +111,7 @@ pub(super) fn attempt(
     let (sender, outcome) = mpsc::channel();
     let shared = Arc::clone(&state);
     std::thread::spawn(move || sender.send(work(&job, &shared)).ok());
-    let result = wait_for(&outcome, || deadline(&env, lock(&state).event_name.as_deref()), started);
+    let result = wait_for(&outcome, || deadline(&env, &lock(&state)), started);
     let mut state = lock(&state);
     let event = state.event.take();
     match result {
@@ -116,7 +123,14 @@ pub(super) fn attempt(
                 (None, _) | (_, Receipt::Refused) => {}
             }
             log.note(&format!("{client} {}", state.event_name.as_deref().unwrap_or("?")), &problem);
-            Err(failure)
+            match state.begins.take().filter(|_| state.receipt != Receipt::Refused) {
+                // The daemon takes this id when it is up: the event is kept.
+                Some(session) => {
+                    let started = json!({ "type": "session_started", "session_id": session });
+                    Ok(HookAnswer { output: Ok(Some(started.to_string())), event: None })
+                }
+                None => Err(failure),
+            }
         }
     }
 }
@@ -150,17 +164,35 @@ fn work(
     job: &HookJob,
     state: &Mutex<AttemptState>,
 ) -> Result<Result<Option<String>, UnexpectedOutput>, String> {
-    let payload = payload::read()?;
+    let mut payload = payload::read()?;
     let in_payload = payload.get("hook_event_name").or_else(|| payload.get("hook"));
     let event_name = in_payload.and_then(Value::as_str).map(str::to_owned);
     let event_name = event_name.or_else(|| job.event_name.clone());
+    let is_start = event_name.as_deref() == Some(SESSION_START);
+    let begins = is_start && job.format == PrintFormat::Spec && job.again.is_none();
+    if begins && session_of(job.client, &payload).is_none() {
+        payload["session_id"] = json!(Ids::random().uuid(SystemClock.now()).to_string());
+    }
+    let starts = event_name.as_deref().is_some_and(|name| STARTING_EVENTS.contains(&name));
+    let waits = starts && !is_start && job.again.is_none();
+    let cold_wait = if waits { cold::wait_for_daemon(&job.context, job.format) } else { None };
     let (arguments, event) = arguments(job, event_name.as_deref(), &payload);
     {
         let mut state = lock(state);
+        state.begins = begins.then(|| event.session.clone());
         state.event = Some(event);
         state.event_name.clone_from(&event_name);
+        state.cold_wait = cold_wait;
     }
-    match deliver(&job.context, &arguments) {
+    let note = |not_sent| {
+        let receipt = if not_sent { Receipt::NotReceived } else { Receipt::Unknown };
+        lock(state).receipt = receipt;
+    };
+    let delivered = match cold_wait {
+        Some(_) => cold::deliver_when_ready(&job.context, &arguments, note),
+        None => deliver(&job.context, &arguments),
+    };
+    match delivered {
         Ok(answer) => {
             let event = hook::read(job.client, job.event_name.as_deref(), &payload).ok();
             let format = match job.format {
@@ -176,7 +208,7 @@ fn work(
         }
         Err(DeliveryError::NotSent(problem)) => {
             lock(state).receipt = Receipt::NotReceived;
-            if event_name.is_some_and(|name| STARTING_EVENTS.contains(&name.as_str())) {
+            if starts && cold_wait.is_none() {
                 offline::start_daemon(&job.context)
                     .map_err(|error| format!("{problem}; {error:#}"))?;
             }
@@ -230,11 +262,12 @@ fn text_of<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
 }
 
 /// How long a hook may take, from its start. `SVC_HOOK_DEADLINE_MS` is for slow machines.
-fn deadline(env: &Env, event_name: Option<&str>) -> Duration {
+fn deadline(env: &Env, state: &AttemptState) -> Duration {
     let given = text_of(env, "SVC_HOOK_DEADLINE_MS").and_then(|text| text.parse().ok());
-    Duration::from_millis(given.unwrap_or(match event_name {
-        Some("SessionStart" | "session.created") => 80,
+    let usual = Duration::from_millis(given.unwrap_or(match state.event_name.as_deref() {
+        Some(SESSION_START | "session.created") => 80,
         Some("SessionEnd" | "session.deleted") => 300,
         _ => 150,
-    }))
+    }));
+    state.cold_wait.map_or(usual, |wait| wait.max(usual))
 }

@@ -8,6 +8,7 @@
 
 mod args;
 mod attempt;
+mod cold;
 mod deliver;
 mod hook_log;
 mod offline;

@@ -1,6 +1,7 @@
 //! What a hook does when no daemon answers: it keeps the event, and may start a daemon.
 
 use std::path::Path;
+use std::process::Child;
 
 use serde_json::Value;
 
@@ -58,10 +59,11 @@ pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     own.map(|answer| answer.id).take(limits::HOOKS_LOST).collect()
 }
 
-/// Starts a daemon and does not wait for it. Of several that are started at one moment, one stays.
-pub(super) fn start_daemon(context: &Context) -> anyhow::Result<()> {
+/// Starts a daemon and does not wait for it; `None` if it is to stay stopped. Of several that are started at one moment, one
+/// stays.
+pub(super) fn start_daemon(context: &Context) -> anyhow::Result<Option<Child>> {
     if stays_stopped(&context.paths) {
-        return Ok(());
+        return Ok(None);
     }
-    daemon::start_unattended(context)
+    daemon::start_unattended(context).map(Some)
 }
