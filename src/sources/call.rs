@@ -82,7 +82,13 @@ pub(super) async fn call_tool(
     if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
         return suspended.resume(id, call).await;
     }
-    let connection = match instance.connection(PATIENCE).await {
+    // The server starts with the daemon that takes the call up.
+    let patience = if call.is_resumed() {
+        PATIENCE.max(instance.spec.entry.startup_timeout)
+    } else {
+        PATIENCE
+    };
+    let connection = match instance.connection(patience).await {
         Ok(connection) => connection,
         Err(status) => {
             let name = &instance.spec.key.name;

@@ -42,6 +42,11 @@ impl Call {
         Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd), params: None }
     }
 
+    /// Whether a restart cut the call off, and it is run again.
+    pub fn is_resumed(&self) -> bool {
+        self.far_end.is_client() && self.params.is_none()
+    }
+
     /// Whether a program made the call by itself, as a hook does, and no model over its client's connection.
     pub fn is_of_program(&self) -> bool {
         !self.far_end.is_client()

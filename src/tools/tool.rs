@@ -170,6 +170,8 @@ impl Tool {
             family: "sources",
             annotations,
             output: declaration.entry.get("outputSchema").cloned(),
+            // Nobody here knows how long that server takes.
+            pace: Pace::Slow,
             ..Self::bare(
                 text("name").unwrap_or_default().into(),
                 text("description").unwrap_or_default().into(),
@@ -394,7 +396,7 @@ impl Tool {
 
     /// Whether it may be run again if nobody knows how far it came.
     pub fn is_repeatable(&self) -> bool {
-        self.annotations.idempotent_hint
+        self.annotations.idempotent_hint || self.annotations.read_only_hint
     }
 
     /// Arguments that a header repeats.

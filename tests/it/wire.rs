@@ -481,6 +481,19 @@ impl Sse {
         self.try_event().expect("the stream goes on").expect("an event before the stream's end")
     }
 
+    /// The next message of an MCP stream, passing over what gives an id alone.
+    #[track_caller]
+    pub(crate) fn message(&mut self) -> Value {
+        loop {
+            let block =
+                self.block().expect("the stream goes on").expect("a message before its end");
+            let data = block.data.concat();
+            if !data.is_empty() {
+                return serde_json::from_str(&data).expect("data is JSON");
+            }
+        }
+    }
+
     #[track_caller]
     pub(crate) fn events(&mut self, count: usize) -> Vec<Event> {
         (0..count).map(|_| self.event()).collect()

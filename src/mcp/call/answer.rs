@@ -28,6 +28,8 @@ pub(crate) struct CallAnswer {
 pub(crate) struct PendingAnswer {
     pub(crate) answer: BoxFuture<'static, CallAnswer>,
     pub(crate) messages: Option<mpsc::UnboundedReceiver<String>>,
+    /// Whether the request may be made again if the daemon goes down before the answer.
+    pub(crate) is_repeatable: bool,
 }
 
 /// A result of `tools/call`.
@@ -166,10 +168,17 @@ impl CallAnswer {
     }
 
     /// The answer when the process goes down, or a task of the runtime was lost. A program that asks again, as
-    /// `svc stdio` does, knows it by its data.
-    pub(crate) fn lost(id: &RawValue) -> Self {
-        let error = RpcError::new(INTERNAL_ERROR, "the daemon is going down")
-            .data(json!({ "code": "unavailable", "retryable": true }));
+    /// `svc stdio` does, knows it by its data. Of a request that may have changed something nobody knows how far it came.
+    pub(crate) fn lost(id: &RawValue, is_repeatable: bool) -> Self {
+        let error = if is_repeatable {
+            RpcError::new(INTERNAL_ERROR, "the daemon is going down")
+                .data(json!({ "code": "unavailable", "retryable": true }))
+        } else {
+            let text = "the daemon went down in the middle of the call, and its outcome is unknown: look before you call it \
+                        again";
+            RpcError::new(INTERNAL_ERROR, text)
+                .data(json!({ "code": "unavailable", "retryable": false, "outcome": "unknown" }))
+        };
         Self::error(id, &error.status(500))
     }
 }

@@ -35,14 +35,14 @@ pub(crate) fn run_detachable(
 ) -> Result<PendingAnswer, RpcError> {
     channel.restore_round("tools/call")?;
     let (sender, outcome) = oneshot::channel();
-    let gone = CancellationToken::new();
+    let (gone, is_repeatable) = (CancellationToken::new(), tool.is_repeatable());
     let runner = run_to_end(Arc::clone(&channel), tool, arguments, gone.clone(), sender);
     channel.server.background.spawn(runner);
     let guard = gone.drop_guard();
     let answer = async move {
         let answer = match outcome_or_task(&channel, outcome).await {
             Some(Ok(outcome)) => channel.answer(outcome),
-            Some(Err(_)) => CallAnswer::lost(&channel.conversation.record.rpc_id),
+            Some(Err(_)) => CallAnswer::lost(&channel.conversation.record.rpc_id, is_repeatable),
             None => {
                 guard.disarm();
                 return task_answer(&channel).await;
@@ -51,7 +51,7 @@ pub(crate) fn run_detachable(
         drop(guard);
         answer
     };
-    Ok(PendingAnswer { answer: answer.boxed(), messages: Some(messages) })
+    Ok(PendingAnswer { answer: answer.boxed(), messages: Some(messages), is_repeatable })
 }
 
 /// Waits for the outcome, or until the call has become a task (`None`), which it does when patience runs out.

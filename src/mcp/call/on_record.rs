@@ -29,6 +29,8 @@ pub(crate) struct RecordedCall {
     pub(crate) id: CallId,
     pub(crate) stream: StreamName,
     pub(crate) session: Arc<McpSession>,
+    /// Whether the next start runs it again.
+    pub(crate) is_repeatable: bool,
 }
 
 /// Puts a call on record and runs its tool.
@@ -41,6 +43,7 @@ pub(crate) async fn record_and_run(
     record: CallRecord,
 ) -> Result<RecordedCall, RpcError> {
     // The same request once more is from a client that lost its connection before it saw an id.
+    let is_repeatable = tool.is_repeatable();
     let recording = session.recording.lock().await;
     let request = request_key(&session, &record.rpc_id);
     if let Some((id, running)) = server.running.of_request(&request)
@@ -48,13 +51,14 @@ pub(crate) async fn record_and_run(
     {
         let stream = log_stream_of(&id, &session);
         drop(recording);
-        return Ok(RecordedCall { id, stream, session });
+        return Ok(RecordedCall { id, stream, session, is_repeatable });
     }
     let revision = session.revision();
     let first = first_message(&record, revision);
     let new = record.in_session(session.id.clone(), session.transport, revision);
     let (row, stream) = server.services.mcp.begin_call(caller, new, first).await?;
-    let call = RecordedCall { id: row.call_id, stream, session: Arc::clone(&session) };
+    let call =
+        RecordedCall { id: row.call_id, stream, session: Arc::clone(&session), is_repeatable };
     run_recorded(server, caller, &call, tool, arguments, record);
     drop(recording);
     Ok(call)

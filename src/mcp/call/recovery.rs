@@ -147,7 +147,7 @@ async fn resumable(
 fn resume(server: &McpServer, row: CallRow, stream: StreamName, call: ResumableCall) {
     let ResumableCall { caller, client, tool, arguments, answers, record } = call;
     if let CallClient::Legacy(session) = client {
-        let call = RecordedCall { id: row.call_id, stream, session };
+        let call = RecordedCall { id: row.call_id, stream, session, is_repeatable: true };
         run_recorded(server, &caller, &call, tool, arguments, record);
         return;
     }

@@ -54,7 +54,8 @@ impl McpServer {
             if let Some(error) = self.catalogue.absence(&caller, name) {
                 let answer = CallAnswer::of(&request.id, Err(error.into()), origin.answer_era());
                 let answer = std::future::ready(answer).boxed();
-                return Ok(CallReply::Pending(PendingAnswer { answer, messages: None }));
+                let answer = PendingAnswer { answer, messages: None, is_repeatable: true };
+                return Ok(CallReply::Pending(answer));
             }
             let name = shortened(name);
             return Err(RpcError::invalid_params(format!("Unknown tool: {name}")));

@@ -102,7 +102,7 @@ impl McpServer {
 
     /// The answer of a call on record; `None` if it was cancelled.
     async fn recorded_answer(&self, call: RecordedCall) -> Result<Option<String>, service::Error> {
-        let RecordedCall { id, stream, session } = call;
+        let RecordedCall { id, stream, session, .. } = call;
         let log = CallLog::open(self, id, stream, session, 0).await?;
         Ok(log.answer().await)
     }

@@ -166,7 +166,7 @@ impl McpServer {
         call: RecordedCall,
         forms: AnswerForms,
     ) -> Result<Response, RpcError> {
-        let RecordedCall { id: call, stream, session } = call;
+        let RecordedCall { id: call, stream, session, is_repeatable } = call;
         let log = CallLog::open(self, call, stream, session, 0).await?;
         if forms.events() {
             return Ok(log.response(self));
@@ -179,7 +179,7 @@ impl McpServer {
             };
             CallAnswer { message, status: 200, outcome: RequestOutcome::Result }
         };
-        let pending = PendingAnswer { answer: answer.boxed(), messages: None };
+        let pending = PendingAnswer { answer: answer.boxed(), messages: None, is_repeatable };
         // The call itself is counted when it ends.
         Ok(pending_response(self, id, pending, forms, |_| {}).await)
     }

@@ -172,7 +172,8 @@ impl McpServer {
                 }
             }
         };
-        Ok(Some(PendingAnswer { answer: answer.boxed(), messages: Some(messages) }))
+        let (answer, messages) = (answer.boxed(), Some(messages));
+        Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
     }
 
     /// Subscribes to a resource of a server; `None` if it is nothing of a server's.

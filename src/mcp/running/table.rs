@@ -9,10 +9,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::conversation::CallConversation;
-use crate::{
-    domain::{CallId, McpSessionId},
-    tools::CancelReason,
-};
+use crate::domain::{CallId, McpSessionId};
 
 /// Calls on record that are at work, by their id and by the request that made them.
 #[derive(Debug, Default)]
@@ -23,22 +20,6 @@ struct CallTable {
     calls: HashMap<CallId, ActiveCall>,
     /// For `notifications/cancelled`, and for requests that come twice.
     requests: HashMap<RequestKey, CallId>,
-    /// What ends calls that are on no record.
-    unrecorded: HashMap<RequestKey, (CancellationToken, CancelReason)>,
-}
-
-/// A call that is on no record and that its client can cancel. Dropping it ends that.
-#[derive(Debug)]
-pub(crate) struct CancellableCall<'a> {
-    calls: &'a RunningCalls,
-    request: RequestKey,
-    pub(crate) cancel: CancellationToken,
-}
-
-impl Drop for CancellableCall<'_> {
-    fn drop(&mut self) {
-        self.calls.lock().unrecorded.remove(&self.request);
-    }
 }
 
 /// Names a request of a legacy session.
@@ -84,29 +65,13 @@ impl RunningCalls {
         cancel
     }
 
-    /// Lets the client cancel a call that is on no record. What it gives as its reason stands in `reason` then.
-    pub(crate) fn cancellable(
-        &self,
-        request: RequestKey,
-        reason: CancelReason,
-    ) -> CancellableCall<'_> {
-        let cancel = CancellationToken::new();
-        self.lock().unrecorded.insert(request.clone(), (cancel.clone(), reason));
-        CancellableCall { calls: self, request, cancel }
-    }
-
     /// Ends the call at work for a request, if there is one, for the reason that its client gives.
     pub(crate) fn cancel(&self, request: &RequestKey, why: Option<&str>) {
-        let unrecorded = self.lock().unrecorded.get(request).cloned();
-        let recorded = || {
-            let (_, running) = self.of_request(request)?;
-            Some((running.cancel, running.conversation.cancel_reason.clone()))
-        };
-        if let Some((cancel, reason)) = unrecorded.or_else(recorded) {
+        if let Some((_, running)) = self.of_request(request) {
             if let Some(why) = why {
-                reason.give(why);
+                running.conversation.cancel_reason.give(why);
             }
-            cancel.cancel();
+            running.cancel.cancel();
         }
     }
 

@@ -48,8 +48,9 @@ where
         }
         () = tokio::time::sleep(limits::MCP_PATIENCE) => {}
     }
-    let events = forms.events();
-    let source = AnswerSource { id, pending: Some(pending), done: Some(done), events };
+    let (events, is_repeatable) = (forms.events(), pending.is_repeatable);
+    let pending = Some(pending);
+    let source = AnswerSource { id, pending, done: Some(done), events, is_repeatable };
     let body = McpResponseBody::new(server, source);
     if !events {
         return body.beginning_with(Some(JSON_KEEP_ALIVE.to_owned())).json();
@@ -78,6 +79,8 @@ struct AnswerSource<D> {
     done: Option<D>,
     /// As events, else as one JSON text.
     events: bool,
+    /// Whether the request may be made again.
+    is_repeatable: bool,
 }
 
 impl<D: FnOnce(&CallAnswer) + Send + 'static> AnswerSource<D> {
@@ -118,7 +121,7 @@ impl<D: FnOnce(&CallAnswer) + Send + 'static> MessageSource for AnswerSource<D> 
     fn last_words(&mut self) -> Option<String> {
         // Nobody can come back for the rest of this one, and half an answer would be none.
         let answer = (&mut self.pending.as_mut()?.answer).now_or_never();
-        let answer = answer.unwrap_or_else(|| CallAnswer::lost(&self.id));
+        let answer = answer.unwrap_or_else(|| CallAnswer::lost(&self.id, self.is_repeatable));
         Some(self.finish(answer))
     }
 

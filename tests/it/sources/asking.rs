@@ -19,7 +19,7 @@ fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> 
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": params });
     let mut stream =
         in_session(caller, id, &request).follow().expect("an answer").expect("a stream");
-    let question = stream.event().data;
+    let question = stream.message();
     assert_eq!(
         (&question["method"], &question["params"]["message"]),
         (&json!("elicitation/create"), &json!("well?")),
@@ -27,7 +27,7 @@ fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> 
     );
     let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": accepted() });
     assert_eq!(in_session(caller, id, &answer).send().status(), 202);
-    stream.event().data["result"].clone()
+    stream.message()["result"].clone()
 }
 
 /// A request of a client without sessions that can be asked.

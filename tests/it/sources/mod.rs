@@ -8,6 +8,7 @@ mod crash;
 mod files;
 mod login;
 mod processes;
+mod record;
 mod relay;
 mod remote;
 mod toy_http;

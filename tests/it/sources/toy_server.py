@@ -2,7 +2,8 @@
 
 Arguments: words that change what it does (`hang`: it never answers; `quit`: it ends at once; `spill`: it prints its environment and crashes; `deaf`: it reads nothing
 after it was introduced; `many`: it has more tools than a list takes; `tasks`: it has a tool that it runs as a task alone; `asks`: it has
-a tool that asks twice; `no:METHOD` and `mute:METHOD`: it refuses a method, or does not answer it).
+a tool that asks twice; `looks`: it has two tools that wait for a file, and one of them
+changes nothing; `no:METHOD` and `mute:METHOD`: it refuses a method, or does not answer it).
 """
 import json
 import os
@@ -51,7 +52,7 @@ def declare(name):
         "name": name,
         "description": "Toy " + name + (" word" * 600 if name == "big" else ""),
         "inputSchema": {"type": "object", "properties": {"value": {"type": "string"}}, "anyOf": [{}]},
-        "annotations": {"readOnlyHint": name in ("odd", "raw"), "x-own": 7},
+        "annotations": {"readOnlyHint": name in ("odd", "raw", "look"), "x-own": 7},
         "_meta": {"own": True},
     }
 
@@ -138,6 +139,11 @@ def call(ident, params, line):
     elif name == "sleep":
         time.sleep(float(value))
         answer(ident, text("slept"))
+    elif name in ("look", "hold"):
+        open(value + ".begun", "w").close()
+        while not os.path.exists(value):
+            time.sleep(0.01)
+        answer(ident, text("looked"))
     elif name == "fail" and value == "as a result":
         answer(ident, {"content": [{"type": "text", "text": "no: " + os.environ.get("TOKEN", value)}], "isError": True})
     elif name == "fail":
@@ -230,6 +236,8 @@ def main():
             names = ["widget_%d" % n for n in range(1100)] if "many" in WORDS else TOOLS + GROWN
             if "tasks" in WORDS:
                 names = names + ["dig"]
+            if "looks" in WORDS:
+                names = names + ["look", "hold"]
             if "asks" in WORDS:
                 names = names + ["interview"]
             if "odd" in WORDS or os.path.exists(os.environ.get("ODD_FILE", "/none")):
