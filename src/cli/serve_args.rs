@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::Flags;
+use crate::config::{Flags, sources::HandedDocument};
 
 /// Flags of `svc serve`.
 #[derive(Debug, Clone, Default, Args)]
@@ -75,8 +75,7 @@ impl ServeArgs {
     /// hold secrets, and every user of the machine can read the arguments of a process.
     pub(super) fn to_input(&self) -> String {
         let documents = self.mcp_config.iter().filter(|value| is_document(value));
-        // A string in JSON has no line feed of its own.
-        documents.map(|document| document.replace(['\n', '\r'], " ") + "\n").collect()
+        documents.map(|document| HandedDocument::line(document)).collect()
     }
 
     /// The flags as arguments of another `svc serve`, without the hidden ones.

@@ -11,10 +11,14 @@ use super::{
     connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
     instance::Instance,
     message::{RawMembers, Reply, ServerError, unimitated},
+    spec::SourceSpec,
     suspended::SuspendedCalls,
 };
 use crate::{
-    domain::{quote, source::SourceState},
+    domain::{
+        quote,
+        source::{Sharing, SourceState},
+    },
     service::sources::SourceStatus,
     tools::{Call, ErrorType, Failure, Output, ToolError},
 };
@@ -351,19 +355,24 @@ fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
     (!kept.is_empty()).then(|| format!("{{{}}}", kept.join(",")))
 }
 
+/// Whom an instance of a server is for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Served {
+    /// A project or a session; empty for everybody, and for who has neither.
+    pub(super) key: String,
+    /// The project that it works in.
+    pub(super) project: Option<String>,
+}
+
 /// Which instance of a server serves a caller: by its project, its session, or for everybody.
-pub(super) fn serves(instance_of: &Arc<super::spec::SourceSpec>, call: &Call) -> String {
-    use crate::domain::source::Sharing;
-    match instance_of.entry.sharing {
-        Sharing::Shared => String::new(),
-        Sharing::Project => {
-            let project = call.caller.project().unwrap_or_default();
-            // The instance that learns the lists runs in the project whose file names it.
-            let is_own = instance_of.root.as_deref() == Some(project);
-            if is_own { String::new() } else { project.to_owned() }
-        }
-        Sharing::Session => {
-            call.session.as_deref().or(call.caller.session()).unwrap_or_default().to_owned()
-        }
-    }
+pub(super) fn serves(instance_of: &SourceSpec, call: &Call) -> Served {
+    let project = call.caller.project();
+    let key = match instance_of.entry.sharing {
+        Sharing::Shared => None,
+        // The instance that learns the lists runs in the project whose file names it.
+        Sharing::Project => project.filter(|project| instance_of.root.as_deref() != Some(*project)),
+        Sharing::Session => call.session.as_deref().or(call.caller.session()),
+    };
+    let project = key.and(project).map(str::to_owned);
+    Served { key: key.unwrap_or_default().to_owned(), project }
 }

@@ -396,8 +396,8 @@ impl SourceManager {
         let (spec, own) = server_of_resource(&servers, uri)?;
         let serves = serves(spec, call);
         let instance = self.instance(spec, serves.clone())?;
-        let stream = stream_of(&spec.key, &serves, &own);
-        let visibility = visibility_of(spec, &serves, call);
+        let stream = stream_of(&spec.key, &serves.key, &own);
+        let visibility = visibility_of(spec, &serves.key, call);
         let opened = self.services().sources.open_stream(stream.clone(), visibility).await;
         if let Err(error) = opened {
             return Some(Err(error.into()));
@@ -475,6 +475,7 @@ mod tests {
             Arc::new(SourceSpec {
                 key,
                 root: None,
+                base: "/base".into(),
                 entry,
                 fingerprint: String::new(),
                 approval: None,

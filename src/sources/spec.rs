@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use reqwest::{
@@ -16,7 +16,9 @@ use crate::{
         Env,
         sources::{PlannedSource, SecretBearer},
     },
-    domain::source::{MissingVariable, Redactor, RemoteKind, SourceEntry, SourceTransport, expand},
+    domain::source::{
+        MissingVariable, Redactor, RemoteKind, Sharing, SourceEntry, SourceTransport, expand,
+    },
     service::sources::SourceKey,
 };
 
@@ -45,6 +47,8 @@ pub(super) struct SourceSpec {
     pub(super) key: SourceKey,
     /// Root of that project.
     pub(super) root: Option<String>,
+    /// The folder that relative paths of the entry begin at.
+    pub(super) base: PathBuf,
     pub(super) entry: SourceEntry,
     /// Changes with each change of the entry.
     pub(super) fingerprint: String,
@@ -132,8 +136,9 @@ impl SourceSpec {
             destination: planned.secret_destination()?,
             is_own: planned.is_own,
         };
-        let approval = planned.approval.clone();
-        Some(Self { key, root, entry, fingerprint, approval, secrets: String::new(), bearer })
+        let (approval, base) = (planned.approval.clone(), PathBuf::from(&planned.base));
+        let secrets = String::new();
+        Some(Self { key, root, base, entry, fingerprint, approval, secrets, bearer })
     }
 
     /// Names what pinned definitions belong to: the entry, and the approval of its file.
@@ -149,12 +154,17 @@ impl SourceSpec {
         self.approval.is_some()
     }
 
+    /// Whether a plugin names it.
+    fn is_of_plugin(&self) -> bool {
+        !self.bearer.is_own && self.root.is_none()
+    }
+
     /// Whether it is a server inside the daemon.
     pub(super) fn is_builtin(&self) -> bool {
         matches!(self.entry.transport, SourceTransport::Builtin { .. })
     }
 
-    /// Fills in the variables of an entry. The error names the field and the variable.
+    /// Fills in the variables of an entry for those who work in a project. The error names the field and the variable.
     pub(super) fn fill(
         &self,
         variables: &Variables<'_>,
@@ -203,7 +213,6 @@ impl SourceSpec {
             value.set_sensitive(true);
             fixed.insert(name, value);
         }
-        let home = variables.env_value("HOME").unwrap_or_else(|| "/".to_owned());
         let helper = headers_helper.as_ref().map(|command| HeadersHelper {
             command: command.clone(),
             env: [
@@ -214,7 +223,7 @@ impl SourceSpec {
                 ],
             ]
             .concat(),
-            cwd: PathBuf::from(self.root.as_deref().or(root).unwrap_or(&home)),
+            cwd: self.root.as_deref().or(root).map_or_else(|| self.base.clone(), PathBuf::from),
         });
         used.extend(variables.secrets.values().cloned());
         Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
@@ -249,10 +258,20 @@ impl SourceSpec {
         for name in &self.entry.env_inherit {
             used.extend(env_of(name));
         }
-        let home = || env_of("HOME").unwrap_or_else(|| "/".to_owned());
-        let cwd = root.map(str::to_owned).or(cwd).unwrap_or_else(home);
-        let cwd = Path::new(&cwd);
-        let cwd = if cwd.is_absolute() { cwd.to_owned() } else { Path::new(&home()).join(cwd) };
+        let (is_of_plugin, is_shared) =
+            (self.is_of_plugin(), self.entry.sharing == Sharing::Shared);
+        let cwd = match (cwd, root) {
+            (Some(cwd), _) => self.base.join(cwd),
+            (None, Some(root)) if !is_of_plugin && !is_shared => PathBuf::from(root),
+            (None, _) => self.base.clone(),
+        };
+        // What is no path is looked for on the PATH.
+        let program = if program.contains('/') {
+            let from = if is_of_plugin { &self.base } else { &cwd };
+            from.join(program).display().to_string()
+        } else {
+            program
+        };
         if let Some(root) = root {
             variables.push(("CLAUDE_PROJECT_DIR".to_owned(), root.to_owned()));
         }
@@ -292,6 +311,7 @@ mod tests {
         let spec = SourceSpec {
             key,
             root: None,
+            base: PathBuf::from("/base"),
             entry,
             fingerprint: String::new(),
             approval: None,
@@ -316,7 +336,7 @@ mod tests {
             variables,
             [("EXTRA", "e"), ("HOME", "/h"), ("PATH", "/own"), ("TOKEN", "secret1")]
         );
-        assert_eq!(filled.cwd, Path::new("/h"));
+        assert_eq!(filled.cwd, PathBuf::from("/base"));
         assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
         let none: Env = [("PATH", "/bin")].into_iter().collect();
         let kept_from = BTreeMap::from([("KEY".to_owned(), "https://a.example".to_owned())]);

@@ -138,6 +138,7 @@ mod tests {
         let spec = SourceSpec {
             key,
             root: None,
+            base: "/base".into(),
             entry,
             fingerprint: String::new(),
             approval: None,

@@ -1,15 +1,15 @@
 //! All servers that files name, and which entry of each name counts.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
-use super::{FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash};
+use super::{
+    FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash, flags::folder_of,
+};
 use crate::bounded_file;
 use crate::domain::limits::SOURCE_FILE_BYTES;
 use crate::domain::source::{SecretDestination, SourceEntry, SourceProblem};
@@ -17,9 +17,6 @@ use crate::project_folder::project_root;
 
 /// The file of a folder that names servers for its project's callers.
 const PROJECT_FILE: &str = ".mcp.json";
-
-/// Largest file that a flag names, in bytes: it may be a client's settings, with other keys.
-const MAX_FLAG_FILE: u64 = 4 * 1024 * 1024;
 
 /// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,15 +33,6 @@ pub struct SourceFiles {
     pub strict: bool,
 }
 
-/// The servers of one `--mcp-config`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlagSources {
-    /// The file, or `--mcp-config` for a document on the command line.
-    pub from: String,
-    /// What it names.
-    pub document: SourceDocument,
-}
-
 /// A server that some file names, and whether it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedSource {
@@ -56,6 +44,8 @@ pub struct PlannedSource {
     pub folder: Option<String>,
     /// The file that names it.
     pub from: String,
+    /// The folder that relative paths of the entry begin at: that of the file.
+    pub base: String,
     /// The entry, or what is wrong with it.
     pub entry: Result<SourceEntry, SourceProblem>,
     /// What is odd about it.
@@ -101,6 +91,7 @@ pub struct SourcePlan {
 /// Servers of one file, before the files are put in order.
 struct Layer {
     from: String,
+    base: String,
     project: Option<String>,
     folder: Option<String>,
     is_approved: bool,
@@ -108,45 +99,6 @@ struct Layer {
     approval: Option<String>,
     content: Option<String>,
     found: Vec<FoundSource>,
-}
-
-impl FlagSources {
-    /// Reads a value of `--mcp-config`: a document, the name of a file that has one, or `-` for a document that is the next
-    /// line of standard input.
-    pub fn read(value: &str) -> Result<Self, String> {
-        let mut line = String::new();
-        if value == "-" {
-            let mut stdin = io::stdin().lock().take(MAX_FLAG_FILE);
-            let read = stdin.read_line(&mut line);
-            read.map_err(|error| format!("--mcp-config: standard input cannot be read: {error}"))?;
-        }
-        let value = if value == "-" { line.as_str() } else { value };
-        if value.trim_start().starts_with('{') || !line.is_empty() {
-            let document = SourceDocument::parse_json(value)
-                .map_err(|problem| format!("--mcp-config: the document {problem}"))?;
-            return Ok(Self { from: "--mcp-config".to_owned(), document });
-        }
-        let path =
-            std::path::absolute(value).map_err(|error| format!("--mcp-config {value}: {error}"))?;
-        let text = read_named(&path)
-            .map_err(|error| format!("--mcp-config {value}: the file cannot be read: {error}"))?
-            .ok_or_else(|| format!("--mcp-config {value}: there is no such file"))?;
-        let document = SourceDocument::parse_json(&text)
-            .map_err(|problem| format!("--mcp-config {value}: the file {problem}"))?;
-        Ok(Self { from: path.display().to_string(), document })
-    }
-}
-
-/// The text of a file that the person names; `None` if there is none. It may be the end of a pipe that a shell made, which has
-/// its name among the open files of this process; any other pipe or device is refused, as it may never end.
-fn read_named(path: &Path) -> io::Result<Option<String>> {
-    let is_handed_over =
-        ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
-    if !is_handed_over {
-        return bounded_file::read_text(path, MAX_FLAG_FILE);
-    }
-    let bytes = bounded_file::read_open(File::open(path)?, MAX_FLAG_FILE)?;
-    bounded_file::text_of(bytes).map(Some)
 }
 
 impl PlannedSource {
@@ -217,11 +169,18 @@ impl SourceFiles {
         }
     }
 
-    fn plugin_layers(&self, problems: &mut Vec<String>) -> Vec<Layer> {
-        let entries = std::fs::read_dir(self.home.join("plugins")).into_iter().flatten().flatten();
+    /// The folder of plugins, and the file that each of them has, if it is one.
+    pub fn plugin_files(&self) -> (PathBuf, Vec<PathBuf>) {
+        let folder = self.home.join("plugins");
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> =
             entries.map(|entry| entry.path().join("plugin.json")).collect();
         files.sort();
+        (folder, files)
+    }
+
+    fn plugin_layers(&self, problems: &mut Vec<String>) -> Vec<Layer> {
+        let (_, files) = self.plugin_files();
         let layers = files.iter().filter_map(|file| {
             let text = match bounded_file::read_text(file, SOURCE_FILE_BYTES) {
                 Ok(text) => text?,
@@ -262,6 +221,7 @@ impl Layer {
     /// What one of the person's own files names.
     fn own(from: String, found: Vec<FoundSource>) -> Self {
         Self {
+            base: folder_of(&from),
             from,
             project: None,
             folder: None,
@@ -290,7 +250,8 @@ impl Layer {
     }
 
     fn of_flag(flag: &FlagSources) -> Self {
-        Self::own(flag.from.clone(), flag.document.0.clone())
+        let base = flag.base.clone();
+        Self { base, ..Self::own(flag.from.clone(), flag.document.0.clone()) }
     }
 }
 
@@ -303,6 +264,7 @@ fn layer_of_file(
     match SourceDocument::load(path)? {
         Ok((document, text)) => Some(Layer {
             from: path.display().to_string(),
+            base: folder_of(&path.display().to_string()),
             project: project.map(str::to_owned),
             folder: project.and(path.parent()).map(|up| up.display().to_string()),
             is_approved: is_approved(&text),
@@ -367,7 +329,9 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
     // The file of the entry that counts, by name.
     let mut winners: HashMap<String, String> = HashMap::new();
-    for Layer { from, project, folder, is_approved, is_own, approval, content, found } in layers {
+    for layer in layers {
+        let Layer { from, base, project, folder, is_approved, is_own, approval, content, found } =
+            layer;
         for FoundSource { name, entry, warnings, written } in found {
             let standing = match (&entry, winners.get(&name)) {
                 (Err(_), _) => SourceStanding::Bad,
@@ -391,6 +355,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
                 project,
                 folder,
                 from,
+                base: base.clone(),
                 entry,
                 warnings,
                 standing,
@@ -500,13 +465,5 @@ mod tests {
         assert_eq!(plan.sources[0].written["command"], "two");
         files.strict = true;
         assert_eq!(files.plan(Some(&sub)).sources.len(), 2);
-    }
-
-    #[test]
-    fn a_flag_that_cannot_be_read_is_named() {
-        for value in ["/no/such/file", "{", "{}"] {
-            let error = FlagSources::read(value).expect_err(value);
-            assert!(error.contains("--mcp-config"), "{error}");
-        }
     }
 }

@@ -24,8 +24,10 @@ pub(in crate::sources) struct InstanceParts {
     pub(in crate::sources) spec: Arc<SourceSpec>,
     /// The project or session that it serves; empty for the one that learns the lists.
     pub(in crate::sources) serves: String,
-    /// The project whose folder is its own.
+    /// The project whose folder is its only root.
     pub(in crate::sources) root: Option<String>,
+    /// The project that it works in.
+    pub(in crate::sources) project: Option<String>,
     pub(in crate::sources) env: Arc<Env>,
     /// How many may start at once.
     pub(in crate::sources) starts: Arc<Semaphore>,

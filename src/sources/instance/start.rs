@@ -129,7 +129,7 @@ impl ServerStarter {
         let bearer = &parts.spec.bearer;
         let (secrets, kept_from) = (kept.given_to(bearer), kept.kept_from(bearer));
         let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: &parts.env };
-        let filled = parts.spec.fill(&variables, parts.root.as_deref());
+        let filled = parts.spec.fill(&variables, parts.project.as_deref());
         let filled =
             filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)));
         let (link, connection) = match filled? {

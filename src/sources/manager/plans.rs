@@ -17,7 +17,7 @@ use crate::{
     service::sources::{SourceKey, SourceStatus},
     sources::{
         beside::beside_others,
-        call::{serves, unavailable},
+        call::{Served, serves, unavailable},
         instance::Instance,
         lists::{OfferedLists, OpenServer},
         spec::SourceSpec,
@@ -62,17 +62,21 @@ impl SourceManager {
     }
 
     fn stamp(&self, project: &str) -> FileStamp {
-        let of = |path: &Path| -> Option<(SystemTime, u64)> {
-            let meta = std::fs::metadata(path).ok()?;
-            Some((meta.modified().ok()?, meta.len()))
-        };
         let files = &self.0.files;
-        let mut stamp = vec![of(&SourceChoices::file(&files.home)), of(&files.config_file)];
+        let mut stamp =
+            vec![stamp_of(&SourceChoices::file(&files.home)), stamp_of(&files.config_file)];
         if !project.is_empty() {
-            stamp.extend(project_files(Path::new(project)).iter().map(|file| of(file)));
+            stamp.extend(project_files(Path::new(project)).iter().map(|file| stamp_of(file)));
         }
-        stamp.extend(files.imports.iter().map(|file| of(file.path())));
+        stamp.extend(files.imports.iter().map(|file| stamp_of(file.path())));
+        stamp.extend(self.plugin_stamp());
         stamp
+    }
+
+    /// Of the plugins: which there are, and what each of them names.
+    pub(super) fn plugin_stamp(&self) -> FileStamp {
+        let (folder, files) = self.0.files.plugin_files();
+        std::iter::once(&folder).chain(&files).map(|path| stamp_of(path)).collect()
     }
 
     /// The plan of a caller: by the folder whose file is the nearest to it.
@@ -131,7 +135,7 @@ impl SourceManager {
         for (key, spec) in wanted.iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
             if !state.instances.contains_key(&learner) {
-                let instance = Instance::keep(self.parts(spec, String::new(), state));
+                let instance = Instance::keep(self.parts(spec, Served::default(), state));
                 state.instances.insert(learner, instance);
             }
         }
@@ -263,6 +267,11 @@ impl SourceManager {
         self.reload();
         Ok(())
     }
+}
+
+fn stamp_of(path: &Path) -> Option<(SystemTime, u64)> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.modified().ok()?, meta.len()))
 }
 
 /// Whether the name of a tool is one of this server's.

@@ -27,6 +27,8 @@ use crate::{
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
 /// How often it is looked for sessions that are over, while something runs for one.
 const SESSION_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at which plugins there are.
+const PLUGINS_PAUSE: Duration = Duration::from_secs(1);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
 /// How often it is looked for lines of error output that were dropped.
@@ -240,6 +242,21 @@ impl SourceManager {
             if let Some(instance) = state.instances.remove(&key) {
                 self.0.ending.spawn(async move { instance.end().await });
             }
+        }
+    }
+
+    /// Takes plugins in that are added, and others out, also where nobody calls.
+    pub(super) async fn follow_plugins(self) {
+        let mut before = None;
+        loop {
+            let this = self.clone();
+            let stamp = tokio::task::spawn_blocking(move || this.plugin_stamp()).await.ok();
+            if before.is_some() && stamp != before {
+                let this = self.clone();
+                tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
+            }
+            before = stamp;
+            tokio::time::sleep(PLUGINS_PAUSE).await;
         }
     }
 

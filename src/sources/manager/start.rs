@@ -113,6 +113,7 @@ impl SourceManager {
             tokio::spawn(manager.clone().write_moves(moves)),
             tokio::spawn(manager.clone().sweep_files()),
             tokio::spawn(manager.clone().end_silent()),
+            tokio::spawn(manager.clone().follow_plugins()),
             tokio::spawn(manager.clone().end_with_sessions()),
         ];
         let stop = manager.0.stop.clone();

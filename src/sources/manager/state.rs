@@ -23,6 +23,7 @@ use crate::{
     },
     sources::{
         auth::{LoginRun, SourceAuth},
+        call::Served,
         containers::Containers,
         core::CoreServer,
         http_clients::HttpClients,
@@ -161,12 +162,14 @@ impl SourceManager {
     pub(super) fn parts(
         &self,
         spec: &Arc<SourceSpec>,
-        serves: String,
+        served: Served,
         state: &mut ManagedSources,
     ) -> InstanceParts {
+        let Served { key: serves, project } = served;
         let is_learner = serves.is_empty();
         let by_project = spec.entry.sharing == Sharing::Project;
-        let root = if is_learner { spec.root.clone() } else { by_project.then(|| serves.clone()) };
+        let project = if is_learner { spec.root.clone() } else { project };
+        let root = project.clone().filter(|_| is_learner || by_project);
         let known = state.lists.get(&spec.key);
         let has_worked = known.is_some_and(|known| known.fingerprint == spec.fingerprint);
         InstanceParts {
@@ -174,6 +177,7 @@ impl SourceManager {
             spec: Arc::clone(spec),
             serves,
             root,
+            project,
             env: Arc::clone(&self.0.env),
             starts: Arc::clone(&self.0.starts),
             learned: is_learner.then(|| self.0.learned.clone()),
@@ -287,7 +291,7 @@ impl SourceManager {
     pub(in crate::sources) fn instance(
         &self,
         spec: &Arc<SourceSpec>,
-        serves: String,
+        served: Served,
     ) -> Option<Arc<Instance>> {
         let mut state = self.state();
         let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
@@ -296,11 +300,11 @@ impl SourceManager {
             return None;
         }
         let spec = &Arc::clone(&learner.spec);
-        let key = (spec.key.clone(), serves);
+        let key = (spec.key.clone(), served.key.clone());
         if let Some(instance) = state.instances.get(&key) {
             return Some(Arc::clone(instance));
         }
-        let instance = Instance::keep(self.parts(spec, key.1.clone(), &mut state));
+        let instance = Instance::keep(self.parts(spec, served, &mut state));
         state.instances.insert(key, Arc::clone(&instance));
         Some(instance)
     }

@@ -6,6 +6,7 @@ mod commands;
 mod core;
 mod crash;
 mod files;
+mod folders;
 mod login;
 mod processes;
 mod record;

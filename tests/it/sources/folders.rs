@@ -1,0 +1,138 @@
+//! Where servers run, and what relative paths of their entries mean.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{SOON, call, in_state, of_project, said};
+use crate::daemon::{Daemon, Home, until};
+
+/// A folder with the small server below it.
+fn with_server(folder: PathBuf) -> PathBuf {
+    fs::create_dir_all(folder.join("mcp")).expect("can be made");
+    let folder = folder.canonicalize().expect("is there");
+    fs::write(folder.join("mcp/toy.py"), include_str!("toy_server.py")).expect("can be written");
+    let start = "#!/bin/sh\nexec python3 \"$(dirname \"$0\")/toy.py\"\n";
+    let program = folder.join("mcp/toy");
+    fs::write(&program, start).expect("can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("can be set");
+    folder
+}
+
+/// An entry whose argument is relative.
+fn relative(more: &Value) -> Value {
+    let mut entry = json!({ "command": "python3", "args": ["./mcp/toy.py"] });
+    let more = more.as_object().expect("members").clone();
+    entry.as_object_mut().expect("members").extend(more);
+    entry
+}
+
+fn write(folder: &Path, name: &str, servers: &Value) -> PathBuf {
+    let path = folder.join(name);
+    let document = json!({ "mcpServers": servers }).to_string();
+    fs::write(&path, document).expect("can be written");
+    path
+}
+
+fn shown(folder: &Path) -> String {
+    folder.display().to_string()
+}
+
+#[test]
+fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
+    let home = Home::new();
+    let files = with_server(home.user().join("files"));
+    let work = home.user().canonicalize().expect("is there").join("work");
+    fs::create_dir_all(&work).expect("can be made");
+    let servers = json!({
+        "plain": relative(&json!({})), "all": relative(&json!({ "sharing": "shared" })),
+        "each": relative(&json!({ "sharing": "session" })),
+        "program": { "command": "./mcp/toy" },
+        "below": { "command": "python3", "args": ["toy.py"], "cwd": "mcp" },
+        "given": { "command": "python3", "args": [files.join("mcp/toy.py")], "cwd": work },
+    });
+    let file = write(&files, "servers.json", &servers);
+    let config = home.dir();
+    fs::create_dir_all(&config).expect("can be made");
+    let config = with_server(config);
+    fs::write(
+        config.join("config.toml"),
+        "[sources.own]\ncommand = \"python3\"\nargs = [\"./mcp/toy.py\"]\n",
+    )
+    .expect("can be written");
+    let d = Daemon::with(|plan| plan.home(&home).flag("--mcp-config").flag(&shown(&file)));
+    let cwd = |caller, server: &str| said(&call(caller, &format!("{server}__cwd"), &json!({})));
+    for (server, folder) in [
+        ("plain", &files),
+        ("all", &files),
+        ("each", &files),
+        ("program", &files),
+        ("below", &files.join("mcp")),
+        ("given", &work),
+        ("own", &config),
+    ] {
+        in_state(&d, server, "connected");
+        assert_eq!(cwd(&d, server), shown(folder), "{server}");
+    }
+    // For who works in a project it is that, unless one serves all or the entry says where.
+    let project = with_server(home.user().join("project"));
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let inside = of_project(&d, "s-1", &shown(&project));
+    for (server, folder) in [
+        ("plain", &project),
+        ("each", &project),
+        ("all", &files),
+        ("below", &files.join("mcp")),
+        ("given", &work),
+    ] {
+        assert_eq!(cwd(&inside, server), shown(folder), "{server}");
+    }
+}
+
+#[test]
+fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
+    let home = Home::new();
+    let d = Daemon::with(|plan| plan.home(&home));
+    let plugin = with_server(home.path("plugins/db"));
+    let servers =
+        json!({ "db": relative(&json!({})), "program": { "command": "./mcp/toy", "cwd": "mcp" } });
+    write(&plugin, "plugin.json", &servers);
+    // Nobody asks for it before it is there.
+    let events = || d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200).to_string();
+    until(SOON, || events().contains(r#""db""#).then_some(()));
+    in_state(&d, "db", "connected");
+    in_state(&d, "program", "connected");
+    let project = with_server(home.user().join("project"));
+    fs::create_dir_all(project.join(".git")).expect("can be made");
+    let inside = of_project(&d, "s-1", &shown(&project));
+    for caller in [&*d, &inside] {
+        // A plugin's arguments are about its own files, whoever calls.
+        assert_eq!(said(&call(caller, "db__cwd", &json!({}))), shown(&plugin));
+        assert_eq!(said(&call(caller, "program__cwd", &json!({}))), shown(&plugin.join("mcp")));
+    }
+    fs::remove_dir_all(&plugin).expect("can be removed");
+    until(SOON, || (d.get("/v1/sources/db").status() == 404).then_some(()));
+    let tools = d.get("/v1/tools?limit=500").ok(200).to_string();
+    assert!(!tools.contains("db__cwd"), "{tools}");
+}
+
+#[test]
+fn a_document_means_the_folder_that_it_was_given_in() {
+    let home = Home::new();
+    let folder = with_server(home.user().join("here"));
+    let document = json!({ "mcpServers": { "toy": relative(&json!({})) } }).to_string();
+    let mut start =
+        home.command(&["start", "--listen", "127.0.0.1:0", "--mcp-config", &document, "--json"]);
+    let started = start.current_dir(&folder).output().expect("it runs");
+    assert!(started.status.success(), "{started:?}");
+    let row = || {
+        let row = crate::daemon::svc(&home, &["mcp", "get", "toy", "--json"]).json();
+        Some(row).filter(|row| row["state"] == "connected")
+    };
+    until(SOON, row);
+    let told = crate::daemon::svc(&home, &["mcp", "call", "toy", "cwd"]);
+    assert!(told.ok().contains(&shown(&folder)), "{told:?}");
+    crate::daemon::svc(&home, &["stop"]).ok();
+}
