@@ -189,8 +189,10 @@ enum Command {
     #[command(subcommand, after_help = "Example:\n  svc token list")]
     Token(token::TokenCommand),
     /// Manage MCP servers that svc starts once for all agents
-    #[command(subcommand, after_help = "Example:\n  svc mcp list")]
-    Mcp(mcp::McpCommand),
+    #[command(
+        after_help = "Examples:\n  svc mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv"
+    )]
+    Mcp(mcp::McpArgs),
     /// Print an --mcp-config document with a token for one session
     #[command(after_help = mcp_config::EXAMPLES)]
     McpConfig(mcp_config::McpConfigArgs),
@@ -365,7 +367,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         Command::Open(args) => open::run(context, &args).await,
         Command::Tools(command) => tools::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
-        Command::Mcp(command) => mcp::run(context, command).await,
+        Command::Mcp(args) => mcp::run(context, args).await,
         Command::McpConfig(args) => mcp_config::run(context, &args).await,
         Command::Stdio(args) => stdio::run(context, args).await,
         Command::Install(args) => install::install(context, &args).await,

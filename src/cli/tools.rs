@@ -125,15 +125,24 @@ async fn fetch(client: &Client, family: Option<&str>) -> Result<Vec<Value>, Clie
     }
 }
 
+/// The tools of all servers behind the daemon.
+pub(super) async fn of_sources(client: &Client) -> Result<Vec<Value>, ClientError> {
+    fetch(client, Some("sources")).await
+}
+
+/// Whether a tool is one of this server's.
+pub(super) fn is_of_source(tool: &Value, name: &str) -> bool {
+    let tool = output::cell(tool, "name");
+    let rest = tool.strip_prefix(name);
+    // The built-in server's tools have their plain names.
+    rest.is_some_and(|rest| rest.starts_with("__"))
+        || (name == BUILTIN_CORE && !tool.contains("__"))
+}
+
 /// The tools of a server behind the daemon.
 pub(super) async fn of_source(client: &Client, name: &str) -> Result<Vec<Value>, ClientError> {
-    let prefix = format!("{name}__");
-    // The built-in server's tools have their plain names.
-    let is_own = |tool: &Value| {
-        let tool = output::cell(tool, "name");
-        tool.starts_with(&prefix) || (name == BUILTIN_CORE && !tool.contains("__"))
-    };
-    Ok(fetch(client, Some("sources")).await?.into_iter().filter(is_own).collect())
+    let all = of_sources(client).await?;
+    Ok(all.into_iter().filter(|tool| is_of_source(tool, name)).collect())
 }
 
 /// Calls a tool by its name with arguments of `--arg`.
@@ -155,20 +164,31 @@ pub(super) async fn structured(
     name: &str,
     arguments: Value,
 ) -> anyhow::Result<Value> {
-    let body = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": name, "arguments": arguments },
-    });
-    let request =
-        mcp::post(Bytes::from(serde_json::to_vec(&body)?), mcp::RequestSetting::default());
-    let answer = ask(client, &request).await?;
-    if let Some(error) = answer.get("error") {
-        bail!("{}", failure(error));
-    }
-    let object = &answer["result"]["structuredContent"];
+    let params = json!({ "name": name, "arguments": arguments });
+    let result = result_of(client, "tools/call", params).await?;
+    let object = &result["structuredContent"];
     match object.get("error").filter(|error| error.is_object()) {
         Some(error) => bail!("{}", failure(error)),
         None => Ok(object.clone()),
+    }
+}
+
+/// The result of a request of MCP.
+///
+/// # Errors
+/// What the answer says is wrong.
+pub(super) async fn result_of(
+    client: &Client,
+    method: &str,
+    params: Value,
+) -> anyhow::Result<Value> {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let request =
+        mcp::post(Bytes::from(serde_json::to_vec(&body)?), mcp::RequestSetting::default());
+    let mut answer = ask(client, &request).await?;
+    match answer.get("error") {
+        Some(error) => bail!("{}", failure(error)),
+        None => Ok(answer["result"].take()),
     }
 }
 

@@ -1,9 +1,6 @@
 //! An entry with its variables filled in.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use reqwest::{
     Url,

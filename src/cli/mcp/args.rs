@@ -1,12 +1,24 @@
 //! What `svc mcp add` takes.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
+
+use super::super::UsageError;
 
 /// Arguments of `svc mcp add`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AddArgs {
     /// The server's name
     pub(super) name: String,
+    #[command(flatten)]
+    pub(super) options: AddOptions,
+    /// The program and its arguments, or the URL
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND_OR_URL")]
+    pub(super) command: Vec<String>,
+}
+
+/// Options of `svc mcp add`.
+#[derive(Debug, Args)]
+pub(super) struct AddOptions {
     /// How it is reached; the default follows from what is named
     #[arg(
         short,
@@ -23,11 +35,48 @@ pub(in crate::cli) struct AddArgs {
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
     /// Which file: config.toml (user), or this project's .mcp.json, which is approved
-    #[arg(long, value_enum, default_value_t = EntryScope::User, hide_possible_values = true, hide_default_value = true, help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]")]
-    pub(super) scope: EntryScope,
-    /// The program and its arguments, or the URL
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND_OR_URL")]
-    pub(super) command: Vec<String>,
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        help = "Where: user (config.toml) or project (this project's .mcp.json, which is approved) [default: user]"
+    )]
+    pub(super) scope: Option<EntryScope>,
+}
+
+/// What stands behind the URL.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct OptionsBehind {
+    #[command(flatten)]
+    options: AddOptions,
+}
+
+impl AddOptions {
+    /// Takes in the options that stand behind a URL, which has no arguments of its own.
+    pub(super) fn with_those_behind(mut self, arguments: &[String]) -> Result<Self, UsageError> {
+        let OptionsBehind { options } =
+            OptionsBehind::try_parse_from(arguments).map_err(|error| {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                let first = first.trim_start_matches("error: ");
+                UsageError(format!("behind the URL: {first}; a server at a URL takes no arguments"))
+            })?;
+        self.transport = options.transport.or(self.transport);
+        self.scope = options.scope.or(self.scope);
+        self.header.extend(options.header);
+        self.env.extend(options.env);
+        Ok(self)
+    }
+
+    /// The first argument of a program that is written as an option of `svc mcp add`.
+    pub(super) fn among(arguments: &[String]) -> Option<&String> {
+        let own = ["-t", "--transport", "-H", "--header", "-e", "--env", "--scope"];
+        arguments.iter().find(|argument| {
+            let name = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+            own.contains(&name)
+        })
+    }
 }
 
 /// Which file an entry goes into.

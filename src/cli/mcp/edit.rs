@@ -14,7 +14,7 @@ use svc_install::file::{self, FileError, ForeignFile, LinkRule};
 use super::super::naming::AdvisedError;
 use super::super::output;
 use super::super::{Context, UsageError};
-use super::args::{AddArgs, EntryScope, EntryTransport};
+use super::args::{AddArgs, AddOptions, EntryScope, EntryTransport};
 use super::show::path_of;
 use crate::client::ClientError;
 use crate::config::FileConfig;
@@ -210,60 +210,71 @@ impl From<anyhow::Error> for EditFailure {
 }
 
 pub(super) async fn add(context: &Context, args: AddArgs) -> anyhow::Result<ExitCode> {
-    let mut env = serde_json::Map::new();
-    for pair in &args.env {
-        let (name, value) = pair
-            .split_once('=')
-            .filter(|(name, _)| !name.is_empty())
-            .ok_or_else(|| UsageError(format!("-e {pair}: not of the form NAME=VALUE")))?;
-        env.insert(name.to_owned(), json!(value));
-    }
-    let mut headers = serde_json::Map::new();
-    for header in &args.header {
-        let (name, value) = header
-            .split_once(':')
-            .filter(|(name, _)| !name.trim().is_empty())
-            .ok_or_else(|| UsageError("-H: not of the form NAME: VALUE".to_owned()))?;
-        headers.insert(name.trim().to_owned(), json!(value.trim()));
-    }
-    let (command, arguments) = args.command.split_first().context("a command is needed")?;
+    let AddArgs { name, mut options, command } = args;
+    let (command, mut arguments) = command.split_first().context("a command is needed")?;
     let is_url = command.starts_with("http://") || command.starts_with("https://");
+    if is_url || matches!(options.transport, Some(EntryTransport::Http | EntryTransport::Sse)) {
+        options = options.with_those_behind(arguments)?;
+        arguments = &[];
+    }
     let default = if is_url { EntryTransport::Http } else { EntryTransport::Stdio };
-    let kind = match args.transport.unwrap_or(default) {
+    let kind = match options.transport.unwrap_or(default) {
         EntryTransport::Stdio => None,
         EntryTransport::Http => Some("http"),
         EntryTransport::Sse => Some("sse"),
     };
-    let wrong = |text: &str| Err(UsageError(text.to_owned()).into());
+    let env = pairs_of(&options.env, '=', |pair| format!("-e {pair}: not of the form NAME=VALUE"))?;
+    let headers = pairs_of(&options.header, ':', |_| "-H: not of the form NAME: VALUE".to_owned())?;
+    let wrong = |text: String| Err(UsageError(text).into());
     let mut entry = match kind {
-        Some(kind) => {
-            if !arguments.is_empty() {
-                return wrong("a server at a URL takes no arguments");
-            }
-            if !env.is_empty() {
-                return wrong("-e: a server at a URL has no environment");
-            }
-            json!({ "type": kind, "url": command })
+        Some(_) if !env.is_empty() => {
+            return wrong("-e: a server at a URL has no environment".to_owned());
         }
-        None if !headers.is_empty() => return wrong("-H: a program takes no headers"),
+        Some(kind) => json!({ "type": kind, "url": command }),
+        None if !headers.is_empty() => return wrong("-H: a program takes no headers".to_owned()),
         None => json!({ "command": command }),
     };
+    // With `--` all that follows is the program's.
+    let is_parted = std::env::args_os().any(|argument| argument == "--");
+    if let Some(option) = AddOptions::among(arguments).filter(|_| !is_parted) {
+        return wrong(format!(
+            "{option} stands behind the program {command}, which would get it: put it before {name} if it is meant for svc, or `--` before {command}"
+        ));
+    }
     if !arguments.is_empty() {
         entry["args"] = json!(arguments);
     }
-    if !env.is_empty() {
-        entry["env"] = Value::Object(env);
+    for (field, values) in [("env", env), ("headers", headers)] {
+        if !values.is_empty() {
+            entry[field] = Value::Object(values);
+        }
     }
-    if !headers.is_empty() {
-        entry["headers"] = Value::Object(headers);
-    }
-    let added = put(context, &args.name, &entry, args.scope).await?;
+    let added = put(context, &name, &entry, options.scope.unwrap_or(EntryScope::User)).await?;
     if kind.is_none()
         && let Some(warning) = missing_program(command, context.env.os("PATH"))
     {
         output::note(&format!("warning: {warning}"));
     }
     Ok(added)
+}
+
+/// Pairs of a name and a value; the error says what one is that is none.
+fn pairs_of(
+    all: &[String],
+    between: char,
+    problem: impl Fn(&str) -> String,
+) -> Result<serde_json::Map<String, Value>, UsageError> {
+    let pairs = all.iter().map(|pair| {
+        let (name, value) = pair.split_once(between).unwrap_or_default();
+        // Of a variable's value the spaces count.
+        let (name, value) =
+            if between == ':' { (name.trim(), value.trim()) } else { (name, value) };
+        if name.is_empty() {
+            return Err(UsageError(problem(pair)));
+        }
+        Ok((name.to_owned(), json!(value)))
+    });
+    pairs.collect()
 }
 
 /// What to say of a program that is not there now. It may come later, so it is no error. One with a variable in it is only known

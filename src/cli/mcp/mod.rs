@@ -4,6 +4,7 @@ mod args;
 mod edit;
 mod import;
 mod login;
+mod offers;
 mod project;
 mod search;
 mod secret;
@@ -12,21 +13,32 @@ mod show;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use self::args::AddArgs;
 pub(super) use self::edit::change_config;
 use super::Context;
 use crate::config::sources::ImportedClient;
 
+/// `svc mcp`, which alone lists the servers.
+#[derive(Debug, Args)]
+pub(super) struct McpArgs {
+    #[command(subcommand)]
+    command: Option<McpCommand>,
+}
+
 /// `svc mcp …`.
 #[derive(Debug, Subcommand)]
 pub(super) enum McpCommand {
     /// List all configured servers, with their state and the entry that is used
     #[command(
-        after_help = "Example:\n  svc mcp list\n\nIn a project, its own .mcp.json counts as well."
+        after_help = "Examples:\n  svc mcp\n  svc mcp list --tools\n\nIn a project, its own .mcp.json counts as well."
     )]
-    List,
+    List {
+        /// Show the tools, resources and prompts of each server
+        #[arg(long)]
+        tools: bool,
+    },
     /// Show a server, and its entry
     #[command(after_help = "Example:\n  svc mcp get files")]
     Get {
@@ -41,8 +53,9 @@ pub(super) enum McpCommand {
     },
     /// Add a server: a program, or a URL
     #[command(after_help = "Examples:\n  svc mcp add tickets https://tickets.example.com/mcp\n  \
-        svc mcp add -t http wiki -H 'Authorization: Bearer ${WIKI_TOKEN}' https://wiki.example.com/mcp\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
+        svc mcp add wiki https://wiki.example.com/mcp -H 'Authorization: Bearer ${WIKI_TOKEN}'\n  svc mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
         svc mcp add tickets -e TOKEN='${TICKETS_TOKEN}' --scope project -- tickets-mcp\n\n\
+        What stands after a program is the program's own: options of `svc mcp add` go before it.\n\
         ${VAR} and ${VAR:-default} are filled in from `svc mcp secret set`, then from the daemon's environment.")]
     Add(AddArgs),
     /// Add a server by its entry in JSON
@@ -184,9 +197,9 @@ pub(super) enum SecretCommand {
     },
 }
 
-pub(super) async fn run(context: &Context, command: McpCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        McpCommand::List => show::list(context).await,
+pub(super) async fn run(context: &Context, args: McpArgs) -> anyhow::Result<ExitCode> {
+    match args.command.unwrap_or(McpCommand::List { tools: false }) {
+        McpCommand::List { tools } => show::list(context, tools).await,
         McpCommand::Get { name } => show::get(context, &name).await,
         McpCommand::Tools { name } => show::tools(context, &name).await,
         McpCommand::Reconnect { name } => show::reconnect(context, &name).await,

@@ -26,11 +26,11 @@ struct ProjectToken {
 
 impl ProjectClient {
     /// The operator's requests have no project, so it makes itself a token. Who is not the operator has its own.
-    pub(super) async fn new(context: &Context, scope: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();
         let mut scopes = vec!["read", "exec"];
-        scopes.extend(scope);
+        scopes.extend(more);
         let wish = json!({
             "session": format!("svc-mcp-{}", std::process::id()), "project": project, "scopes": scopes, "ttl_seconds": TTL,
         });

@@ -66,7 +66,7 @@ pub(super) async fn search(
     of_registry: bool,
 ) -> anyhow::Result<ExitCode> {
     if !of_registry {
-        let caller = ProjectClient::new(context, None).await?;
+        let caller = ProjectClient::new(context, &[]).await?;
         let name = "ToolSearch".to_owned();
         let arguments = vec![format!("query={query}")];
         let done = tools::call_by_name(context, &caller.client, name, arguments).await;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::super::naming::source_missing;
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
+use super::offers;
 use super::project::ProjectClient;
 use crate::client::{encode, with_query};
 use crate::config::Flags;
@@ -54,10 +55,16 @@ pub(super) fn path_of(name: &str, action: &str) -> anyhow::Result<String> {
     path(&format!("/v1/sources/{}{action}", encode(name)))
 }
 
-pub(super) async fn list(context: &Context) -> anyhow::Result<ExitCode> {
-    let page: Value = context.client()?.get(&path("/v1/sources")?).await?;
+pub(super) async fn list(context: &Context, with_offers: bool) -> anyhow::Result<ExitCode> {
+    let mut page: Value = context.client()?.get(&path("/v1/sources")?).await?;
+    if with_offers {
+        offers::add_to(context, &mut page).await?;
+    }
     LIST.print(context, &page)?;
     if !context.json {
+        for text in output::items(&page, "sources").iter().filter_map(offers::shown) {
+            output::block(&text)?;
+        }
         for source in output::items(&page, "sources") {
             if let Some(text) = trouble(source) {
                 output::block(&text)?;
@@ -177,7 +184,8 @@ async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClien
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
     let planned = plan.sources.iter().find(|source| source.name == name);
     let entry = planned.and_then(|source| source.entry.as_ref().ok());
-    ProjectClient::new(context, entry.and_then(|entry| entry.scope.as_deref())).await
+    let scope = entry.and_then(|entry| entry.scope.as_deref());
+    ProjectClient::new(context, scope.as_slice()).await
 }
 
 async fn call_as(

@@ -18,7 +18,6 @@ pub use file::{FoundSource, SourceDocument};
 pub use flags::{FlagSources, HandedDocument};
 pub use import::{ImportFile, ImportedClient};
 pub use plan::{
-    PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder,
-    project_files,
+    PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder, project_files,
 };
 pub use vault::{KeptSecrets, MAX_SOURCE_SECRET, SecretBearer, SourceVault};

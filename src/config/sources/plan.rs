@@ -8,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::FileConfig;
 use super::{
-    FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash, flags::folder_of,
+    FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash,
+    flags::folder_of,
 };
 use crate::bounded_file;
 use crate::domain::limits::SOURCE_FILE_BYTES;

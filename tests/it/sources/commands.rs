@@ -82,6 +82,63 @@ fn a_server_is_added_called_turned_off_and_removed_without_a_restart() {
 }
 
 #[test]
+fn options_stand_before_the_program_and_on_either_side_of_a_url() {
+    let home = Home::new();
+    let here = home.user().to_owned();
+    let url = "https://h.example/mcp";
+    ok(&home, &here, &["add", "wiki", url, "-H", "X-Key: a b", "--transport", "sse"]);
+    ok(&home, &here, &["add", "-H", "A: 1", "both", url, "-H", "B: 2"]);
+    ok(&home, &here, &["add", "files", "--", "python3", "-e", "print()"]);
+    let written = fs::read_to_string(home.path("config.toml")).expect("is there");
+    for entry in [
+        "[sources.wiki]\ntype = \"sse\"\nurl = \"https://h.example/mcp\"\nheaders = { X-Key = \"a b\" }\n",
+        "headers = { A = \"1\", B = \"2\" }\n",
+        "args = [\"-e\", \"print()\"]\n",
+    ] {
+        assert!(written.contains(entry), "{entry}: {written}");
+    }
+    // What would go to the program, or nowhere, is refused with the place where it goes.
+    let said = fails(&home, &here, &["add", "x", "python3", "-e", "TOKEN=1"], 2);
+    assert!(said.contains("before x") && said.contains("`--` before python3"), "{said}");
+    let said = fails(&home, &here, &["add", "x", url, "more"], 2);
+    assert!(said.contains("'more'") && said.contains("takes no arguments"), "{said}");
+    let after = fs::read_to_string(home.path("config.toml")).expect("is there");
+    assert_eq!(after, written);
+}
+
+#[test]
+fn a_list_shows_what_each_server_offers() {
+    let home = Home::new();
+    let d = super::with_servers(
+        &home,
+        &json!({ "toy": entry(&home, &[]), "off": { "command": "x", "enabled": false } }),
+    );
+    in_state(&d, "toy", "connected");
+    let here = home.user().to_owned();
+    // Alone it is the list.
+    assert_eq!(ok(&home, &here, &[]), ok(&home, &here, &["list"]));
+    let shown = ok(&home, &here, &["list", "--tools"]);
+    for line in [
+        "\ntoy\n",
+        "  tool      toy__odd  Toy odd\n",
+        "  resource  toy://one\n",
+        "  prompt    toy__greet\n",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let list: Value =
+        serde_json::from_str(&ok(&home, &here, &["list", "--tools", "--json"])).expect("JSON");
+    let of = |name: &str| {
+        let rows = list["sources"].as_array().expect("rows").iter();
+        rows.clone().find(|row| row["name"] == name).expect("is listed")["offers"].clone()
+    };
+    let counts =
+        ["tools", "resources", "prompts"].map(|kind| of("toy")[kind].as_array().map(Vec::len));
+    assert_eq!(counts, [Some(20), Some(1), Some(1)]);
+    assert_eq!(of("off")["tools"], json!([]));
+}
+
+#[test]
 fn an_entry_is_written_without_what_it_leaves_open_and_removed_by_the_name_that_lists_show() {
     let home = Home::new();
     let here = home.user().to_owned();

@@ -1,0 +1,90 @@
+//! `svc mcp list --tools`: what servers offer, server by server.
+
+use serde_json::{Value, json};
+
+use super::super::output;
+use super::super::{Context, tools};
+use super::project::ProjectClient;
+use crate::client::Client;
+use crate::config::Flags;
+
+/// The kinds of what a server offers, with the member that names one of them.
+const KINDS: [(&str, &str, &str); 3] =
+    [("tool", "tools", "name"), ("resource", "resources", "uri"), ("prompt", "prompts", "name")];
+
+/// Adds to each server of a page what it offers here, as `offers`.
+pub(super) async fn add_to(context: &Context, page: &mut Value) -> anyhow::Result<()> {
+    let here = std::env::current_dir()?;
+    let plan = context.config(&Flags::default())?.sources.plan(Some(&here));
+    let entries = plan.sources.iter().filter_map(|source| source.entry.as_ref().ok());
+    let mut scopes: Vec<&str> = entries.filter_map(|entry| entry.scope.as_deref()).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    let caller = ProjectClient::new(context, &scopes).await?;
+    let done = add_as(&caller.client, page).await;
+    caller.end().await;
+    done
+}
+
+async fn add_as(client: &Client, page: &mut Value) -> anyhow::Result<()> {
+    let all = tools::of_sources(client).await?;
+    let resources = tools::structured(client, "ListMcpResources", json!({})).await?;
+    let prompts = tools::result_of(client, "prompts/list", json!({})).await?;
+    for source in page["sources"].as_array_mut().into_iter().flatten() {
+        // One that does not count offers nothing: what its name has is the winner's.
+        if source["state"] == "hidden" {
+            continue;
+        }
+        let name = output::cell(source, "name");
+        let prefix = format!("{name}__");
+        let is_own = |offer: &&Value| output::cell(offer, "name").starts_with(&prefix);
+        source["offers"] = json!({
+            "tools": all.iter().filter(|tool| tools::is_of_source(tool, &name)).collect::<Vec<_>>(),
+            "resources": output::items(&resources, "resources").iter()
+                .filter(|resource| resource["server"] == *name).collect::<Vec<_>>(),
+            "prompts": output::items(&prompts, "prompts").iter().filter(is_own).collect::<Vec<_>>(),
+        });
+    }
+    Ok(())
+}
+
+/// What a server offers, one a line below its name; `None` if it offers nothing.
+pub(super) fn shown(source: &Value) -> Option<String> {
+    let offers = &source["offers"];
+    let lines: Vec<String> = KINDS
+        .iter()
+        .flat_map(|(kind, list, name)| {
+            output::items(offers, list).iter().map(move |offer| line_of(kind, name, offer))
+        })
+        .collect();
+    let head = format!("\n{}\n", output::visible(&output::cell(source, "name")));
+    (!lines.is_empty()).then(|| head + &lines.concat())
+}
+
+fn line_of(kind: &str, name: &str, offer: &Value) -> String {
+    let about = [output::cell(offer, "title"), output::cell(offer, "description")];
+    let about = about.iter().find(|text| !text.is_empty()).map_or("", |text| text.as_str());
+    let first = about.lines().next().unwrap_or_default();
+    let name = output::visible(&output::cell(offer, name));
+    format!("  {kind:<9} {name}  {}", output::visible(first)).trim_end().to_owned() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_stand_below_their_server() {
+        let source = json!({ "name": "toy", "offers": {
+            "tools": [{ "name": "toy__read", "description": "Reads a file.\nAll of it." }],
+            "resources": [{ "uri": "toy://one\u{1b}", "name": "one" }],
+            "prompts": [{ "name": "toy__greet", "title": "Greet" }],
+        } });
+        let text = shown(&source).expect("it offers something");
+        assert_eq!(
+            text,
+            "\ntoy\n  tool      toy__read  Reads a file.\n  resource  toy://one␛\n  prompt    toy__greet  Greet\n"
+        );
+        assert_eq!(shown(&json!({ "name": "idle" })), None);
+    }
+}
