@@ -2,10 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::connection::{RequestLoss, SourceConnection};
-use super::message::{own_capabilities, own_info};
+use super::definition::Definition;
+use super::message::{RawMembers, own_capabilities, own_info};
 use super::spec::SourceSpec;
 use crate::domain::mcp::Revision;
 
@@ -23,10 +24,10 @@ pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
 /// What a server offers, as it says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfferedLists {
-    pub(super) tools: Vec<Value>,
-    pub(super) resources: Vec<Value>,
-    pub(super) templates: Vec<Value>,
-    pub(super) prompts: Vec<Value>,
+    pub(super) tools: Vec<Definition>,
+    pub(super) resources: Vec<Definition>,
+    pub(super) templates: Vec<Definition>,
+    pub(super) prompts: Vec<Definition>,
 }
 
 /// The first request of a connection, in revisions with sessions.
@@ -135,10 +136,10 @@ fn capabilities_of(result: &Value) -> Map<String, Value> {
 /// What a server gave when it was asked for its lists. A list that it did not give is `None`.
 #[derive(Debug, Default)]
 pub(super) struct FetchedLists {
-    tools: Option<Vec<Value>>,
-    resources: Option<Vec<Value>>,
-    templates: Option<Vec<Value>>,
-    prompts: Option<Vec<Value>>,
+    tools: Option<Vec<Definition>>,
+    resources: Option<Vec<Definition>>,
+    templates: Option<Vec<Definition>>,
+    prompts: Option<Vec<Definition>>,
     /// Why it did not give a list; the reasons of several are joined.
     pub(super) problem: Option<String>,
 }
@@ -180,8 +181,9 @@ pub(super) async fn fetch(
         list("prompts", "prompts/list", "prompts"),
     );
     let mut problems = Vec::new();
-    let mut given =
-        |result: Result<Vec<Value>, String>| result.map_err(|problem| problems.push(problem)).ok();
+    let mut given = |result: Result<Vec<Definition>, String>| {
+        result.map_err(|problem| problems.push(problem)).ok()
+    };
     let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
     // Many servers with resources have no templates, and say so with an error.
     let templates = Some(templates.unwrap_or_default());
@@ -196,16 +198,22 @@ async fn pages(
     connection: &Arc<SourceConnection>,
     method: &str,
     member: &str,
-) -> Result<Vec<Value>, String> {
+) -> Result<Vec<Definition>, String> {
     let (mut items, mut seen) = (Vec::new(), HashSet::new());
     let mut params = json!({});
     loop {
-        let mut page = ask(connection, method, &params).await?;
-        match page.get_mut(member) {
-            Some(Value::Array(more)) => items.append(more),
-            _ => return Err(format!("{method}: the result has no list {member:?}")),
-        }
-        let next = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+        let page = ask_raw(connection, method, &params).await?;
+        let members = RawMembers::parse(page.get()).map(|members| members.0).unwrap_or_default();
+        let written = |name: &str| {
+            let found = members.iter().rev().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.get())
+        };
+        let more = written(member).and_then(|list| serde_json::from_str(list).ok());
+        let mut more: Vec<Definition> =
+            more.ok_or_else(|| format!("{method}: the result has no list {member:?}"))?;
+        items.append(&mut more);
+        let next = written("nextCursor").and_then(|text| serde_json::from_str(text).ok());
+        let next: Option<String> = next.flatten();
         match next {
             Some(cursor) if items.len() < MAX_ITEMS && seen.insert(cursor.clone()) => {
                 params = json!({ "cursor": cursor });
@@ -223,6 +231,16 @@ async fn ask(
     method: &str,
     params: &Value,
 ) -> Result<Value, String> {
+    let result = ask_raw(connection, method, params).await?;
+    serde_json::from_str(result.get())
+        .map_err(|error| format!("{method}: the result cannot be read: {error}"))
+}
+
+async fn ask_raw(
+    connection: &Arc<SourceConnection>,
+    method: &str,
+    params: &Value,
+) -> Result<Box<RawValue>, String> {
     match connection.request(method, params).await {
         Err(RequestLoss::Closed) => Err(format!("it ended in {method}")),
         Err(loss) => Err(format!("{method}: {}", connection.hide(loss.reason()))),
@@ -230,7 +248,6 @@ async fn ask(
             let text = format!("{method}: {} ({})", error.message, error.code);
             Err(connection.hide(&text).into_owned())
         }
-        Ok(Ok(result)) => serde_json::from_str(result.get())
-            .map_err(|error| format!("{method}: the result cannot be read: {error}")),
+        Ok(Ok(result)) => Ok(result),
     }
 }

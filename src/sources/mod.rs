@@ -1,7 +1,7 @@
 //! Child MCP servers: one client for each, whoever calls.
 //!
 //! Reading order: `message` reads what a server sends, `connection` is the protocol's state with one server, `stdio`
-//! carries it over a process's pipes, `remote` over requests to a URL, with `headers_helper` and `auth` for who logs in (`login` does). `pace` slows a server that floods, `lists` fetches what a server offers, `pins` compares that with what a person has approved. `spec` is an entry with its variables filled
+//! carries it over a process's pipes, `remote` over requests to a URL, with `headers_helper` and `auth` for who logs in (`login` does). `pace` slows a server that floods, `lists` fetches what a server offers, each of it a `definition`, `pins` compares that with what a person has approved. `spec` is an entry with its variables filled
 //! in, `instance` keeps one server running. `view` makes tools of lists, `call` calls one, `call_outcome` counts it, `child_task` waits for one that takes long, `suspended` keeps one whose client is asked between two requests, `manager` has all of them. `containers` stops containers by their ids, `core` is the built-in
 //! server. `results` keeps large results, `relay` passes on the methods of resources and prompts, `resource_tools` lets models read resources.
 
@@ -13,6 +13,7 @@ mod child_task;
 mod connection;
 mod containers;
 mod core;
+mod definition;
 mod fuzzed;
 mod headers_helper;
 mod http_clients;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::lists::OfferedLists;
+use super::{definition::Definition, lists::OfferedLists};
 
 /// The definitions of a server as they were at its first connection after an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +45,9 @@ impl SourceChange {
 }
 
 /// Definitions of one list by what names them. A server may give several of one name.
-type NamedDefinitions<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
+type NamedDefinitions<'a> = BTreeMap<&'a str, Vec<&'a Definition>>;
 
-fn named<'a>(list: &'a [Value], member: &str) -> NamedDefinitions<'a> {
+fn named<'a>(list: &'a [Definition], member: &str) -> NamedDefinitions<'a> {
     let mut all = NamedDefinitions::new();
     for definition in list {
         if let Some(name) = definition.get(member).and_then(Value::as_str) {
@@ -61,7 +61,7 @@ fn named<'a>(list: &'a [Value], member: &str) -> NamedDefinitions<'a> {
 fn pairs<'a>(
     one: &'a OfferedLists,
     other: &'a OfferedLists,
-) -> [(&'static str, &'static str, &'a [Value], &'a [Value]); 4] {
+) -> [(&'static str, &'static str, &'a [Definition], &'a [Definition]); 4] {
     [
         ("tool", "name", &one.tools, &other.tools),
         ("resource", "uri", &one.resources, &other.resources),
@@ -70,10 +70,10 @@ fn pairs<'a>(
     ]
 }
 
-fn whole(definitions: &[&Value]) -> Value {
+fn whole(definitions: &[&Definition]) -> Value {
     match definitions {
-        [one] => (*one).clone(),
-        some => json!(some),
+        [one] => Value::clone(one),
+        some => some.iter().map(|one| Value::clone(one)).collect(),
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) fn approved_of(approved: &OfferedLists, now: &OfferedLists) -> Offere
     let [tools, resources, templates, prompts] =
         pairs(approved, now).map(|(_, member, before, after)| {
             let present = named(after, member);
-            let is_present = |definition: &&Value| {
+            let is_present = |definition: &&Definition| {
                 let name = definition.get(member).and_then(Value::as_str);
                 name.is_some_and(|name| present.contains_key(name))
             };
@@ -127,9 +127,9 @@ mod tests {
         OfferedLists {
             tools: tools
                 .iter()
-                .map(|(name, says)| json!({ "name": name, "description": says }))
+                .map(|(name, says)| json!({ "name": name, "description": says }).into())
                 .collect(),
-            prompts: prompts.iter().map(|name| json!({ "name": name })).collect(),
+            prompts: prompts.iter().map(|name| json!({ "name": name }).into()).collect(),
             ..OfferedLists::default()
         }
     }

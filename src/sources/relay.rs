@@ -10,6 +10,7 @@ use super::{
     call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
     call_outcome::{CallOutcome, ServerCallEnd},
     connection::{OpenRequest, SourceConnection},
+    definition::Definition,
     instance::Instance,
     lists::{OfferedLists, OpenServer},
     manager::SourceManager,
@@ -62,21 +63,17 @@ fn shown_uri(server: &str, uri: &str, taken: &mut HashSet<String>) -> String {
 /// Entries of all servers with URIs that no two have.
 fn with_uris(
     servers: &[OpenServer],
-    of: impl Fn(&OfferedLists) -> &[Value],
+    of: impl Fn(&OfferedLists) -> &[Definition],
     member: &str,
-) -> Vec<Value> {
+) -> Vec<Box<RawValue>> {
     let mut taken = HashSet::new();
     let mut all = Vec::new();
     for (spec, lists) in servers {
         for entry in of(lists) {
             let Some(uri) = entry.get(member).and_then(Value::as_str) else { continue };
             let shown = shown_uri(&spec.key.name, uri, &mut taken);
-            let mut entry = entry.clone();
-            if shown != uri {
-                entry[member] = json!(shown);
-            }
-            quote::definition(&mut entry);
-            all.push(entry);
+            let values = [(member, json!(quote::plain_data(&shown)))];
+            all.push(entry.shown_with(if shown == uri { &[] } else { &values[..] }));
         }
     }
     all
@@ -102,7 +99,7 @@ fn matches_template(template: &str, uri: &str) -> Option<usize> {
     matches_glob(&glob, uri).then(|| glob.chars().filter(|c| *c != '*').count())
 }
 
-fn has_text(list: &[Value], member: &str, text: &str) -> bool {
+fn has_text(list: &[Definition], member: &str, text: &str) -> bool {
     list.iter().any(|entry| entry.get(member).and_then(Value::as_str) == Some(text))
 }
 
@@ -157,7 +154,7 @@ fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
 }
 
 /// Prompts of all servers with the names that clients see.
-fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str, &Value)> {
+fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str, &Definition)> {
     let mut taken = HashSet::new();
     let mut all = Vec::new();
     for (spec, lists) in servers {
@@ -270,25 +267,20 @@ async fn relay_once(
 
 impl SourceManager {
     /// Resources of all servers that a caller may use.
-    pub fn offered_resources(&self, caller: &Caller) -> Vec<Value> {
+    pub fn offered_resources(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         with_uris(&self.open_servers(caller), |lists| &lists.resources, "uri")
     }
 
     /// Templates of their resources.
-    pub fn offered_templates(&self, caller: &Caller) -> Vec<Value> {
+    pub fn offered_templates(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         with_uris(&self.open_servers(caller), |lists| &lists.templates, "uriTemplate")
     }
 
     /// Their prompts.
-    pub fn offered_prompts(&self, caller: &Caller) -> Vec<Value> {
+    pub fn offered_prompts(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         let servers = self.open_servers(caller);
-        let prompts = named_prompts(&servers).into_iter().map(|(name, _, _, prompt)| {
-            let mut prompt = prompt.clone();
-            quote::definition(&mut prompt);
-            prompt["name"] = json!(name);
-            prompt
-        });
-        prompts.collect()
+        let prompts = named_prompts(&servers).into_iter();
+        prompts.map(|(name, _, _, prompt)| prompt.shown_with(&[("name", json!(name))])).collect()
     }
 
     /// Large results that are kept for the caller.
@@ -492,7 +484,7 @@ mod tests {
 
     fn of(resources: &[&str], templates: &[&str], prompts: &[&str]) -> OfferedLists {
         let entries = |member: &str, texts: &[&str]| {
-            texts.iter().map(|text| json!({ member: text, "x-own": 1 })).collect()
+            texts.iter().map(|text| json!({ member: text, "x-own": 1 }).into()).collect()
         };
         OfferedLists {
             tools: Vec::new(),
@@ -518,7 +510,9 @@ mod tests {
                 ),
             ),
         ];
-        let uris = |list: Vec<Value>, member: &str| -> Vec<String> {
+        let uris = |list: Vec<Box<RawValue>>, member: &str| -> Vec<String> {
+            let read = list.iter().map(|entry| serde_json::from_str(entry.get()).expect("JSON"));
+            let list: Vec<Value> = read.collect();
             assert!(list.iter().all(|entry| entry["x-own"] == 1));
             list.iter().map(|entry| entry[member].as_str().unwrap_or_default().to_owned()).collect()
         };

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{connection::ToolTraits, lists::OfferedLists, spec::SourceSpec};
+use super::{
+    connection::ToolTraits, definition::Definition, lists::OfferedLists, spec::SourceSpec,
+};
 use crate::{
     client::mcp::header_problem,
     domain::{
@@ -12,7 +14,7 @@ use crate::{
         quote,
         source::{RemoteKind, SourceTransport, child_tool_name, cut_description, matches_glob},
     },
-    tools::ForeignDeclaration,
+    tools::{ForeignDeclaration, ForeignEntry},
 };
 
 /// A tool that a server offers and callers may see.
@@ -57,20 +59,9 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
             all.problems.push(format!("the tool {own_name:?} is left out: it is there twice"));
             continue;
         }
-        let mut entry = offered.clone();
-        quote::definition(&mut entry);
-        entry["name"] = json!(name);
-        let description = entry.get("description").and_then(Value::as_str);
-        if let Some(cut) = description.and_then(cut_description) {
-            entry["description"] = json!(cut);
-        }
-        if is_task_only(offered) {
-            // The daemon waits for the task, and clients call it as any other.
-            entry["execution"]["taskSupport"] = json!("forbidden");
-        }
         let declaration = ForeignDeclaration {
             source: spec.key.name.as_str().into(),
-            entry,
+            entry: entry_of(offered, &name),
             scope: spec.entry.scope.as_deref().map(Arc::from),
             is_listed: spec.entry.listed.iter().any(|glob| matches_glob(glob, own_name)),
         };
@@ -78,6 +69,23 @@ pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools 
         all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration, traits });
     }
     all
+}
+
+/// The entry of a tool as clients see it.
+fn entry_of(offered: &Definition, name: &str) -> ForeignEntry {
+    let mut values = vec![("name", json!(name))];
+    let description = offered.get("description").and_then(Value::as_str);
+    if let Some(cut) = description.and_then(|text| cut_description(&quote::plain_data(text))) {
+        values.push(("description", json!(cut)));
+    }
+    if is_task_only(offered) {
+        // The daemon waits for the task, and clients call it as any other.
+        let mut execution = offered["execution"].clone();
+        quote::value(&mut execution);
+        execution["taskSupport"] = json!("forbidden");
+        values.push(("execution", execution));
+    }
+    ForeignEntry::new(offered.shown_with(&values))
 }
 
 /// The name of a tool or prompt, as its server says it; `None` if there is nothing to see in it.
@@ -151,7 +159,7 @@ mod tests {
         };
         let schema = json!({ "type": "object", "anyOf": [{}] });
         let lists = OfferedLists {
-            tools: vec![
+            tools: [
                 json!({ "name": "keep", "inputSchema": schema, "x": 1, "annotations": { "readOnlyHint": true } }),
                 json!({ "name": "drop_it", "inputSchema": schema }),
                 json!({ "name": "a.b", "inputSchema": {}, "execution": { "taskSupport": "required", "x": 1 } }),
@@ -165,7 +173,9 @@ mod tests {
                 json!({ "name": " \u{200b}", "inputSchema": {} }),
                 json!({ "name": 7, "inputSchema": {} }),
                 json!({ "name": "inter-session_message", "inputSchema": {} }),
-            ],
+            ]
+            .map(Definition::from)
+            .into(),
             ..OfferedLists::default()
         };
         let offered = tools_of(&spec, &lists);
@@ -175,14 +185,14 @@ mod tests {
         assert!(names[1].starts_with("s__a_b_") && names[2] == "s__keep", "{names:?}");
         assert_eq!(offered.problems.len(), 9, "{:?}", offered.problems);
         let keep = &offered.tools["s__keep"];
-        assert_eq!(keep.declaration.entry["x"], 1);
-        assert_eq!(keep.declaration.entry["inputSchema"], schema);
+        assert_eq!(keep.declaration.entry.read["x"], 1);
+        assert_eq!(keep.declaration.entry.read["inputSchema"], schema);
         assert!(keep.declaration.is_listed);
         let task = &offered.tools["s__a_b"];
         assert_eq!(&*task.own_name, "a.b");
         assert!(task.traits.is_task && !keep.traits.is_task);
         assert_eq!(
-            task.declaration.entry["execution"],
+            task.declaration.entry.read["execution"],
             json!({ "taskSupport": "forbidden", "x": 1 })
         );
     }

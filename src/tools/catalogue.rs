@@ -226,7 +226,7 @@ impl Catalogue {
         let mut hash = Sha256::new();
         hash.update(exposure.map_or("", ToolExposure::as_str));
         for tool in self.everything() {
-            hash.update(tool.entry(ToolExposure::All).to_string());
+            hash.update(tool.listed(ToolExposure::All).get());
         }
         let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
         i64::from_be_bytes(bytes)

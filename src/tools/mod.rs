@@ -44,4 +44,4 @@ pub use delegate::DelegatedCall;
 pub use error::{ErrorType, Failure, ToolError};
 pub use output::Output;
 pub use schema::{HeaderParam, ParamKind};
-pub use tool::{Annotations, ForeignDeclaration, Pace, Tool};
+pub use tool::{Annotations, ForeignDeclaration, ForeignEntry, Pace, Tool};

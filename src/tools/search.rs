@@ -11,7 +11,7 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
 use crate::domain::source::BUILTIN_CORE;
@@ -100,7 +100,8 @@ struct ToolHit {
     source: Option<String>,
     /// The JSON schema of its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
-    input_schema: Option<Map<String, Value>>,
+    #[schemars(with = "Option<Map<String, Value>>")]
+    input_schema: Option<Box<RawValue>>,
 }
 
 impl ToolHit {
@@ -121,7 +122,7 @@ impl ToolHit {
         }
         Self {
             description: Some(tool.description().to_owned()),
-            input_schema: tool.input_schema().as_object().cloned(),
+            input_schema: Some(tool.written_schemas().0),
             ..summary
         }
     }

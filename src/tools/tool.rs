@@ -5,10 +5,13 @@ use std::{borrow::Cow, cell::Cell, fmt, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use schemars::JsonSchema;
 use serde::{
-    Serialize,
+    Deserialize, Serialize,
     de::{DeserializeOwned, value::MapDeserializer},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{Call, Failure, HeaderParam, Output, ToolError, called, schema};
 use crate::domain::{Caller, ToolExposure};
@@ -43,11 +46,41 @@ pub struct ForeignDeclaration {
     /// The server.
     pub source: Arc<str>,
     /// The entry of `tools/list`, with the name and the description that clients see.
-    pub entry: Value,
+    pub entry: ForeignEntry,
     /// The scope that a caller needs.
     pub scope: Option<Arc<str>>,
     /// Whether it stands in the short list.
     pub is_listed: bool,
+}
+
+/// An entry of `tools/list` that passes as its server has written it.
+#[derive(Debug, Clone)]
+pub struct ForeignEntry {
+    /// As it reads.
+    pub read: Value,
+    written: Arc<RawValue>,
+}
+
+/// The parts of an entry that are listed elsewhere, too.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenSchemas<'a> {
+    #[serde(borrow)]
+    input_schema: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_schema: Option<&'a RawValue>,
+}
+
+impl ForeignEntry {
+    /// The entry that is written so.
+    pub fn new(written: Box<RawValue>) -> Self {
+        let read = serde_json::from_str(written.get()).unwrap_or_default();
+        Self { read, written: written.into() }
+    }
+
+    fn schemas(&self) -> WrittenSchemas<'_> {
+        serde_json::from_str(self.written.get()).unwrap_or_default()
+    }
 }
 
 /// How long a tool may take.
@@ -149,9 +182,10 @@ impl Tool {
         F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
     {
-        let text =
-            |name: &str| declaration.entry.get(name).and_then(Value::as_str).map(str::to_owned);
-        let hints = declaration.entry.get("annotations");
+        let text = |name: &str| {
+            declaration.entry.read.get(name).and_then(Value::as_str).map(str::to_owned)
+        };
+        let hints = declaration.entry.read.get("annotations");
         let hint = |name: &str| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
         let read_only = hint("readOnlyHint").unwrap_or(false);
         let annotations = Annotations {
@@ -163,13 +197,13 @@ impl Tool {
         let title = text("title").or_else(|| {
             hints.and_then(|hints| hints.get("title")).and_then(Value::as_str).map(str::to_owned)
         });
-        let input = declaration.entry.get("inputSchema").cloned().unwrap_or_default();
+        let input = declaration.entry.read.get("inputSchema").cloned().unwrap_or_default();
         let run = move |call, arguments| run(call, arguments).boxed();
         Self {
             title: title.map(Cow::Owned),
             family: "sources",
             annotations,
-            output: declaration.entry.get("outputSchema").cloned(),
+            output: declaration.entry.read.get("outputSchema").cloned(),
             // Nobody here knows how long that server takes.
             pace: Pace::Slow,
             ..Self::bare(
@@ -202,7 +236,7 @@ impl Tool {
     pub fn of_builtin_server(self, source: &str, is_listed: bool) -> Self {
         let declaration = ForeignDeclaration {
             source: source.into(),
-            entry: self.entry(ToolExposure::All),
+            entry: ForeignEntry::new(self.listed(ToolExposure::All)),
             scope: self.scope.map(Arc::from),
             is_listed,
         };
@@ -425,10 +459,28 @@ impl Tool {
         self.foreign.as_deref()
     }
 
-    /// Its entry in `tools/list`.
-    pub fn entry(&self, exposure: ToolExposure) -> Value {
+    /// Its entry in `tools/list`. That of a server behind the daemon is as the server has written it.
+    pub fn listed(&self, exposure: ToolExposure) -> Box<RawValue> {
+        match &self.foreign {
+            Some(foreign) => foreign.entry.written.as_ref().to_owned(),
+            None => raw_value(&self.entry(exposure)),
+        }
+    }
+
+    /// The JSON schemas of its arguments and of its result, as they are written.
+    pub fn written_schemas(&self) -> (Box<RawValue>, Option<Box<RawValue>>) {
         if let Some(foreign) = &self.foreign {
-            return foreign.entry.clone();
+            let WrittenSchemas { input_schema, output_schema } = foreign.entry.schemas();
+            let input = input_schema.map(ToOwned::to_owned).unwrap_or_default();
+            return (input, output_schema.map(ToOwned::to_owned));
+        }
+        (raw_value(&self.input.json), self.output.as_ref().map(raw_value))
+    }
+
+    /// Its entry in `tools/list`, as it reads.
+    pub(super) fn entry(&self, exposure: ToolExposure) -> Value {
+        if let Some(foreign) = &self.foreign {
+            return foreign.entry.read.clone();
         }
         if exposure == ToolExposure::Search {
             return json!({
@@ -482,6 +534,10 @@ impl Tool {
         }
         outcome
     }
+}
+
+fn raw_value(value: &Value) -> Box<RawValue> {
+    to_raw_value(value).expect("a value has a JSON form")
 }
 
 /// The arguments as their type. The schema has checked them; what is still wrong is named by the argument it is in.

@@ -134,7 +134,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// The same for a string in a document that escapes the ends of lines: usual ones are as they were.
-pub(super) fn plain_data(text: &str) -> Cow<'_, str> {
+pub fn plain_data(text: &str) -> Cow<'_, str> {
     rendered(text, |c| match c {
         '\r' | '\u{2028}' | '\u{2029}' => Some(c),
         c => ends_line(c).then_some('\n'),

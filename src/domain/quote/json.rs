@@ -87,11 +87,6 @@ pub fn value(value: &mut Value) {
     change_strings(value, plain);
 }
 
-/// The same for the definition of another's tool, resource or prompt: usual ends of lines are as they were.
-pub fn definition(value: &mut Value) {
-    change_strings(value, plain_data);
-}
-
 /// A value in which a string that holds an imitation is plain, names of members too.
 pub fn unimitated_value(value: &mut Value) {
     change_strings(value, unimitated);

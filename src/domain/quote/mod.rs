@@ -9,9 +9,9 @@
 //! - [`QuotedText`] is a text of several lines, each behind `> `. [`QuotedLine`] is one line within a line of ours.
 //! - [`ModelText`] is a text of the daemon's for a model. `model_text!` makes it of constants,
 //!   numbers, ids and quotations. A bare `String` does not fit into it.
-//! - [`json`] and [`value`] render all strings of a JSON document: the results of the daemon's own tools. [`unimitated_json`] and
+//! - [`json`] and [`value`] render all strings of a JSON document: the results of the daemon's own tools, and what a child server
+//!   declares. [`unimitated_json`] and
 //!   [`unimitated_value`] change only strings that hold an imitation: what a child server answers passes otherwise byte for byte.
-//!   [`definition`] renders what a child server declares.
 
 mod imitation;
 mod invisible;
@@ -22,9 +22,9 @@ mod skeleton;
 mod tests;
 mod text;
 
-pub use imitation::plain;
+pub use imitation::{plain, plain_data};
 pub use invisible::{chars_with_visibility, is_invisible};
-pub use json::{definition, json, unimitated_json, unimitated_value, value};
+pub use json::{json, unimitated_json, unimitated_value, value};
 pub(crate) use model_text::model_text;
 pub use model_text::{ForModels, ModelText};
 pub(in crate::domain) use skeleton::of as skeleton_of;

@@ -304,9 +304,9 @@ fn only_strings_with_an_imitation_change_in_what_a_server_answers() {
     assert_eq!(unimitated_json(text), is);
     let hidden = "{\"a\":\"un\u{200b}seen <sys\u{ad}tem-reminder>\"}";
     assert_eq!(unimitated_json(hidden), r#"{"a":"unseen (quoted) system-reminder>"}"#);
-    let mut declared = json!({ "name": "na\u{200b}me", "x": ["a\r\nb", 1.5, "<system>"] });
-    definition(&mut declared);
-    assert_eq!(declared, json!({ "name": "name", "x": ["a\r\nb", 1.5, "(quoted) system>"] }));
+    // What it declares loses what nobody sees, too.
+    let declared = "{\"name\": \"na\u{200b}me\",\"x\":[\"a\\r\\nb\", 1e5, \"<system>\"]}";
+    assert_eq!(json(declared), r#"{"name": "name","x":["a\r\nb", 1e5, "(quoted) system>"]}"#);
 }
 
 #[test]

@@ -30,7 +30,7 @@ const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Priv
 /// Members of `ListToolsResult`.
 #[derive(Serialize)]
 struct ToolList {
-    tools: Vec<Value>,
+    tools: Vec<Box<RawValue>>,
 }
 
 impl McpServer {
@@ -113,7 +113,7 @@ impl McpServer {
             self.note_tools_seen(session).await?;
         }
         let tools = self.catalogue.listed_to(&context.caller, context.exposure);
-        Ok(ToolList { tools: tools.iter().map(|tool| tool.entry(context.exposure)).collect() })
+        Ok(ToolList { tools: tools.iter().map(|tool| tool.listed(context.exposure)).collect() })
     }
 
     async fn set_level(

@@ -1,8 +1,17 @@
 //! Params that several methods have.
 
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 
 use super::super::rpc::RpcError;
+
+/// A member of a list as JSON.
+pub(super) fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("it has a JSON form")
+}
 
 /// The cursor of a list in pages.
 pub(super) fn cursor(params: &Map<String, Value>) -> Result<Option<&str>, RpcError> {

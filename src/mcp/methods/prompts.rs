@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
         },
         running::{CallRecord, MessageSink},
     },
-    params::refuse_cursor,
+    params::{raw, refuse_cursor},
 };
 use crate::{
     domain::Caller,
@@ -28,7 +28,7 @@ use crate::{
 /// Members of `ListPromptsResult`.
 #[derive(Serialize)]
 pub(super) struct PromptList {
-    prompts: Vec<Value>,
+    prompts: Vec<Box<RawValue>>,
 }
 
 /// Members of `GetPromptResult`.
@@ -45,7 +45,7 @@ impl McpServer {
         params: &Map<String, Value>,
     ) -> Result<PromptList, RpcError> {
         refuse_cursor(params)?;
-        let mut prompts: Vec<Value> = self.prompts.borrow().iter().map(|own| json!(own)).collect();
+        let mut prompts: Vec<Box<RawValue>> = self.prompts.borrow().iter().map(raw).collect();
         prompts.extend(self.prompts_of_servers(caller));
         Ok(PromptList { prompts })
     }

@@ -18,6 +18,7 @@ use super::super::{
     },
     running::{CallRecord, MessageSink},
 };
+use super::params::raw;
 use crate::{
     domain::{Caller, StreamName},
     sources::{Relayed, SourceManager},
@@ -39,7 +40,7 @@ impl McpServer {
     }
 
     /// Resources of servers, and large results of theirs.
-    pub(super) fn resources_of_servers(&self, caller: &Caller) -> Vec<Value> {
+    pub(super) fn resources_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         let Some(sources) = &self.sources else { return Vec::new() };
         let mut all = sources.offered_resources(caller);
         all.extend(sources.kept_results(caller).into_iter().map(|kept| {
@@ -51,15 +52,15 @@ impl McpServer {
                 mime_type: Some(JSON.to_owned()),
             });
             entry["size"] = json!(kept.bytes);
-            entry
+            raw(&entry)
         }));
         all
     }
 
     /// Templates of resources of servers.
-    pub(super) fn templates_of_servers(&self, caller: &Caller) -> Vec<Value> {
+    pub(super) fn templates_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         let Some(sources) = &self.sources else { return Vec::new() };
-        let results = json!(ResourceTemplate {
+        let results = raw(&ResourceTemplate {
             uri_template: "svc://result/{id}".to_owned(),
             name: "result".to_owned(),
             title: Some("A large result of a tool".to_owned()),
@@ -70,7 +71,7 @@ impl McpServer {
     }
 
     /// Prompts of servers.
-    pub(super) fn prompts_of_servers(&self, caller: &Caller) -> Vec<Value> {
+    pub(super) fn prompts_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         self.sources.as_ref().map(|sources| sources.offered_prompts(caller)).unwrap_or_default()
     }
 

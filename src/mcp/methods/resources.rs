@@ -1,7 +1,7 @@
 //! `resources/list`, `resources/templates/list`, `resources/read`, and the subscriptions of legacy sessions.
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     super::{
@@ -9,7 +9,7 @@ use super::{
         origin::{RequestContext, RequestOrigin},
         rpc::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, text_param},
     },
-    params::{cursor, refuse_cursor},
+    params::{cursor, raw, refuse_cursor},
 };
 use crate::domain::{Caller, StreamName};
 
@@ -17,7 +17,7 @@ use crate::domain::{Caller, StreamName};
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceList {
-    resources: Vec<Value>,
+    resources: Vec<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -26,7 +26,7 @@ pub(super) struct ResourceList {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceTemplateList {
-    resource_templates: Vec<Value>,
+    resource_templates: Vec<Box<RawValue>>,
 }
 
 /// Members of `ReadResourceResult`.
@@ -45,7 +45,7 @@ impl McpServer {
         let (mut resources, mut next_cursor) = (Vec::new(), None);
         for provider in &self.resources {
             let (page, next) = provider.list(&self.services, caller, cursor).await?;
-            resources.extend(page.iter().map(|resource| json!(resource)));
+            resources.extend(page.iter().map(raw));
             next_cursor = next_cursor.or(next);
         }
         // They are no more than a page.
@@ -62,7 +62,8 @@ impl McpServer {
     ) -> Result<ResourceTemplateList, RpcError> {
         refuse_cursor(params)?;
         let own = self.resources.iter().flat_map(|provider| provider.templates());
-        let mut resource_templates: Vec<Value> = own.map(|template| json!(template)).collect();
+        let mut resource_templates: Vec<Box<RawValue>> =
+            own.map(|template| raw(&template)).collect();
         resource_templates.extend(self.templates_of_servers(caller));
         Ok(ResourceTemplateList { resource_templates })
     }

@@ -17,7 +17,7 @@ use crate::{
 impl SourceManager {
     pub(super) fn tools(&self, spec: &Arc<SourceSpec>, offered: OfferedTools) -> SourceTools {
         let tools = offered.tools.into_iter().map(|(name, tool)| {
-            let bound = self.0.results.bound_of(&tool.declaration.entry);
+            let bound = self.0.results.bound_of(&tool.declaration.entry.read);
             let (manager, spec) = (Arc::downgrade(&self.0), Arc::clone(spec));
             let (own_name, traits) = (tool.own_name, tool.traits);
             let run = move |call: Call, arguments| {

@@ -222,7 +222,10 @@ impl SourceManager {
         caller: &Caller,
     ) -> Vec<(String, Vec<serde_json::Value>)> {
         let servers = self.open_servers(caller).into_iter();
-        servers.map(|(spec, lists)| (spec.key.name.clone(), lists.resources.clone())).collect()
+        let read = |lists: &OfferedLists| {
+            lists.resources.iter().map(|resource| serde_json::Value::clone(resource)).collect()
+        };
+        servers.map(|(spec, lists)| (spec.key.name.clone(), read(&lists))).collect()
     }
 
     /// The instance of a server that serves a call; `None` if the caller has no server of that name.

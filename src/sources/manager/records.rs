@@ -13,6 +13,7 @@ use crate::{
     domain::{Caller, source::Sharing},
     service::sources::{CallEvent, SourceKey, SourceLists},
     sources::{
+        definition::Definition,
         instance::{Instance, ResourceMove, StartLesson},
         lists::OfferedLists,
         pins::PinnedLists,
@@ -51,7 +52,8 @@ impl SourceManager {
                 let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
                 let lists = lists.or_last_known(&last_known);
                 let kept = rows_of(&spec.fingerprint, &lists);
-                let is_new = of_this.is_none() || *last_known != lists;
+                // Also one that is written in another way.
+                let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
                 let before = known.map(|known| Arc::clone(&known.shown));
                 // The first connection after an approval: what the server says now is what was approved.
                 let basis = spec.pin_basis();
@@ -290,7 +292,7 @@ pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<S
 }
 
 pub(super) fn lists_of(kept: &SourceLists) -> OfferedLists {
-    let list = |text: &str| serde_json::from_str(text).unwrap_or_default();
+    let list = |text: &str| serde_json::from_str::<Vec<Definition>>(text).unwrap_or_default();
     OfferedLists {
         tools: list(&kept.tools),
         resources: list(&kept.resources),
@@ -300,7 +302,8 @@ pub(super) fn lists_of(kept: &SourceLists) -> OfferedLists {
 }
 
 fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
-    let text = |list: &Vec<serde_json::Value>| serde_json::Value::from(list.clone()).to_string();
+    let text =
+        |list: &[Definition]| serde_json::to_string(list).unwrap_or_else(|_| "[]".to_owned());
     SourceLists {
         fingerprint: fingerprint.to_owned(),
         tools: text(&lists.tools),

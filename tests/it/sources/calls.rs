@@ -77,6 +77,19 @@ fn lists_show_tools_as_their_server_declares_them() {
     assert_eq!(odd["annotations"], json!({ "readOnlyHint": true, "x-own": 7 }));
     assert_eq!(odd["inputSchema"]["anyOf"], json!([{}]));
     assert_eq!(odd["_meta"], json!({ "own": true }));
+    // Byte for byte: the order of its members, and how its numbers are written.
+    let schema = r#"{"type": "object", "x-z": 1e5, "anyOf": [{}], "x-a": 12345678901234567890123}"#;
+    let written = |d: &Caller| {
+        let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+        let listed = d.request("POST", "/mcp").header("Svc-Expose", "all").json(&list).send();
+        body(&listed)
+    };
+    assert!(written(&d).contains(&format!(r#""inputSchema":{schema}"#)), "{}", written(&d));
+    let search = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "ToolSearch", "arguments": { "query": "toy__odd", "detail": "full", "limit": 1 },
+    } });
+    let found = body(&d.request("POST", "/mcp").json(&search).send());
+    assert!(found.contains(&format!(r#""input_schema":{schema}"#)), "{found}");
     let big = tools.iter().find(|tool| tool["name"] == "toy__big").expect("is listed");
     let description = big["description"].as_str().expect("has one");
     assert!(description.len() <= 2048 && description.ends_with("word…"), "{description}");

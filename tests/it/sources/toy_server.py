@@ -16,6 +16,8 @@ WORDS = sys.argv[1:]
 LOCK = threading.Lock()
 # A result with spaces, an escape, a number that no double holds, and members that no revision knows.
 ODD = r'{"content":[ {"type":"text","text":"\u0041","x":1.0} ],"structuredContent":{"z":1.0,"a":12345678901234567890123},"x-more":null}'
+# A schema whose members have an order of their own, and numbers that a reader may write in another way.
+SCHEMA = r'{"type": "object", "x-z": 1e5, "anyOf": [{}], "x-a": 12345678901234567890123}'
 TOOLS = ["odd", "raw", "env", "pid", "sleep", "fail", "die", "grow", "leave", "ask", "step", "say", "cwd", "big", "a.b", "broken", "touch", "teach", "heard", "later", "wait"]
 GROWN = []
 PROMPTS = []
@@ -36,7 +38,7 @@ def send(text):
 
 
 def answer(ident, result):
-    send(json.dumps({"jsonrpc": "2.0", "id": ident, "result": result}))
+    send(json.dumps({"jsonrpc": "2.0", "id": ident, "result": result}).replace('"SCHEMA"', SCHEMA))
 
 
 def text(value):
@@ -51,7 +53,7 @@ def declare(name):
     return {
         "name": name,
         "description": "Toy " + name + (" word" * 600 if name == "big" else ""),
-        "inputSchema": {"type": "object", "properties": {"value": {"type": "string"}}, "anyOf": [{}]},
+        "inputSchema": "SCHEMA" if name == "odd" else {"type": "object", "properties": {"value": {"type": "string"}}, "anyOf": [{}]},
         "annotations": {"readOnlyHint": name in ("odd", "raw", "look"), "x-own": 7},
         "_meta": {"own": True},
     }
