@@ -106,15 +106,15 @@ impl<'a> JsonRpcEnvelope<'a> {
 
 /// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
 ///
-/// Notifications, responses and batches carry no `Mcp-Method` and no `Mcp-Name`: these are defined for requests. A body
-/// that is no JSON gets the headers that need none of it; the server says what is wrong.
+/// A notification carries `Mcp-Method`, too; responses and batches carry neither that nor `Mcp-Name`. A body that is no JSON gets
+/// the headers that need none of it; the server says what is wrong.
 pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
     let mut headers = both_kinds();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let message = JsonRpcEnvelope::parse(&body).ok();
     let named = message.as_ref().and_then(JsonRpcEnvelope::revision);
     add_setting(&mut headers, setting, named.as_deref());
-    if let Some(message) = message.filter(JsonRpcEnvelope::is_request) {
+    if let Some(message) = message.filter(|message| message.method.is_some()) {
         add_copies(&mut headers, &message, setting.input_schema);
     }
     McpRequest { method: Method::POST, headers, body }
@@ -158,7 +158,7 @@ fn add_setting(headers: &mut HeaderMap, setting: RequestSetting<'_>, named: Opti
     }
 }
 
-/// The headers that repeat parts of a request.
+/// The headers that repeat parts of a request or notification.
 fn add_copies(headers: &mut HeaderMap, message: &JsonRpcEnvelope<'_>, schema: Option<&Value>) {
     let Some(method) = &message.method else {
         return;
@@ -381,13 +381,13 @@ mod tests {
                     .replace("2026-07-28", "2031-01-01"),
                 vec!["mcp-method: ping", "mcp-protocol-version: 2031-01-01"],
             ),
-            // No requests: nothing is defined for them.
             (
                 format!(
                     r#"{{"method":"notifications/cancelled","params":{{"name":"x",{modern}}}}}"#
                 ),
-                vec!["mcp-protocol-version: 2026-07-28"],
+                vec!["mcp-method: notifications/cancelled", "mcp-protocol-version: 2026-07-28"],
             ),
+            // Nothing is defined for these.
             (r#"{"id":1,"result":{"name":"x"}}"#.to_owned(), vec![]),
             (r#"[{"id":1,"method":"ping"}]"#.to_owned(), vec![]),
             ("no JSON".to_owned(), vec![]),
@@ -409,7 +409,9 @@ mod tests {
         };
         let common =
             ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1", "svc-client-process: 7"];
-        assert_eq!(posted(r#"{"method":"notifications/initialized"}"#, setting), common);
+        let posted = posted(r#"{"method":"notifications/initialized"}"#, setting);
+        assert_eq!(posted[0], "mcp-method: notifications/initialized");
+        assert_eq!(posted[1..], common);
         assert_eq!(shown(&delete(setting)), common);
         let resumed = get(setting, Some("st.4"));
         assert_eq!(shown(&resumed), common);

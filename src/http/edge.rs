@@ -49,7 +49,10 @@ use super::{
     listener::{Connection, Transport},
     routes,
 };
-use crate::{domain::limits, web::RouteName};
+use crate::{
+    domain::limits,
+    web::{GivenRequestId, RouteName},
+};
 
 /// Everything in front of the routes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -315,6 +318,9 @@ fn take_ids(mut request: Request<Body>) -> Request<Body> {
         if !is_plain {
             request.headers_mut().remove(name);
         }
+    }
+    if request.headers().contains_key(&REQUEST_ID) {
+        request.extensions_mut().insert(GivenRequestId);
     }
     request
 }

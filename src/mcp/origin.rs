@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+
 use super::{era::ModernClient, metrics::RequestEra, rpc::AnswerEra, session::McpSession};
-use crate::domain::{Caller, ToolExposure};
+use crate::{
+    domain::{Caller, ToolExposure},
+    tools::RequestTrace,
+};
 
 /// The era of a request, and what is known of the client in it.
 #[derive(Debug, Clone)]
@@ -23,6 +28,14 @@ pub(crate) struct RequestContext {
     pub(crate) acting_session: Option<Arc<str>>,
     /// Which tools the caller is shown.
     pub(crate) exposure: ToolExposure,
+    /// What the client has named the request by.
+    pub(crate) trace: RequestTrace,
+}
+
+/// What a client has named a request by. An id that the daemon has made is for its own log.
+pub(crate) fn trace_of(headers: &HeaderMap) -> RequestTrace {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(Arc::from);
+    RequestTrace { request_id: text("x-request-id"), parent: text("traceparent") }
 }
 
 impl RequestOrigin {

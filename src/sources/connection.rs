@@ -17,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::{
     Reply, ServerMessage, answer_text, members, modern_params, notification_text, request_text,
+    traced_params,
 };
 use super::pace::MessagePace;
 use crate::{
     domain::{Principal, quote, source::Redactor},
     tools::{
-        Call, CancelReason, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, ToolError,
+        Call, CancelReason, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote,
+        RequestTrace, ToolError,
     },
 };
 
@@ -69,7 +71,13 @@ pub(super) struct SourceConnection {
 #[derive(Debug)]
 pub(super) enum ChildMessage {
     /// A request, by its number. The first one of a session opens it.
-    Request { id: u64, text: String, is_first: bool, traits: Option<Arc<ToolTraits>> },
+    Request {
+        id: u64,
+        text: String,
+        is_first: bool,
+        traits: Option<Arc<ToolTraits>>,
+        trace: RequestTrace,
+    },
     /// A notification, or an answer.
     Note(String),
     /// The notification that nobody waits for a request any more.
@@ -156,6 +164,8 @@ pub(super) struct OpenRequest {
     /// Its number, which is also the token of its progress.
     pub(super) id: u64,
     news: mpsc::Receiver<CallNews>,
+    /// What its caller has named it by.
+    trace: RequestTrace,
     /// What its server is told when the caller has cancelled it.
     reason: CancelReason,
     is_over: bool,
@@ -303,7 +313,8 @@ impl SourceConnection {
         let (id, params) = (self.next_number(), params.to_string());
         let params = if self.is_modern() { modern_params(&params) } else { params };
         let text = request_text(id, method, &params);
-        let message = ChildMessage::Request { id, text, is_first: false, traits: None };
+        let (traits, trace) = (None, RequestTrace::default());
+        let message = ChildMessage::Request { id, text, is_first: false, traits, trace };
         self.outgoing.try_send(message).ok();
     }
 
@@ -322,11 +333,13 @@ impl SourceConnection {
         let id = self.next_id.fetch_add(1, Relaxed);
         let (news, receiver) = mpsc::channel(NEWS);
         let reason = call.as_ref().map(|call| call.far_end.cancel_reason()).unwrap_or_default();
+        let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
         self.waiting().insert(id, Waiting { news, call });
         if self.closed.is_cancelled() {
             self.waiting().clear();
         }
-        OpenRequest { connection: Arc::clone(self), id, news: receiver, reason, is_over: false }
+        let connection = Arc::clone(self);
+        OpenRequest { connection, id, news: receiver, trace, reason, is_over: false }
     }
 
     /// Makes a request that belongs to no call.
@@ -583,13 +596,14 @@ impl OpenRequest {
         params: &str,
         traits: Option<Arc<ToolTraits>>,
     ) -> Result<(), RequestLoss> {
+        let params = traced_params(params, &self.trace);
         let text = if self.connection.is_modern() {
-            request_text(self.id, method, &modern_params(params))
+            request_text(self.id, method, &modern_params(&params))
         } else {
-            request_text(self.id, method, params)
+            request_text(self.id, method, &params)
         };
-        let (id, is_first) = (self.id, method == "initialize");
-        self.connection.send(ChildMessage::Request { id, text, is_first, traits }).await
+        let (id, is_first, trace) = (self.id, method == "initialize", self.trace.clone());
+        self.connection.send(ChildMessage::Request { id, text, is_first, traits, trace }).await
     }
 
     /// Waits for the answer, and passes on what is heard before it.

@@ -6,12 +6,18 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::beside::beside_others;
-use crate::domain::{
-    mcp::{Revision, TASKS_EXTENSION, meta},
-    quote,
+use crate::{
+    domain::{
+        mcp::{Revision, TASKS_EXTENSION, meta},
+        quote,
+    },
+    tools::RequestTrace,
 };
 
 /// A message of a server.
@@ -183,6 +189,37 @@ pub(super) fn modern_params(params: &str) -> String {
     RawMembers(members).into_text()
 }
 
+/// Params that say what the caller has named its request by, where they do not say it themselves.
+pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a, str> {
+    let named = [("traceparent", &trace.parent), (REQUEST_ID, &trace.request_id)];
+    if named.iter().all(|(_, value)| value.is_none()) {
+        return Cow::Borrowed(params);
+    }
+    let Some(RawMembers(mut members)) = RawMembers::parse(params) else {
+        return Cow::Borrowed(params);
+    };
+    let at = members.iter().position(|(name, _)| name == "_meta");
+    let written = at
+        .map_or_else(|| Some(RawMembers(Vec::new())), |at| RawMembers::parse(members[at].1.get()));
+    let Some(RawMembers(mut meta)) = written else { return Cow::Borrowed(params) };
+    for (name, value) in named {
+        let is_there = meta.iter().any(|(known, _)| known == name);
+        let value = value.as_deref().filter(|_| !is_there).and_then(|it| to_raw_value(it).ok());
+        meta.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    let Ok(meta) = RawValue::from_string(RawMembers(meta).into_text()) else {
+        return Cow::Borrowed(params);
+    };
+    match at {
+        Some(at) => members[at].1 = meta,
+        None => members.push(("_meta".to_owned(), meta)),
+    }
+    Cow::Owned(RawMembers(members).into_text())
+}
+
+/// The member of `_meta` that has the caller's `X-Request-Id`.
+const REQUEST_ID: &str = "svc/request_id";
+
 /// A request of ours. `params` is JSON.
 pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
@@ -212,7 +249,33 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn a_server_is_told_what_the_caller_has_named_its_request_by() {
+        let text = |text: &str| Some(Arc::from(text));
+        let trace = RequestTrace { request_id: text("r-1"), parent: text("00-a-b-01") };
+        let both = r#""traceparent":"00-a-b-01","svc/request_id":"r-1""#;
+        for (params, expected) in [
+            ("{}", format!(r#"{{"_meta":{{{both}}}}}"#)),
+            (
+                r#"{"x": 1.0,"_meta":{"own": 2.0}}"#,
+                format!(r#"{{"x":1.0,"_meta":{{"own":2.0,{both}}}}}"#),
+            ),
+            // What it says itself counts.
+            (
+                r#"{"_meta":{"traceparent":"own"}}"#,
+                r#"{"_meta":{"traceparent":"own","svc/request_id":"r-1"}}"#.to_owned(),
+            ),
+            (r#"{"_meta":3}"#, r#"{"_meta":3}"#.to_owned()),
+        ] {
+            assert_eq!(traced_params(params, &trace), expected, "{params}");
+        }
+        let none = RequestTrace::default();
+        assert!(matches!(traced_params(r#"{ "x": 1.0 }"#, &none), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn messages_by_table() {

@@ -30,8 +30,19 @@ pub struct Call {
     pub started_at: Timestamp,
     /// The client.
     pub far_end: Arc<dyn FarEnd>,
+    /// What the client has named the request by, which servers behind the daemon are told.
+    pub trace: RequestTrace,
     /// The request's `params` as they came, for a server behind the daemon; `None` if the call was put together here.
     pub params: Option<Arc<RawValue>>,
+}
+
+/// What a client has named a request by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// `X-Request-Id`.
+    pub request_id: Option<Arc<str>>,
+    /// `traceparent` (W3C Trace Context).
+    pub parent: Option<Arc<str>>,
 }
 
 impl Call {
@@ -39,7 +50,15 @@ impl Call {
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
-        Self { services, caller, session, started_at, far_end: Arc::new(NoFarEnd), params: None }
+        Self {
+            services,
+            caller,
+            session,
+            started_at,
+            far_end: Arc::new(NoFarEnd),
+            trace: RequestTrace::default(),
+            params: None,
+        }
     }
 
     /// Whether a restart cut the call off, and it is run again.

@@ -37,7 +37,7 @@ mod values;
 pub use builtin::{builtin, catalogue};
 pub use call::{
     Call, CancelReason, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, RelayedNote,
-    ToolProgress,
+    RequestTrace, ToolProgress,
 };
 pub use catalogue::{Catalogue, Descriptor, ForeignTools};
 pub use delegate::DelegatedCall;

@@ -13,6 +13,10 @@ pub(crate) use problem::ProblemBody;
 pub use problem::{Code, Problem};
 pub use route::RouteName;
 
+/// Marks a request whose `X-Request-Id` its client has given.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenRequestId;
+
 /// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its caller's token does.
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;

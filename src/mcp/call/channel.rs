@@ -137,6 +137,7 @@ impl ClientChannel {
             session: record.acting_session.clone(),
             started_at: record.started_at,
             far_end: Arc::clone(self) as Arc<dyn FarEnd>,
+            trace: record.trace.clone(),
             params: record.raw_params.clone(),
         }
     }

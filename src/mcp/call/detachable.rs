@@ -180,7 +180,7 @@ mod tests {
         },
         service::testing::services,
         store::testing::TestStore,
-        tools::Catalogue,
+        tools::{Catalogue, RequestTrace},
         web::Beat,
     };
 
@@ -211,6 +211,7 @@ mod tests {
             tool: "slow".to_owned(),
             params: Map::new(),
             raw_params: None,
+            trace: RequestTrace::default(),
             acting_session: None,
             credential: server.services.access.credential_name(&Caller::Operator),
             started_at: Timestamp::from_millis(0),

@@ -30,7 +30,7 @@ use crate::{
     },
     service::{self, access::RecordedCaller, mcp::CallEnd},
     store::{CallRow, CallState, McpTransport},
-    tools::{ClientAnswers, Failure, Tool, ToolError},
+    tools::{ClientAnswers, Failure, RequestTrace, Tool, ToolError},
 };
 
 /// A call that can run again.
@@ -167,6 +167,7 @@ fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
         tool: row.tool.clone(),
         params: serde_json::from_str(&row.params).ok()?,
         raw_params: None,
+        trace: RequestTrace::default(),
         acting_session: row.acts_for.as_deref().map(Arc::from),
         credential,
         started_at: row.started_at,

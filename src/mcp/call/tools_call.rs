@@ -42,7 +42,7 @@ impl McpServer {
         headers: &HeaderMap,
         mut request: ClientRequest,
     ) -> Result<CallReply, RpcError> {
-        let RequestContext { caller, origin, acting_session, .. } = context;
+        let RequestContext { caller, origin, acting_session, trace, .. } = context;
         let name = request.params.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| RpcError::invalid_params("params.name: must name a tool"))?;
         let hold = self.services.hold(&caller, BudgetKind::Requests, 1)?.map(Arc::new);
@@ -82,6 +82,7 @@ impl McpServer {
                     session: acting_session,
                     started_at,
                     far_end: Arc::new(NoFarEnd),
+                    trace,
                     params: request.raw_params,
                 };
                 return Ok(CallReply::Pending(run_bare(call, hold, request.id, tool, arguments)));
@@ -95,6 +96,7 @@ impl McpServer {
             tool: tool.name().to_owned(),
             params: request.params,
             raw_params: request.raw_params,
+            trace,
             acting_session,
             credential: self.services.access.credential_name(&caller),
             started_at,

@@ -16,7 +16,7 @@ use super::{
         era,
         introduction::{client_name, introduction},
         metrics::{RequestEra, RequestOutcome},
-        origin::{RequestContext, RequestOrigin},
+        origin::{RequestContext, RequestOrigin, trace_of},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
             result_message,
@@ -24,7 +24,7 @@ use super::{
         session::McpSession,
         stream::{AnswerForms, LogCursor, sse_session_response},
     },
-    request::{parse_messages, read_body, refusal},
+    request::{parse_messages, parts_of, read_body, refusal},
 };
 use crate::{
     domain::{Caller, Seq, StreamName, mcp::Revision},
@@ -85,7 +85,7 @@ pub(super) async fn post_message(
     Extension(caller): Extension<Caller>,
     request: HttpRequest,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (parts, body) = parts_of(request);
     let query = parts.uri.query().unwrap_or_default();
     let id = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "session_id");
     let Some((_, id)) = id else {
@@ -174,7 +174,13 @@ impl McpServer {
         let origin = RequestOrigin::Legacy(Arc::clone(session));
         let acting_session = self.named_session(caller, headers, &origin).await?;
         let exposure = self.exposure(caller, headers)?;
-        let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
+        let context = RequestContext {
+            caller: caller.clone(),
+            origin,
+            acting_session,
+            exposure,
+            trace: trace_of(headers),
+        };
         if let Some(pending) = self.conversation_with_server(&context, &request)? {
             return Ok(Some(self.answer_with_messages(caller, session, pending).await));
         }
@@ -196,7 +202,7 @@ impl McpServer {
         session: &McpSession,
         pending: PendingAnswer,
     ) -> String {
-        let PendingAnswer { mut answer, messages } = pending;
+        let PendingAnswer { mut answer, messages, .. } = pending;
         let stream = StreamName::of("mcp", &session.id);
         let Some(mut messages) = messages else { return answer.await.message };
         loop {

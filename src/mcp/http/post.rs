@@ -18,13 +18,13 @@ use super::{
         era,
         introduction::{client_name, introduction},
         metrics::{RequestEra, RequestMeter, RequestOutcome},
-        origin::{RequestContext, RequestOrigin},
+        origin::{RequestContext, RequestOrigin, trace_of},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, result_message,
         },
         stream::{AnswerForms, CallLog, pending_response, whole_response},
     },
-    request::{METHOD, NAME, SESSION_ID, echo, parse_messages, read_body, refusal},
+    request::{METHOD, NAME, SESSION_ID, echo, parse_messages, parts_of, read_body, refusal},
 };
 use crate::{domain::Caller, store::McpTransport, web};
 
@@ -33,7 +33,7 @@ pub(super) async fn post_message(
     Extension(caller): Extension<Caller>,
     request: HttpRequest,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (parts, body) = parts_of(request);
     server.post(caller, parts.headers, body).await
 }
 
@@ -137,7 +137,13 @@ impl McpServer {
             return Ok(response);
         }
         let exposure = self.exposure(caller, headers)?;
-        let context = RequestContext { caller: caller.clone(), origin, acting_session, exposure };
+        let context = RequestContext {
+            caller: caller.clone(),
+            origin,
+            acting_session,
+            exposure,
+            trace: trace_of(headers),
+        };
         if let Some(pending) = self.conversation_with_server(&context, &request)? {
             let (server, meter) = (self.clone(), meter.clone());
             let done = move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
 use serde_json::value::RawValue;
 
 use super::super::{
@@ -20,12 +20,21 @@ use super::super::{
 use crate::{
     domain::{Caller, limits, mcp},
     store::McpTransport,
-    web::{self, Code, Problem},
+    web::{self, Code, GivenRequestId, Problem},
 };
 
 pub(super) static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
 pub(super) static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
+
+/// A request's head and body. Of its ids those are left that the client has given: the daemon's own are for its log.
+pub(super) fn parts_of(request: Request<Body>) -> (Parts, Body) {
+    let (mut parts, body) = request.into_parts();
+    if parts.extensions.get::<GivenRequestId>().is_none() {
+        parts.headers.remove("x-request-id");
+    }
+    (parts, body)
+}
 
 /// Reads a body of JSON.
 pub(super) async fn read_body(

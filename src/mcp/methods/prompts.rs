@@ -74,6 +74,7 @@ impl McpServer {
                 session: context.acting_session.clone(),
                 started_at: self.services.now(),
                 far_end: Arc::new(NoFarEnd),
+                trace: context.trace.clone(),
                 params: None,
             },
         };
@@ -102,6 +103,7 @@ impl McpServer {
             tool: prompt.name.to_owned(),
             params: request.params.clone(),
             raw_params: None,
+            trace: context.trace.clone(),
             acting_session: context.acting_session.clone(),
             credential: self.services.access.credential_name(&context.caller),
             started_at: self.services.now(),

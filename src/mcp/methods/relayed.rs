@@ -34,6 +34,7 @@ impl McpServer {
     fn call_of(&self, context: &RequestContext, request: &ClientRequest) -> Call {
         Call {
             session: context.acting_session.clone().or(context.caller.session().map(Arc::from)),
+            trace: context.trace.clone(),
             params: request.raw_params.clone(),
             ..Call::alone(self.services.clone(), context.caller.clone())
         }
@@ -129,6 +130,7 @@ impl McpServer {
             tool: subject.to_owned(),
             params: request.params.clone(),
             raw_params: request.raw_params.clone(),
+            trace: context.trace.clone(),
             acting_session: self.call_of(context, request).session,
             credential: self.services.access.credential_name(&context.caller),
             started_at: self.services.now(),

@@ -8,6 +8,7 @@ use crate::{
     domain::{McpSessionId, Timestamp, mcp::Revision},
     service::{BudgetHold, mcp::NewCall},
     store::McpTransport,
+    tools::RequestTrace,
 };
 
 /// A request for a tool or a prompt.
@@ -20,6 +21,8 @@ pub(crate) struct CallRecord {
     pub(crate) params: Map<String, Value>,
     /// The same as they came; `None` after a restart.
     pub(crate) raw_params: Option<Arc<RawValue>>,
+    /// What the client has named the request by.
+    pub(crate) trace: RequestTrace,
     /// The agent's session on whose behalf the tool runs.
     pub(crate) acting_session: Option<Arc<str>>,
     /// Names the credential that the request came with: it has to be good still when the answer is given.

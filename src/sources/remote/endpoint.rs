@@ -13,7 +13,7 @@ use super::super::{
     headers_helper::HeadersHelper,
     http_clients::{HttpClients, problem_of},
 };
-use crate::client::mcp::McpRequest;
+use crate::{client::mcp::McpRequest, tools::RequestTrace};
 
 /// A server at a URL.
 #[derive(Debug)]
@@ -27,6 +27,16 @@ pub(in crate::sources) struct RemoteEndpoint {
     /// Headers that the helper printed last.
     pub(in crate::sources) printed: RwLock<HeaderMap>,
     pub(in crate::sources) auth: Arc<SourceAuth>,
+}
+
+/// Says in headers what the caller has named its request by.
+pub(super) fn add_trace(headers: &mut HeaderMap, trace: &RequestTrace) {
+    for (name, value) in [("x-request-id", &trace.request_id), ("traceparent", &trace.parent)] {
+        let value = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok());
+        if let Some(value) = value {
+            headers.insert(name, value);
+        }
+    }
 }
 
 /// What a request was sent with.

@@ -8,10 +8,13 @@ use tokio::sync::mpsc;
 
 use super::{
     super::connection::{ChildMessage, ConnectionEnd, RequestLoss},
-    endpoint::RemoteEndpoint,
+    endpoint::{RemoteEndpoint, add_trace},
     stream::{EventReader, deliver, is_event_stream},
 };
-use crate::client::mcp::{self, RequestSetting};
+use crate::{
+    client::mcp::{self, RequestSetting},
+    tools::RequestTrace,
+};
 
 /// How long one message may take to be taken.
 const POST: Duration = Duration::from_secs(30);
@@ -88,11 +91,12 @@ async fn write(
     mut messages: mpsc::Receiver<ChildMessage>,
 ) {
     while let Some(message) = messages.recv().await {
-        let id = match &message {
-            ChildMessage::Request { id, .. } => Some(*id),
-            ChildMessage::Note(_) | ChildMessage::Cancel { .. } => None,
+        let (id, trace) = match &message {
+            ChildMessage::Request { id, trace, .. } => (Some(*id), trace.clone()),
+            ChildMessage::Note(_) | ChildMessage::Cancel { .. } => (None, RequestTrace::default()),
         };
-        let request = mcp::post(Bytes::from(message.into_text()), RequestSetting::default());
+        let mut request = mcp::post(Bytes::from(message.into_text()), RequestSetting::default());
+        add_trace(&mut request.headers, &trace);
         let sent = tokio::time::timeout(POST, endpoint.send_to(address, &request)).await;
         let loss = match sent {
             Ok(Ok(response)) if response.status().is_success() => None,

@@ -18,12 +18,13 @@ use super::{
         lists::introduce,
         message::{modern_params, request_text},
     },
-    endpoint::RemoteEndpoint,
+    endpoint::{RemoteEndpoint, add_trace},
     stream::{EventReader, StreamCursor, deliver, document, is_event_stream, refusal_body},
 };
 use crate::{
     client::mcp::{self, RequestSetting},
     domain::mcp::{Revision, SESSION_ID},
+    tools::RequestTrace,
 };
 
 /// How many requests are under way at once. More wait.
@@ -96,13 +97,13 @@ impl StreamableTransport {
     async fn pass(self: &Arc<Self>, message: ChildMessage) {
         let this = Arc::clone(self);
         match message {
-            ChildMessage::Request { id, text, is_first, traits } => {
+            ChildMessage::Request { id, text, is_first, traits, trace } => {
                 let cancelled = CancellationToken::new();
                 self.in_flight
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .insert(id, cancelled.clone());
-                let request = HttpExchange { id, body: Bytes::from(text), is_first, traits };
+                let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
                 self.tasks.spawn(async move { this.exchange(request, cancelled).await });
             }
             // Requests follow it only when the server has it.
@@ -171,7 +172,8 @@ impl StreamableTransport {
                 self.session.borrow().clone()
             };
             let schema = request.traits.as_ref().and_then(|traits| traits.header_schema.as_ref());
-            let post = mcp::post(request.body.clone(), setting(&session, schema));
+            let mut post = mcp::post(request.body.clone(), setting(&session, schema));
+            add_trace(&mut post.headers, &request.trace);
             let response = self.endpoint.send(&post).await?;
             let status = response.status();
             if status == StatusCode::NOT_FOUND && session.id.is_some() && !is_reopened {
@@ -480,6 +482,7 @@ struct HttpExchange {
     /// It opens a session.
     is_first: bool,
     traits: Option<Arc<ToolTraits>>,
+    trace: RequestTrace,
 }
 
 fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> RequestSetting<'a> {

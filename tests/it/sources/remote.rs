@@ -65,6 +65,54 @@ fn a_server_of_either_era_is_called_and_heard() {
     );
 }
 
+#[test]
+fn a_server_is_told_what_the_client_has_named_its_request_by() {
+    let home = Home::new();
+    let (legacy, modern) = (ToyHttp::start(ToyEra::Legacy), ToyHttp::start(ToyEra::Modern));
+    let sse = ToyHttp::start(ToyEra::Sse);
+    let d = with_servers(
+        &home,
+        &json!({
+            "old": entry(&legacy), "new": entry(&modern), "stream": { "type": "sse", "url": sse.url() },
+            "toy": super::entry(&home, &[]),
+        }),
+    );
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let called = |tool: &str, is_named: bool| {
+        let params = json!({ "name": tool, "arguments": { "value": "x" } });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let request = d.request("POST", "/mcp").json(&call);
+        let reply = if is_named {
+            request.header("X-Request-Id", "mine-1").header("traceparent", parent).send()
+        } else {
+            request.send()
+        };
+        said(&reply.json())
+    };
+    for (name, server) in [("old", &legacy), ("new", &modern), ("stream", &sse)] {
+        in_state(&d, name, "connected");
+        called(&format!("{name}__echo"), true);
+        called(&format!("{name}__echo"), false);
+        let traces = server.toy.traces.lock().expect("a lock").clone();
+        let [(id, of, meta), (no_id, of_nothing, none)] = &traces[..] else {
+            panic!("{name}: {traces:?}")
+        };
+        assert_eq!((id.as_str(), of.as_str()), ("mine-1", parent), "{name}");
+        assert_eq!(
+            (&meta["traceparent"], &meta["svc/request_id"]),
+            (&json!(parent), &json!("mine-1"))
+        );
+        // An id of the daemon's own is for its log.
+        assert_eq!((no_id.as_str(), of_nothing.as_str()), ("", ""), "{name}");
+        assert_eq!(none.get("traceparent").or(none.get("svc/request_id")), None, "{name}: {none}");
+    }
+    in_state(&d, "toy", "connected");
+    let read = called("toy__raw", true);
+    let meta = format!(r#""_meta":{{"traceparent":"{parent}","svc/request_id":"mine-1"}}"#);
+    assert!(read.contains(&meta), "{read}");
+    assert!(!called("toy__raw", false).contains("_meta"));
+}
+
 /// A server that answers no call, or whose proxy says that it is down, is not shown as connected, and is tried again by itself.
 #[test]
 fn a_remote_server_that_is_down_is_shown_so() {

@@ -48,6 +48,8 @@ pub(super) struct Toy {
     pub(super) echoed: AtomicU32,
     /// Methods of notifications that came.
     pub(super) notes: Mutex<Vec<String>>,
+    /// `X-Request-Id`, `traceparent` and `_meta` of calls of `echo`.
+    pub(super) traces: Mutex<Vec<(String, String, Value)>>,
     /// Answers that a resumed stream gives.
     later: Mutex<HashMap<String, String>>,
     to_all: broadcast::Sender<String>,
@@ -107,6 +109,7 @@ impl ToyHttp {
             bumped: AtomicU32::new(0),
             echoed: AtomicU32::new(0),
             notes: Mutex::default(),
+            traces: Mutex::default(),
             later: Mutex::default(),
             to_all: broadcast::Sender::new(16),
             asks: AtomicBool::new(false),
@@ -314,7 +317,12 @@ impl Toy {
         let message: Value = serde_json::from_slice(body).expect("JSON");
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         if message.get("id").is_none() || method.is_empty() {
-            self.notes.lock().expect("a lock").push(method);
+            let note = if header("mcp-method") == method {
+                method
+            } else {
+                format!("{method} without its header")
+            };
+            self.notes.lock().expect("a lock").push(note);
             return text_of(202, "");
         }
         match self.era {
@@ -465,6 +473,12 @@ impl Toy {
         match params["name"].as_str().unwrap_or_default() {
             "echo" => {
                 self.echoed.fetch_add(1, SeqCst);
+                let of = |name: &str| {
+                    let value = headers.get(name).and_then(|value| value.to_str().ok());
+                    value.unwrap_or_default().to_owned()
+                };
+                let trace = (of("x-request-id"), of("traceparent"), params["_meta"].clone());
+                self.traces.lock().expect("a lock").push(trace);
                 self.say(&reply(value))
             }
             "dig" => {
