@@ -413,7 +413,8 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
         (json!({ "prompt": "x" }), "instance"),
     ] {
         let refusal = invalid(&d.post("/v1/send_message", &body), field);
-        assert!(text(&refusal, "detail").contains("hello"), "it lists the choices: {refusal}");
+        let choice = if field == "tag" { "tags: greeting" } else { "hello" };
+        assert!(text(&refusal, "detail").contains(choice), "it lists the choices: {refusal}");
     }
     invalid(&d.post("/v1/send_message", &json!({ "instance": "hello", "prompt": " " })), "prompt");
     let tmux = json!({ "instance": "hello", "prompt": "x", "opts": { "mode": "auto-tmux" } });

@@ -1,6 +1,6 @@
 //! Giving work to agents: whom a dispatch is for, and the rows that stand before anything starts.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -313,7 +313,14 @@ impl Agents {
             };
             let chosen = all.iter().filter(has_tag).min_by_key(|it| (busy(it), &it.view.instance));
             return chosen.map(of).ok_or_else(|| {
-                choices("tag", &format!("no callable instance has tag {tag:?}"), &all)
+                let tags: BTreeSet<&str> = all
+                    .iter()
+                    .filter(|it| it.view.callable)
+                    .flat_map(|it| it.view.tags.iter().map(String::as_str))
+                    .collect();
+                let there_are = listed(tags.into_iter());
+                let why = format!("no callable instance has tag {tag:?}; tags: {there_are}");
+                Error::invalid("tag", why)
             });
         }
         let default = &self.settings.config.default_agent;
@@ -479,8 +486,11 @@ async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Resu
 
 /// The error of a target that is none, with those that there are.
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
-    let names: Vec<&str> =
-        all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str()).collect();
-    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    Error::invalid(field, format!("{why}; callable instances: {there_are}"))
+    let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
+    Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
