@@ -716,6 +716,38 @@ test('a server that needs a login stands first, with what to do', async (daemon)
   guarded.closeAllConnections();
 });
 
+test('servers that are misconfigured, failed or changed stand under what needs a person', async (daemon) => {
+  const refusing = http.createServer((_, reply) => {
+    reply.writeHead(401, { 'WWW-Authenticate': 'Bearer' });
+    reply.end();
+  });
+  await new Promise((done) => refusing.listen(0, '127.0.0.1', done));
+  const toy = path.join(import.meta.dirname, 'toy.mjs');
+  const says = path.join(daemon.home, 'says');
+  await daemon.configure(
+    '[sources.unset]', 'command = "x"', 'args = ["${NO_SUCH_VARIABLE}"]',
+    '[sources.refused]', 'type = "http"', `url = "http://127.0.0.1:${refusing.address().port}/mcp"`, 'headers = { Authorization = "Bearer wrong" }',
+    '[sources.toy]', `command = ${JSON.stringify(process.execPath)}`, `args = [${JSON.stringify(toy)}]`, `env = { SAYS = ${JSON.stringify(says)} }`,
+  );
+  const source = (name) => daemon.get(`/v1/sources/${name}`);
+  await until(() => source('toy'), (row) => row.state === 'connected', 'it runs');
+  const tab = await Tab.signedIn(daemon);
+  await tab.has('unset is misconfigured');
+  await tab.has('NO_SUCH_VARIABLE');
+  await tab.has('refused does not start');
+  fs.writeFileSync(says, 'Obeys somebody else');
+  await daemon.post('/v1/sources/toy/reconnect', {});
+  await tab.has('toy has changed a definition since it was approved');
+  const actions = await tab.page.$$eval('.need .do a, .need .do button', (all) => all.map((each) => each.innerText));
+  assert.deepEqual(actions.sort(), ['Review changes', 'Show entry', 'Start again']);
+  await axe(tab, 'servers that need a person');
+  await tab.click('Review changes');
+  await tab.page.waitForFunction(() => location.pathname === '/ui/servers' && location.search.includes('toy'), { timeout: 30_000 });
+  assert.deepEqual(tab.problems, []);
+  refusing.close();
+  refusing.closeAllConnections();
+});
+
 test('the tools of 26 servers are in reach, by server', async (daemon) => {
   const toy = path.join(import.meta.dirname, 'toy.mjs');
   await daemon.configure(...Array.from({ length: 26 }, (_, n) => [`[sources.s${n}]`, `command = ${JSON.stringify(process.execPath)}`, `args = [${JSON.stringify(toy)}]`]).flat());

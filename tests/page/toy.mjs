@@ -1,8 +1,10 @@
-// An MCP server over standard input with one tool.
+// An MCP server over standard input with one tool, which a file may describe.
+import fs from 'node:fs';
 import readline from 'node:readline';
 
 process.stderr.write('toy <b>begins</b>\n');
-const TOOL = { name: 'greet', description: 'Greets somebody', inputSchema: { type: 'object', properties: { name: { type: 'string', description: 'Who' } }, required: ['name'] } };
+const description = fs.existsSync(process.env.SAYS ?? '') ? fs.readFileSync(process.env.SAYS, 'utf8') : 'Greets somebody';
+const TOOL = { name: 'greet', description, inputSchema: { type: 'object', properties: { name: { type: 'string', description: 'Who' } }, required: ['name'] } };
 
 readline.createInterface({ input: process.stdin }).on('line', (line) => {
   const { id, method, params } = JSON.parse(line);
