@@ -58,6 +58,8 @@ mod people;
 mod picture_attended;
 mod picture_hosted;
 mod picture_words;
+#[cfg(target_os = "linux")]
+mod power;
 mod reference;
 mod restore;
 mod screens;

@@ -1,0 +1,80 @@
+//! Files of settings that commands change: ours, and those of coding agents.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use super::Round;
+use crate::daemon::{Home, svc};
+
+/// What was changed, as commands said.
+#[derive(Default)]
+pub(super) struct ChangedFiles {
+    /// How many commands ended well.
+    pub(super) count: u64,
+    /// Servers that were named.
+    servers: BTreeSet<String>,
+    /// Whether the hooks were put into the client's settings, or taken out, by the last command; `None` if it did not end.
+    is_installed: Option<bool>,
+}
+
+impl ChangedFiles {
+    pub(super) fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.servers.extend(other.servers);
+        self.is_installed = other.is_installed.or(self.is_installed);
+    }
+}
+
+/// Names servers, and puts hooks into a client's settings and takes them out.
+pub(super) fn change(round: &Round<'_>) -> ChangedFiles {
+    let mut kept = ChangedFiles::default();
+    for number in 0_u64.. {
+        let server = format!("s{}x{number}x", round.number);
+        let installs = number % 2 == 0;
+        let settings: &[&str] = if installs {
+            &["install", "claude-code", "--no-start"]
+        } else {
+            &["uninstall", "claude-code", "--no-stop"]
+        };
+        for args in [&["mcp", "add", &server, "true"][..], settings] {
+            if !round.goes_on() {
+                return kept;
+            }
+            let is_server = args[0] == "mcp";
+            if !is_server {
+                kept.is_installed = None;
+            }
+            let ran = svc(round.away, args);
+            if !round.goes_on() {
+                return kept;
+            }
+            assert_eq!(ran.code, Some(0), "{args:?}: {ran:?}");
+            kept.count += 1;
+            if is_server {
+                kept.servers.insert(server.clone());
+            } else {
+                kept.is_installed = Some(installs);
+            }
+        }
+    }
+    kept
+}
+
+/// Whether the files are whole, and as the last commands left them.
+pub(super) fn check(away: &Home, kept: &ChangedFiles) {
+    let config = fs::read_to_string(away.path("config.toml")).unwrap_or_default();
+    toml::from_str::<toml::Table>(&config).expect("the file is whole");
+    for server in &kept.servers {
+        assert!(config.contains(server.as_str()), "{server} was named, and is not in {config}");
+    }
+    let settings = fs::read(away.user().join(".claude/settings.json")).unwrap_or_default();
+    if !settings.is_empty() {
+        serde_json::from_slice::<Value>(&settings).expect("the settings are whole");
+    }
+    if let Some(is_installed) = kept.is_installed {
+        let settings = String::from_utf8_lossy(&settings);
+        assert_eq!(settings.contains("hook claude"), is_installed, "{settings}");
+    }
+}
