@@ -297,7 +297,7 @@ impl Filesystem for Mounted {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.disk().node(ino.0) {
-            Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
+            Ok(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(error) => reply.error(error),
         }
     }
@@ -318,7 +318,7 @@ impl Filesystem for Mounted {
         match made {
             Ok(attributes) => {
                 let (generation, handle) = (Generation(0), FileHandle(0));
-                reply.created(&TTL, &attributes, generation, handle, FopenFlags::empty());
+                reply.created(&TTL, &attributes, generation, handle, FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(error) => reply.error(error),
         }
