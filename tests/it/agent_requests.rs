@@ -382,7 +382,7 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     svc(&d.home, &["agent", "answer", &key, beginning, "deny"]).ok();
     says(&d, &key, "denied 1");
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
-    assert!(inbox.contains("nothing waits for you"), "an answered request needs nobody: {inbox}");
+    assert!(inbox.contains("your inbox is empty"), "an answered request needs nobody: {inbox}");
     let peers = svc(&d.home, &["peer", "list"]).ok().to_owned();
     assert!(!peers.contains("your permission"), "{peers}");
 

@@ -249,7 +249,7 @@ fn an_answer_that_nobody_waited_for_is_in_the_inbox() {
         ["is it green?", "and later?", "and this?"],
         "all stay open"
     );
-    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+    assert!(svc(&d.home, &["inbox"]).ok().contains("your inbox is empty"));
 
     answers(&d, "ann", &asked, "yes");
     for _ in 0..2 {
@@ -353,7 +353,7 @@ fn an_open_question_stays_in_the_inbox_until_it_is_answered() {
     }
     assert_eq!(each(&peek(&d, "operator"), "text"), ["Shall I merge?"]);
     svc(&d.home, &["reply", "latest", "yes"]).ok();
-    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+    assert!(svc(&d.home, &["inbox"]).ok().contains("your inbox is empty"));
 }
 
 #[test]

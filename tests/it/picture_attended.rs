@@ -115,7 +115,7 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let told = svc(&d.home, &["inbox"]).ok().to_owned();
     let name = peer["display_name"].as_str().expect("a name");
     let words = format!("{name} waits for permission, at its terminal: touch made");
-    assert!(told.contains(&words) && told.contains("no message waits"), "{told}");
+    assert!(told.contains(&words) && told.contains("your inbox is empty"), "{told}");
     let told = svc(&d.home, &["inbox", "--json"]).json();
     assert_eq!(told["waiting"][0]["waiting_for"], *asked, "{told}");
     let waiting = d.get("/v1/peers?status=waiting").ok(200);
@@ -130,7 +130,7 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     client.hook(&event("s", "PostToolUse", &with_id("toolu_1")));
     let peer = peer_of(&d, "s");
     assert_eq!((&peer["status"], &peer["waiting_for"]), (&json!("busy"), &Value::Null), "{peer}");
-    assert!(svc(&d.home, &["inbox"]).ok().starts_with("nothing waits for you"));
+    assert!(svc(&d.home, &["inbox"]).ok().starts_with("your inbox is empty"));
     // A context that is cut down in the middle of a turn does not end it.
     client.hook(&event("s", "SessionStart", &json!({ "source": "compact" })));
     assert_eq!(status(&d, "s"), "busy");

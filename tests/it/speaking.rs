@@ -135,7 +135,7 @@ fn the_end_of_work_that_nobody_waited_for_is_in_the_inbox_once() {
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(!inbox.contains("this now"), "{inbox}");
     svc(&d.home, &["inbox", "--ack"]).ok();
-    assert!(svc(&d.home, &["inbox"]).ok().contains("nothing waits for you"));
+    assert!(svc(&d.home, &["inbox"]).ok().contains("your inbox is empty"));
 }
 
 #[test]

@@ -77,7 +77,7 @@ async fn print(
     }
     let messages = output::items(page, "messages");
     if messages.is_empty() && !waiting.is_empty() {
-        output::line("no message waits for you")?;
+        output::line("your inbox is empty")?;
     } else if messages.is_empty() {
         output::line(
             "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here",
