@@ -1,7 +1,7 @@
 //! Being there: health, the files of a running daemon, and its coming and going.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -12,9 +12,9 @@ use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::daemon::{Daemon, Home, Running, eventually, free_port, quickly, svc, until};
+use crate::daemon::{Daemon, Home, Running, eventually, quickly, svc, until};
 use crate::expect::{append, frame, instant, new_task, problem, subscribe};
-use crate::wire::{Caller, Conn, Request, exchange};
+use crate::wire::{Conn, Request, exchange};
 
 fn mode(path: &Path) -> u32 {
     let meta = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -250,17 +250,6 @@ fn it_listens_on_every_address_it_was_given() {
     d.get("/v1/health").ok(200);
     let request = format!("GET /health HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n");
     assert_eq!(exchange(other, request.as_bytes()).unwrap().status(), 200);
-}
-
-#[test]
-fn a_port_alone_means_all_addresses() {
-    let port = free_port();
-    let d = Daemon::with(|plan| plan.flag("--listen").flag(&format!(":{port}")));
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let caller = Caller { addr: address, token: d.home.token() };
-    caller.get("/v1/health").ok(200);
-    let shown = svc(&d.home, &["config", "show", "--listen", ":8080", "--json"]);
-    assert!(shown.ok().contains("[::]:8080"), "{shown:?}");
 }
 
 #[test]
