@@ -295,7 +295,7 @@ fn commands_end_whole_with_their_time_their_caller_and_the_daemon() {
         (read["status"] == "exited" && read["exit_code"] == 4).then_some(())
     });
     // One in the background ends with its session.
-    let brief = caller(&d, &project, &["read", "exec"]);
+    let brief = caller(&d, &project, &["read", "approve", "exec"]);
     done(&call(&brief, "start_session", &json!({})));
     let own = json!({ "command": format!("{} wait", sleep("over")), "background": true });
     done(&call(&brief, "Bash", &own));
