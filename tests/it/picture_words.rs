@@ -106,7 +106,7 @@ fn install_starts_the_daemon_and_the_last_uninstall_stops_it() {
     assert!(!told.ok().contains("was stopped"), "a client is left: {told:?}");
     assert_eq!(home.daemon_json().expect("it runs")["pid"], daemon["pid"]);
     let told = svc(&home, &["uninstall", "--no-stop"]);
-    let stays = format!("stays in {}", home.dir().display());
+    let stays = format!("stay in {}", home.dir().display());
     assert!(told.ok().contains(&stays) && told.stdout.contains("config.toml"), "{told:?}");
     assert_eq!(home.daemon_json().expect("it runs")["pid"], daemon["pid"]);
 
@@ -207,7 +207,7 @@ fn servers_that_are_imported_start_twice_until_they_are_moved_and_come_back() {
     let config = String::from_utf8(home.read("config.toml")).expect("text");
     home.write("config.toml", &config.replace("/bin/false", "/bin/true"));
     let told = svc(&home, &["mcp", "import", "claude-code", "--move"]);
-    assert!(told.ok().contains("files taken out of"), "{told:?}");
+    assert!(told.ok().contains("files removed from"), "{told:?}");
     assert!(told.stdout.contains("-    \"files\""), "it shows what changed: {told:?}");
     assert!(told.stderr.contains("another server of that name"), "{told:?}");
     assert_eq!(servers(), names(&["db", "svc"]));
