@@ -19,9 +19,9 @@
 //! rest stands on them.
 
 mod bounded_file;
-mod claude_registry;
 pub mod cli;
 pub mod client;
+mod client_records;
 pub mod config;
 mod connection_owner;
 pub mod daemon;

@@ -115,6 +115,8 @@ pub const TURN_SILENCE: Duration = Duration::from_mins(10);
 pub const RECORDS_LOOK: Duration = Duration::from_millis(400);
 /// A client's record that is older than its last event counts when it still says the same after so long.
 pub const RECORD_GRACE: Duration = Duration::from_secs(1);
+/// The end of a client's record of a conversation that is read.
+pub const RECORD_TAIL_BYTES: u64 = 256 * 1024;
 /// A call of a tool that was begun is open for so long at most: its end may have been lost.
 pub const OPEN_CALL: Duration = Duration::from_hours(12);
 /// Open calls of tools that are remembered of a session. One more takes the place of the oldest.

@@ -191,13 +191,11 @@ def long_tool(desk):
     assert sent["delivery"] == "now", sent
     assert "in its present turn" in desk.svc("tell", desk.peer()["display_name"], "and the release"), sent
     terminal.press("Escape", *(["Escape"] if desk.client.name == "opencode" else []))
-    return idle_after(desk, terminal, "Esc")
+    return idle_after(desk, "Esc")
 
 
-def idle_after(desk, terminal, key):
-    """The turn was ended by its person. Gemini CLI calls no hook then and has no record of it: its next prompt tells."""
-    if desk.client.name == "gemini":
-        desk.say(terminal, "go on")
+def idle_after(desk, key):
+    """The turn was ended by its person, of which Claude Code and Gemini CLI tell by no hook."""
     before = time.time()
     desk.until("idle", f"after {key}")
     peer = desk.peer()
@@ -224,7 +222,7 @@ def permission(desk):
     wait_for(lambda: "touch second" in desk.peer().get("waiting_for", {}).get("title", ""), "the second question is told", SOON)
     assert os.path.exists(os.path.join(desk.api, "first")), "it was allowed"
     answer(desk, terminal, "Escape")
-    soon = idle_after(desk, terminal, "No")
+    soon = idle_after(desk, "No")
     assert not os.path.exists(os.path.join(desk.api, "second")), "it was refused"
     return f"waiting {late:.1f} s after the dialog, {soon}"
 

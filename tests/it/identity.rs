@@ -69,13 +69,19 @@ impl FakeClient {
     /// What a hook of this client prints.
     #[track_caller]
     pub(crate) fn hook(&mut self, payload: &Value) -> String {
+        self.hook_as("claude", payload)
+    }
+
+    /// The same, as a client of this name calls it.
+    #[track_caller]
+    pub(crate) fn hook_as(&mut self, client: &str, payload: &Value) -> String {
         self.count += 1;
         let path = |name: &str| self.folder.join(format!("{}.{name}", self.count));
         fs::write(path("in"), payload.to_string()).expect("a file");
         let (input, output, status) = (path("in"), path("out"), path("status"));
         let (input, output, status) = (input.display(), output.display(), status.display());
         let line = format!(
-            "\"$SVC\" hook claude <'{input}' >'{output}' 2>&1; echo $? >'{status}.new'; mv '{status}.new' '{status}'"
+            "\"$SVC\" hook {client} <'{input}' >'{output}' 2>&1; echo $? >'{status}.new'; mv '{status}.new' '{status}'"
         );
         writeln!(self.control, "{line}").expect("it reads");
         let code = until(SOON, || fs::read_to_string(path("status")).ok());

@@ -178,6 +178,31 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     eventually(SOON, || status(&d, "s") == "idle");
 }
 
+/// Gemini CLI calls none either. An entry of its conversation says that its person ended the turn.
+#[test]
+fn a_turn_of_gemini_that_its_person_ended_is_over() {
+    const SESSION: &str = "5e984bb8-0000";
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "gemini", "web", "");
+    if started(client.pid()).is_none() {
+        return;
+    }
+    let tool = json!({ "tool_name": "run_shell_command", "tool_input": { "command": "make" } });
+    client.hook_as("gemini", &event(SESSION, "SessionStart", &json!({ "source": "startup" })));
+    client.hook_as("gemini", &event(SESSION, "BeforeAgent", &json!({ "prompt": "build it" })));
+    client.hook_as("gemini", &event(SESSION, "BeforeTool", &tool));
+    assert_eq!(status(&d, SESSION), "busy");
+    let chats = d.home.user().join(".gemini/tmp/web/chats");
+    fs::create_dir_all(&chats).expect("a folder");
+    let at = d.get("/v1/peers").ok(200)["as_of"].clone();
+    let ended = json!({ "timestamp": at, "type": "info", "content": "Request cancelled." });
+    let new = chats.join("new");
+    fs::write(&new, format!("{}\n{ended}\n", json!({ "sessionId": SESSION }))).expect("a file");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).expect("its mode");
+    fs::rename(&new, chats.join("session-2026-11-26T18-16-5e984bb8.jsonl")).expect("it moves");
+    eventually(SOON, || status(&d, SESSION) == "idle");
+}
+
 /// When a process started, in the system's own count.
 fn started(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -5,18 +5,25 @@ use super::{
     peers::{PeerState, set_state},
 };
 use crate::{
-    claude_registry,
-    domain::{ClientRecord, OpenCalls, PeerId, is_agent_key, limits},
+    client_records,
+    domain::{ClientRecord, OpenCalls, PeerId, PeerStatus, is_agent_key, limits},
     service::Error,
+    store::PeerRow,
 };
 
-/// The clients that keep a record which is read here.
-const CLAUDE: &str = "claude-code";
-
 impl Team {
-    /// Reads what Claude Code has on record of its sessions, and corrects what is known of them.
+    /// Reads what clients have on record of their sessions, and corrects what is known of them.
     pub async fn read_client_records(&self) -> Result<(), Error> {
-        for row in self.core.store.peers_in_processes(CLAUDE).await? {
+        let claude = self.core.store.peers_in_processes(client_records::CLAUDE).await?;
+        let mut gemini = self.core.store.peers_in_processes(client_records::GEMINI).await?;
+        // Its record tells only that a turn is over.
+        gemini.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
+        self.correct(claude).await?;
+        self.correct(gemini).await
+    }
+
+    async fn correct(&self, rows: Vec<PeerRow>) -> Result<(), Error> {
+        for row in rows {
             let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
             let (Some(process), Some(session)) = (row.process(), row.peer.session_id.clone())
             else {
@@ -26,7 +33,8 @@ impl Team {
                 // Its host tells of its turns.
                 continue;
             }
-            let read = move || claude_registry::read(&process, &session);
+            let backend = row.peer.backend.clone();
+            let read = move || client_records::read(&backend, &process, &session);
             let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
             let now = self.core.now();
             let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;

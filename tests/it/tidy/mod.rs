@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 13] = [
     &["log_file"],
     &["telemetry"],
     &["domain"],
-    &["claude_registry", "config", "hook_spool", "process_list", "session_secret", "store"],
+    &["client_records", "config", "hook_spool", "process_list", "session_secret", "store"],
     &["hosts"],
     &["client", "service"],
     &["runner", "tools"],

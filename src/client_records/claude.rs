@@ -4,17 +4,16 @@
 //! A file counts if it and its folder are this user's and nobody else can write them, and if it names the process and the session
 //! that are asked for.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::environment;
 use crate::domain::{ClientProcess, ClientRecord, RecordedState, Timestamp, WaitingKind};
 use crate::private_file;
 
 /// What Claude Code has on record of a session in a process of its own; `None` if it is nothing that counts.
-pub(crate) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
     let folder = folder_of(process.pid)?.join("sessions");
     read_in(&folder, process, session_id)
 }
@@ -55,14 +54,8 @@ fn parse(record: &Value, process: &ClientProcess, session_id: &str) -> Option<Cl
 
 /// Claude Code's folder, as its process was told of it.
 fn folder_of(pid: u32) -> Option<PathBuf> {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let variable = |name: &str| {
-        let value = environment.split(|byte| *byte == 0).find_map(|variable| {
-            variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=").filter(|it| !it.is_empty())
-        })?;
-        Some(PathBuf::from(OsString::from_vec(value.to_vec())))
-    };
-    variable("CLAUDE_CONFIG_DIR").or_else(|| Some(variable("HOME")?.join(".claude")))
+    environment::folder(pid, "CLAUDE_CONFIG_DIR")
+        .or_else(|| Some(environment::folder(pid, "HOME")?.join(".claude")))
 }
 
 #[cfg(test)]
