@@ -33,13 +33,14 @@ pub(super) async fn watch(
     while let Some(item) = follower.next().await? {
         let FollowItem::Event { data, .. } = &item else {
             note(&item);
+            printer.note(&item);
             continue;
         };
         let event: Value = serde_json::from_str(data)?;
         if context.json {
             output::ndjson(&event)?;
         } else {
-            printer.print(&event["data"])?;
+            printer.show(&event)?;
         }
         if let Some(end) = end_of(&event["data"]) {
             return Ok(end);
@@ -79,10 +80,11 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
                 let Some(item) = item? else { return Ok(ExitCode::SUCCESS) };
                 let FollowItem::Event { data, .. } = &item else {
                     note(&item);
+                    printer.note(&item);
                     continue;
                 };
                 let event: Value = serde_json::from_str(data)?;
-                printer.print(&event["data"])?;
+                printer.show(&event)?;
                 if let Some(end) = end_of(&event["data"]) {
                     return Ok(end);
                 }
@@ -165,6 +167,19 @@ pub(super) struct Printer {
     is_exec: bool,
     /// What it waits for: the request, and its options.
     asked: Option<AskedRequest>,
+    /// The entry whose beginning was printed.
+    said: Option<SaidEntry>,
+}
+
+/// An entry that is being said.
+struct SaidEntry {
+    of: String,
+    /// Bytes of it that were printed.
+    printed: usize,
+    /// Nothing else was printed behind it.
+    is_open: bool,
+    /// What comes next tells all of it once more.
+    is_told_again: bool,
 }
 
 /// A request that waits: its id, its title, and its options' ids and names.
@@ -176,7 +191,7 @@ struct AskedRequest {
 
 impl Printer {
     pub(super) fn of(view: &Value) -> Self {
-        Self { is_exec: view["backend"] == "exec", asked: None }
+        Self { is_exec: view["backend"] == "exec", asked: None, said: None }
     }
 
     /// Shows what the agent waits for already.
@@ -194,12 +209,77 @@ impl Printer {
         }
     }
 
+    /// Prints an item of the log.
+    fn show(&mut self, item: &Value) -> anyhow::Result<()> {
+        if item["kind"] == "delta" { self.speak(&item["data"]) } else { self.print(&item["data"]) }
+    }
+
+    /// A stream that begins again tells all of an unfinished entry once more.
+    fn note(&mut self, item: &FollowItem) {
+        if let (FollowItem::Resumed, Some(said)) = (item, &mut self.said) {
+            said.is_told_again = true;
+        }
+    }
+
+    /// Prints what is being said, in the line that it stands in.
+    pub(super) fn speak(&mut self, delta: &Value) -> anyhow::Result<()> {
+        // Each line of such a program is an event.
+        if self.is_exec {
+            return Ok(());
+        }
+        let (of, text) = (output::cell(delta, "of"), delta["text"].as_str().unwrap_or_default());
+        match &mut self.said {
+            Some(said) if said.of == of => {
+                let known = if said.is_told_again { said.printed } else { 0 };
+                let news = text.get(known..).unwrap_or_default();
+                said.is_told_again = false;
+                said.printed += news.len();
+                said.is_open = true;
+                output::block(news)
+            }
+            _ => {
+                self.break_off()?;
+                let printed = text.len();
+                self.said = Some(SaidEntry { of, printed, is_open: true, is_told_again: false });
+                output::block(&format!("{}: {text}", output::cell(delta, "role")))
+            }
+        }
+    }
+
+    /// What is printed next begins a line.
+    fn break_off(&mut self) -> anyhow::Result<()> {
+        match &mut self.said {
+            Some(said) if std::mem::take(&mut said.is_open) => output::block("\n"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints an entry: of one that is being said, the rest.
+    fn print_entry(&mut self, entry: &Value) -> anyhow::Result<()> {
+        let content = entry["content"].as_str().filter(|_| entry["role"] == "assistant");
+        if let (Some(content), Some(said)) = (content, &self.said) {
+            let (rest, is_open) = (content.get(said.printed..), said.is_open);
+            if let Some(rest) = rest {
+                self.said = None;
+                return if rest.is_empty() && !is_open { Ok(()) } else { paragraph(rest) };
+            }
+        }
+        self.break_off()?;
+        if content.is_some() {
+            self.said = None;
+        }
+        paragraph(&entry_text(entry))
+    }
+
     pub(super) fn print(&mut self, event: &Value) -> anyhow::Result<()> {
         let kind = event["type"].as_str().unwrap_or_default();
+        if matches!(kind, "stderr" | "request" | "answer" | "error" | "exit") {
+            self.break_off()?;
+        }
         match kind {
             "output" if self.is_exec => paragraph(event["data"].as_str().unwrap_or_default())?,
             "stderr" => output::notes(event["data"].as_str().unwrap_or_default()),
-            "chat_entry" if !self.is_exec => paragraph(&entry_text(&event["chat_entry"]))?,
+            "chat_entry" if !self.is_exec => self.print_entry(&event["chat_entry"])?,
             "request" => {
                 self.remember(event);
                 self.show_request();

@@ -14,7 +14,7 @@ use crate::domain::LATEST;
 use crate::domain::agent::{
     AgentInfo, AgentState, HistoryQuery, HostStatus, SendInput, SendMode, StopAgent,
 };
-use crate::hosts::{HostClient, HostError};
+use crate::hosts::{HostClient, HostError, HostNews};
 
 /// What is said in place of an answer.
 const NEEDS_A_DAEMON: &str =
@@ -111,8 +111,17 @@ pub(super) async fn attach(
     let mut lines = typed_lines();
     loop {
         tokio::select! {
-            batch = feed.next_batch() => {
-                let Some(batch) = batch? else { return Ok(ExitCode::SUCCESS) };
+            news = feed.next() => {
+                let batch = match news? {
+                    Some(HostNews::Events(batch)) => batch,
+                    Some(HostNews::Words(words)) => {
+                        if has_caught_up {
+                            printer.speak(&serde_json::to_value(words)?)?;
+                        }
+                        continue;
+                    }
+                    None => return Ok(ExitCode::SUCCESS),
+                };
                 for raw in batch {
                     let event: Value = serde_json::from_str(&raw.line)?;
                     let is_past = raw.event.offset <= history.offset;

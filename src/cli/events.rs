@@ -120,7 +120,8 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
                 let item: Value = serde_json::from_str(&data)?;
                 if context.json {
                     output::ndjson(&item)?;
-                } else {
+                } else if item["kind"] != "delta" {
+                    // What an agent is saying will be an event once it is said.
                     output::styled_line(&feed.line(&context.screen.at_present(), &item))?;
                 }
             }

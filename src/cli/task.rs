@@ -142,6 +142,9 @@ struct PrintedFrame {
     line: String,
     #[serde(default)]
     kind: String,
+    /// The next one goes on in this line.
+    #[serde(default)]
+    partial: bool,
 }
 
 pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<ExitCode> {
@@ -308,6 +311,9 @@ fn show(frame: &PrintedFrame) -> anyhow::Result<()> {
         // The command wrote it to standard error, too. A closed one is ignored.
         output::note(&frame.line);
         return Ok(());
+    }
+    if frame.partial {
+        return output::block(&output::visible(&frame.line));
     }
     output::line(&frame.line)
 }

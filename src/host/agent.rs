@@ -16,6 +16,7 @@ use super::backend::{
 use super::output_line::TurnOutputLine;
 use super::paths::is_inside;
 use super::requests::AgentRequests;
+use super::saying::Saying;
 use super::stderr_tail::StderrTail;
 use super::turn::{QueuedInput, Turn};
 use crate::domain::agent::{
@@ -63,6 +64,7 @@ pub(super) struct HostedAgent {
     clock: Arc<dyn Clock>,
     ids: Ids,
     spool: AgentSpool,
+    saying: Saying,
     protocol: Box<dyn AgentProtocol>,
     info: AgentInfo,
     ready: bool,
@@ -100,7 +102,7 @@ impl HostedAgent {
         spec: HostSpec,
         clock: Arc<dyn Clock>,
         ids: Ids,
-        spool: AgentSpool,
+        (spool, saying): (AgentSpool, Saying),
         pid: u32,
         now: Instant,
     ) -> Self {
@@ -129,6 +131,7 @@ impl HostedAgent {
             clock,
             ids,
             spool,
+            saying,
             ready: false,
             turn: None,
             queue: VecDeque::new(),
@@ -385,6 +388,7 @@ impl HostedAgent {
         self.protocol.end(exit_code, &mut effects);
         self.apply(effects, now);
         self.cancel_requests("exit", now);
+        self.saying.finish();
         let stop = self.stop.take();
         let graceful = stop.as_ref().is_none_or(|stop| stop.kill_at.is_some());
         let failure = stop.as_ref().and_then(|stop| stop.failure.clone());
@@ -505,6 +509,7 @@ impl HostedAgent {
                         self.set_state(self.info.state);
                     }
                 }
+                Effect::Words(words) => self.saying.add(&words, || self.spool.appended()),
                 Effect::Entry(entry) => self.entry(entry),
                 Effect::Usage(usage) => {
                     self.append(&AgentEventBody::Usage(usage));
@@ -562,6 +567,7 @@ impl HostedAgent {
 
     fn end_turn(&mut self, result: TurnResult, now: Instant) {
         self.cancel_requests("turn_end", now);
+        self.saying.finish();
         let Some(turn) = self.turn.take() else { return };
         let end = turn.finish(result);
         self.idle_since = now;
@@ -682,11 +688,11 @@ impl HostedAgent {
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
             shorten(text, MAX_ENTRY_TEXT);
         }
-        if let Some(turn) = &mut self.turn
-            && entry.role == HistoryRole::Assistant
-            && entry.content.is_some()
-        {
-            turn.last_text.clone_from(&entry.content);
+        if entry.role == HistoryRole::Assistant && entry.content.is_some() {
+            self.saying.finish();
+            if let Some(turn) = &mut self.turn {
+                turn.last_text.clone_from(&entry.content);
+            }
         }
         let (now, is_of_tool) = (entry.timestamp, entry.is_of_tool());
         let event = AgentEventBody::ChatEntry { chat_entry: entry };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::commands::{AgentCommands, HostCommand};
 use super::decode::ValueReader;
+use super::saying::Saying;
 use crate::domain::agent::{
-    AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL,
+    AgentDelta, AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL,
     HistoryPage, HistoryQuery, HostInfo, HostReply, HostRequest, HostRequestKind, HostStatus,
     InterruptAgent, PingAnswer, PingHost, SendInput, StopAgent, agrees_with_protocol,
 };
@@ -29,6 +30,8 @@ const MAX_REPLIES: usize = 16;
 const CHUNK: u64 = 64 * 1024;
 /// How often is looked whether a client that has said its last word still reads.
 const STILL_READS: Duration = Duration::from_secs(1);
+/// The least time between two pieces of what the agent is saying.
+const PACE: Duration = Duration::from_millis(50);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ pub(super) struct HostFace {
     pub(super) socket_path: String,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spool: AgentSpool,
+    pub(super) saying: Saying,
     pub(super) agent: AgentCommands,
     /// How many clients follow the stream.
     pub(super) attached: Arc<AtomicUsize>,
@@ -75,8 +79,7 @@ enum Outgoing {
 pub(super) async fn serve(stream: UnixStream, face: Arc<HostFace>, closing: watch::Receiver<bool>) {
     let (reader, writer) = stream.into_split();
     let (outgoing, incoming) = mpsc::channel(MAX_REPLIES);
-    let spool = face.spool.clone();
-    let mut writing = tokio::spawn(write(writer, incoming, spool, closing));
+    let mut writing = tokio::spawn(write(writer, incoming, Arc::clone(&face), closing));
     // It lasts as long as the stream goes out, also after the last request.
     let attachment = Mutex::new(None);
     tokio::select! {
@@ -349,16 +352,25 @@ fn line(reply: &HostReply) -> Vec<u8> {
 async fn write(
     mut writer: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Outgoing>,
-    spool: AgentSpool,
+    face: Arc<HostFace>,
     mut closing: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
+    let spool = &face.spool;
     let mut committed = spool.committed();
+    let mut saying = face.saying.reader();
+    let mut next_words = Instant::now();
     let mut cursor: Option<u64> = None;
     // A client that has said its last word is served the stream as long as it takes it.
     let mut has_requests = true;
     let mut still_reads = tokio::time::interval(STILL_READS);
     loop {
         let end: SpoolEnd = *committed.borrow_and_update();
+        if let Some(at) = cursor.filter(|_| next_words <= Instant::now())
+            && let Some(words) = saying.next(at)
+        {
+            writer.write_all(&delta(words, &face)).await?;
+            next_words = Instant::now() + PACE;
+        }
         let behind = cursor.is_some_and(|at| at < end.bytes);
         tokio::select! {
             biased;
@@ -367,6 +379,7 @@ async fn write(
                 Some(Outgoing::Attach(reply, position)) => {
                     writer.write_all(&reply).await?;
                     cursor = Some(position);
+                    saying = face.saying.reader();
                 }
                 Some(Outgoing::Detach(reply)) => {
                     cursor = None;
@@ -377,10 +390,11 @@ async fn write(
             },
             () = std::future::ready(()), if behind => {
                 let at = cursor.unwrap_or_default();
-                let block = whole_lines(&spool, at, end.bytes)?;
+                let block = whole_lines(spool, at, end.bytes)?;
                 writer.write_all(&block).await?;
                 cursor = Some(at + block.len() as u64);
             }
+            () = saying.changed(next_words), if !behind && cursor.is_some() => {}
             changed = committed.changed(), if !behind && cursor.is_some() => {
                 if changed.is_err() {
                     return Ok(());
@@ -403,6 +417,19 @@ fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
     let mut watched = [PollFd::new(stream, PollFlags::empty())];
     poll(&mut watched, Some(&Timespec::default())).is_ok()
         && watched[0].revents().contains(PollFlags::HUP)
+}
+
+/// Words as they go to a client: an event without a number.
+fn delta(words: AgentDelta, face: &HostFace) -> Vec<u8> {
+    let mut line = serde_json::to_vec(&AgentEvent {
+        body: AgentEventBody::Delta(words),
+        agent_id: face.agent_id.clone(),
+        offset: 0,
+        timestamp: face.clock.now(),
+    })
+    .unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// Lines of the spool from a byte on, about a chunk of them: a reply may follow, and must not stand within a line.

@@ -16,6 +16,7 @@ use super::commands::AgentCommands;
 use super::connection::HostFace;
 use super::environment::agent_environment;
 use super::run::HostRun;
+use super::saying::Saying;
 use super::server::HostSocket;
 use crate::domain::agent::{HostSpec, HostStarted};
 use crate::domain::{Clock as _, Ids, SystemClock, random_bytes};
@@ -132,6 +133,7 @@ async fn host(spec: HostSpec) -> Result<(), String> {
         }
     };
     let (agent, commands) = AgentCommands::channel();
+    let saying = Saying::new();
     let mut epoch = [0; 8];
     random_bytes(&mut epoch);
     let face = Arc::new(HostFace {
@@ -141,12 +143,14 @@ async fn host(spec: HostSpec) -> Result<(), String> {
         socket_path: socket.path().display().to_string(),
         clock: clock.clone(),
         spool: spool.clone(),
+        saying: saying.clone(),
         agent,
         attached: Arc::default(),
     });
     let linger = Duration::from_millis(spec.linger_ms);
     let pid = process.pid();
-    let hosted = HostedAgent::new(spec, clock, ids, spool.clone(), pid, Instant::now());
+    let said = (spool.clone(), saying);
+    let hosted = HostedAgent::new(spec, clock, ids, said, pid, Instant::now());
     let me = std::process::id();
     tell(&HostStarted::Running {
         host_pid: me,

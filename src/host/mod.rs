@@ -17,6 +17,7 @@ mod output_line;
 mod paths;
 mod requests;
 mod run;
+mod saying;
 mod server;
 mod stderr_tail;
 #[cfg(test)]

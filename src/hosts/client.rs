@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use crate::domain::AgentId;
 use crate::domain::agent::{
-    AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HistoryPage, HistoryQuery,
-    HostFrame, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, SendAnswer,
-    SendInput, StopAgent, StopAnswer, agrees_with_protocol,
+    AgentDelta, AgentEvent, AgentEventBody, AnswerAgent, AttachAnswer, AttachStream, HistoryPage,
+    HistoryQuery, HostFrame, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent,
+    SendAnswer, SendInput, StopAgent, StopAnswer, agrees_with_protocol,
 };
 use crate::local_socket::{self, ConnectError};
 
@@ -150,7 +150,7 @@ impl HostClient {
             let other = answer.agent_id;
             return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
         }
-        Ok(HostFeed { connection })
+        Ok(HostFeed { connection, words: None })
     }
 
     async fn request<P: Serialize, A: DeserializeOwned>(
@@ -350,24 +350,46 @@ impl RawAgentEvent {
 #[derive(Debug)]
 pub(crate) struct HostFeed {
     connection: HostConnection,
+    /// Words that ended a batch.
+    words: Option<AgentDelta>,
+}
+
+/// What a host tells.
+#[derive(Debug)]
+pub(crate) enum HostNews {
+    /// Events: at least one, and those that were there already.
+    Events(Vec<RawAgentEvent>),
+    /// What its agent is saying.
+    Words(AgentDelta),
 }
 
 impl HostFeed {
-    /// The next events: at least one, and those that are there already. `None` when the host has closed.
-    pub(crate) async fn next_batch(&mut self) -> Result<Option<Vec<RawAgentEvent>>, HostError> {
+    /// What comes next; `None` when the host has closed. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Option<HostNews>, HostError> {
+        if let Some(words) = self.words.take() {
+            return Ok(Some(HostNews::Words(words)));
+        }
         let mut batch: Vec<RawAgentEvent> = Vec::new();
         let mut bytes = 0;
         loop {
             let line = self.connection.next_line().await.map_err(HostError::Broken)?;
             let Some(line) = line else { break };
             let event = RawAgentEvent::parse(line).map_err(HostError::Broken)?;
+            if let AgentEventBody::Delta(words) = event.event.body {
+                if batch.is_empty() {
+                    return Ok(Some(HostNews::Words(words)));
+                }
+                self.words = Some(words);
+                break;
+            }
             bytes += event.line.len();
             batch.push(event);
             if batch.len() >= BATCH_EVENTS || bytes >= BATCH_BYTES || !self.connection.has_line() {
                 break;
             }
         }
-        Ok((!batch.is_empty()).then_some(batch))
+        // It waits at its first line alone: the others are there.
+        Ok((!batch.is_empty()).then_some(HostNews::Events(batch)))
     }
 }
 

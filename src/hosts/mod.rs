@@ -8,7 +8,7 @@ mod launch;
 mod spool;
 mod tree;
 
-pub(crate) use client::{HostClient, HostError, HostInput, RawAgentEvent};
+pub(crate) use client::{HostClient, HostError, HostInput, HostNews, RawAgentEvent};
 pub(crate) use launch::launch;
 pub(crate) use spool::{DeadSpool, remove_files, socket_path};
 pub(crate) use tree::end_tree;

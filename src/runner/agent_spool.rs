@@ -164,6 +164,11 @@ impl AgentSpool {
         offset
     }
 
+    /// Bytes of all events, also of those that wait for the disk.
+    pub(crate) fn appended(&self) -> u64 {
+        self.0.lock().end
+    }
+
     /// Waits until little enough waits for the disk.
     pub(crate) async fn room(&self) {
         loop {

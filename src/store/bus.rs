@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::saying::Sayings;
 use crate::domain::{Event, Framing, Seq, StreamName, StreamVisibility, limits, sse};
 
 /// What one commit appended to one stream.
@@ -78,6 +79,7 @@ pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
     everything: Arc<Channel<Commit>>,
     opened: watch::Sender<u64>,
+    sayings: Sayings,
 }
 
 impl Bus {
@@ -86,6 +88,7 @@ impl Bus {
             streams: Mutex::default(),
             everything: Arc::default(),
             opened: watch::Sender::new(0),
+            sayings: Sayings::new(),
         })
     }
 
@@ -99,6 +102,11 @@ impl Bus {
     /// Listens to every stream, from the next commit on.
     pub fn listen_all(&self) -> StreamListener<Commit> {
         StreamListener::new(Arc::clone(&self.everything), None)
+    }
+
+    /// What is being said in streams, beside their events.
+    pub const fn sayings(&self) -> &Sayings {
+        &self.sayings
     }
 
     /// Counts commits in which a stream began that lists may name.

@@ -8,6 +8,7 @@ mod bus;
 mod error;
 mod lane;
 mod rows;
+mod saying;
 mod sqlite;
 mod upkeep;
 
@@ -28,6 +29,7 @@ pub use rows::{
     StrandedInbox, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
     TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
+pub use saying::{HeardWords, SaidAfter, SayingListener, Sayings};
 #[cfg(test)]
 pub(crate) use sqlite::testing;
 pub use sqlite::{

@@ -14,6 +14,8 @@ mod agent_requests;
 #[cfg(target_os = "linux")]
 mod agent_storms;
 #[cfg(target_os = "linux")]
+mod agent_words;
+#[cfg(target_os = "linux")]
 mod agenthost;
 mod agents;
 mod attended;

@@ -39,7 +39,7 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     exact(format!("{}\n", terminal::line(text)).as_bytes())
 }
 
-/// Text of several lines on standard output, each with its line feed.
+/// Text of several lines on standard output, each with its line feed; without the last one, what follows goes on in its line.
 pub(crate) fn block(text: &str) -> anyhow::Result<()> {
     exact(terminal::block(text).as_bytes())
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{AgentState, HistoryEntry};
+use super::{AgentState, HistoryEntry, HistoryRole};
 use crate::domain::{AgentId, AgentRequestId, Timestamp};
 
 /// One event, as it stands in the spool, on the host's socket and, but for `agent_id` and `offset`, in the log.
@@ -15,7 +15,8 @@ pub struct AgentEvent {
     pub body: AgentEventBody,
     /// Whose event it is.
     pub agent_id: AgentId,
-    /// Its number in the stream: 1, 2, 3 …; `seq` in the log.
+    /// Its number in the stream: 1, 2, 3 …; `seq` in the log. 0 of a `delta`, which has none.
+    #[serde(default, skip_serializing_if = "has_no_number")]
     pub offset: u64,
     /// When.
     #[serde(deserialize_with = "super::wire::moment")]
@@ -58,6 +59,8 @@ pub enum AgentEventBody {
         /// The entry.
         chat_entry: HistoryEntry,
     },
+    /// What it is saying. It stands in no spool and in no log.
+    Delta(AgentDelta),
     /// Input that is given to the agent now. It is on record before the agent has it.
     Input {
         /// The text.
@@ -108,6 +111,7 @@ impl AgentEventBody {
             Self::Stderr(_) => "stderr",
             Self::State { .. } => "state",
             Self::ChatEntry { .. } => "chat_entry",
+            Self::Delta(_) => "delta",
             Self::Input { .. } => "input",
             Self::Request(_) => "request",
             Self::Answer { .. } => "answer",
@@ -147,6 +151,22 @@ pub struct AgentOutput {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
 const fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+const fn has_no_number(offset: &u64) -> bool {
+    *offset == 0
+}
+
+/// Words of an entry that is not finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentDelta {
+    /// Who says them.
+    pub role: HistoryRole,
+    /// What follows what was said before; of the first that a reader gets, all so far.
+    pub text: String,
+    /// The same for all words of an entry.
+    pub of: String,
 }
 
 /// What an agent asks for.

@@ -10,8 +10,8 @@ mod wire;
 
 pub use backend::{AgentBackend, PermissionMode};
 pub use event::{
-    AgentEvent, AgentEventBody, AgentOutput, AgentRequest, AgentUsage, RequestKind, RequestOption,
-    RequestOptionKind, TurnEnd, TurnOutcome,
+    AgentDelta, AgentEvent, AgentEventBody, AgentOutput, AgentRequest, AgentUsage, RequestKind,
+    RequestOption, RequestOptionKind, TurnEnd, TurnOutcome,
 };
 pub use history::{HistoryEntry, HistoryRole};
 pub use info::{AgentInfo, AgentState};

@@ -240,7 +240,7 @@ impl AcpProtocol {
             _ if !self.has_turn => {}
             Some("agent_message_chunk") => {
                 effects.push(Effect::Working);
-                self.text.push_str(&text_of(&update["content"]).unwrap_or_default());
+                self.hear(&text_of(&update["content"]).unwrap_or_default(), effects);
             }
             Some("agent_thought_chunk" | "plan") => effects.push(Effect::Working),
             Some("tool_call" | "tool_call_update") => {
@@ -314,6 +314,17 @@ impl AcpProtocol {
             tool_use_id: Some(id.to_owned()),
             ..HistoryEntry::empty(HistoryRole::Tool)
         }));
+    }
+
+    /// Words, which are an entry later. Blanks alone are none.
+    fn hear(&mut self, words: &str, effects: &mut Effects) {
+        let was_blank = self.text.trim().is_empty();
+        self.text.push_str(words);
+        if !was_blank {
+            effects.push(Effect::Words(words.to_owned()));
+        } else if !self.text.trim().is_empty() {
+            effects.push(Effect::Words(self.text.clone()));
+        }
     }
 
     /// Words up to here are an entry.

@@ -294,6 +294,13 @@ impl AgentProtocol for ClaudeProtocol {
             Some("stream_event") if message["event"]["type"] == "message_start" => {
                 effects.push(Effect::Working);
             }
+            // What a sub-agent says is told by the call that made it.
+            Some("stream_event") if message["parent_tool_use_id"].is_null() => {
+                let delta = &message["event"]["delta"];
+                if delta["type"] == "text_delta" {
+                    effects.extend(delta["text"].as_str().map(|it| Effect::Words(it.to_owned())));
+                }
+            }
             Some("user") => self.user(&message, effects),
             Some("rate_limit_event") => {
                 let info = &message["rate_limit_info"];

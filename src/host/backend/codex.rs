@@ -189,6 +189,9 @@ impl CodexProtocol {
                 effects.push(Effect::Working);
                 self.item_started(&params["item"], effects);
             }
+            "item/agentMessage/delta" => {
+                effects.extend(params["delta"].as_str().map(|it| Effect::Words(it.to_owned())));
+            }
             "item/completed" => self.item_completed(&params["item"], effects),
             "thread/tokenUsage/updated" if params["turnId"].as_str() == self.turn.as_deref() => {
                 let last = &params["tokenUsage"]["last"];

@@ -32,6 +32,8 @@ pub(in crate::host) enum Effect {
     },
     /// The vendor's id of the conversation.
     Session(String),
+    /// Words of the agent, which its next entry will have.
+    Words(String),
     /// An entry of the conversation; its time is set by who records it.
     Entry(HistoryEntry),
     /// What the turn has used.

@@ -23,6 +23,8 @@ impl Agents {
             return Ok((String::new(), false));
         };
         let (mut content, mut after) = (String::new(), 0);
+        // Nothing, and a line that the next frame goes on in, have no end to be written.
+        let mut is_open = true;
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
             let page = self.core.store.events(view.id, &name, after, Some("frame"), size).await?;
@@ -35,10 +37,11 @@ impl Agents {
                 if content.len() + said.line.len() + 1 > limits::TASK_CONTENT_BYTES {
                     return Ok((content, true));
                 }
-                if !content.is_empty() {
+                if !is_open {
                     content.push('\n');
                 }
                 content.push_str(&said.line);
+                is_open = said.partial;
             }
             if !page.more {
                 return Ok((content, false));
@@ -73,4 +76,7 @@ impl Agents {
 struct SaidLine {
     line: String,
     kind: FrameKind,
+    /// Whether the next frame goes on in the line.
+    #[serde(default)]
+    partial: bool,
 }

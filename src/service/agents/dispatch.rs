@@ -184,6 +184,7 @@ impl Agents {
             is_spawned: false,
             taken_at: None,
             has_words: false,
+            said: 0,
             turn: None,
         };
         let new_task = NewTask {

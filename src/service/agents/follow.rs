@@ -22,7 +22,7 @@ use crate::{
         AgentId, NewEvent,
         agent::{AgentState, StopAgent},
     },
-    hosts::{DeadSpool, HostError, RawAgentEvent, end_tree, remove_files},
+    hosts::{DeadSpool, HostError, HostNews, RawAgentEvent, end_tree, remove_files},
     service::{Error, process, team},
     store::{AgentRow, HostProcess, StoreError},
 };
@@ -235,6 +235,7 @@ impl Agents {
         };
         // What an earlier daemon left undone is done by an empty batch.
         let mut taken = self.take(id, Vec::new()).await?;
+        let mut words = self.words_of(&row).await?;
         let (mut is_stopping, mut has_progress) = (false, false);
         loop {
             if taken.has_ended {
@@ -243,8 +244,19 @@ impl Agents {
             if taken.is_spent && !std::mem::replace(&mut is_stopping, true) {
                 self.stop_spent(id);
             }
-            let batch = match feed.next_batch().await {
-                Ok(Some(batch)) => batch,
+            let news = tokio::select! {
+                news = feed.next() => news,
+                () = words.due() => {
+                    self.give_words(id, &mut words, true).await?;
+                    continue;
+                }
+            };
+            let batch = match news {
+                Ok(Some(HostNews::Events(batch))) => batch,
+                Ok(Some(HostNews::Words(delta))) => {
+                    self.hear(id, &mut words, &delta, head).await?;
+                    continue;
+                }
                 Ok(None) => return Ok(FollowedAgent::Cut { has_progress }),
                 Err(error) => {
                     tracing::debug!(agent = %id, %error, "the connection to a host broke");
@@ -252,6 +264,7 @@ impl Agents {
                 }
             };
             has_progress = true;
+            words.before(&batch);
             let is_due = batch.first().is_some_and(|first| first.offset() == head + 1);
             let last = batch.last().map_or(head, RawAgentEvent::offset);
             let is_dispatching = self.live.dispatching().contains(id);

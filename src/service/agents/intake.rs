@@ -184,6 +184,7 @@ async fn apply(
         AgentEventBody::Output(_)
         | AgentEventBody::Stderr(_)
         | AgentEventBody::ChatEntry { .. }
+        | AgentEventBody::Delta(_)
         | AgentEventBody::Input { .. }
         | AgentEventBody::Usage(_) => {}
     }
@@ -281,8 +282,9 @@ async fn give_words(
             if row.info.backend != AgentBackend::Exec
                 && let Some(said) = said
             {
-                let lines = frame_lines(said);
+                let lines = lines_left(said, std::mem::take(&mut dispatch.said));
                 add_frames(tx, dispatch, &lines, FrameKind::Stdout, at).await?;
+                tx.update_dispatch(dispatch).await?;
             }
             let is_failure = chat_entry.is_error == Some(true);
             let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
@@ -318,6 +320,47 @@ fn under_way(work: &mut [DispatchRow]) -> Option<&mut DispatchRow> {
         .filter(|it| it.state == DispatchState::Sent && it.turn.is_none())
         .filter(|it| it.taken_at.is_some())
         .max_by_key(|it| it.taken_at)
+}
+
+/// Words of an entry that is being said become frames as lines come to their ends, or, if it `is_due`, as they are: then the
+/// next frame goes on in the line. `said` is all of the entry so far.
+pub(super) async fn give_unfinished(
+    tx: &mut WriteTx,
+    id: &AgentId,
+    said: &str,
+    is_due: bool,
+) -> Result<(), Error> {
+    let mut work = tx.dispatches_of_agent(id).await?;
+    let Some(dispatch) = under_way(&mut work) else { return Ok(()) };
+    let Some(rest) = said.get(dispatch.said..) else { return Ok(()) };
+    let at = tx.now();
+    let (whole, begun) = rest.split_at(rest.rfind('\n').map_or(0, |end| end + 1));
+    add_frames(tx, dispatch, &frame_lines(whole), FrameKind::Stdout, at).await?;
+    dispatch.said += whole.len();
+    if is_due && !begun.is_empty() {
+        let frame = Frame {
+            task_id: &dispatch.task_id,
+            line: begun,
+            kind: FrameKind::Stdout,
+            ts: at,
+            partial: true,
+        };
+        append_frames(tx, dispatch, vec![NewEvent::new("frame", &frame)]).await?;
+        dispatch.said += begun.len();
+    }
+    dispatch.has_words = true;
+    tx.update_dispatch(dispatch).await?;
+    Ok(())
+}
+
+/// The lines of a finished entry of which so many bytes are frames already. A line that was begun is ended.
+fn lines_left(text: &str, given: usize) -> Vec<String> {
+    let Some((before, rest)) = text.split_at_checked(given) else { return frame_lines(text) };
+    let mut lines = frame_lines(rest);
+    if lines.is_empty() && !before.is_empty() && !before.ends_with('\n') {
+        lines.push(String::new());
+    }
+    lines
 }
 
 async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), StoreError> {
@@ -356,8 +399,19 @@ async fn add_frames(
     }
     let frames = lines
         .iter()
-        .map(|line| NewEvent::new("frame", &Frame { task_id: &dispatch.task_id, line, kind, ts }))
+        .map(|line| {
+            let frame = Frame { task_id: &dispatch.task_id, line, kind, ts, partial: false };
+            NewEvent::new("frame", &frame)
+        })
         .collect();
+    append_frames(tx, dispatch, frames).await
+}
+
+async fn append_frames(
+    tx: &mut WriteTx,
+    dispatch: &DispatchRow,
+    frames: Vec<NewEvent>,
+) -> Result<(), StoreError> {
     match tx.append(&tasks::stream_of(&dispatch.task_id), frames).await {
         // Somebody else has ended the task.
         Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
@@ -431,6 +485,12 @@ mod tests {
         assert_eq!(frame_lines("a\r\n\nb"), ["a", "", "b"]);
         assert_eq!(frame_lines("a\n"), ["a"]);
         assert!(frame_lines("").is_empty());
+        assert_eq!(lines_left("one\ntwo", 0), ["one", "two"]);
+        assert_eq!(lines_left("one\ntwo", 4), ["two"]);
+        assert_eq!(lines_left("one\ntwo\n", 6), ["o"]);
+        assert_eq!(lines_left("one", 3), [""]);
+        assert_eq!(lines_left("one\n", 3), [""]);
+        assert!(lines_left("one\n", 4).is_empty());
         let many = frame_lines(&"x\n".repeat(100_000));
         assert_eq!(many.len(), limits::EVENTS_PER_REQUEST);
         let kept: usize = many.iter().map(|line| line.matches('x').count()).sum();

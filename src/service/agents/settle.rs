@@ -220,6 +220,7 @@ pub(super) async fn retry(
     dispatch.state = DispatchState::Queued;
     (dispatch.agent_id, dispatch.is_spawned) = (None, false);
     (dispatch.taken_at, dispatch.has_words, dispatch.turn) = (None, false, None);
+    dispatch.said = 0;
     tx.update_dispatch(dispatch).await?;
     Ok(())
 }

@@ -9,11 +9,11 @@ use tokio::sync::mpsc;
 
 use super::cursor::{Gap, LogBounds, StartAfter};
 use crate::{
-    domain::{Event, Framing, GapReason, StreamName, StreamReader},
+    domain::{Event, Framing, GapReason, StreamName, StreamReader, StreamVisibility},
     service::{Error, ResourceKind},
     store::{
-        Batch, Commit, FeedScope, FramePage, Heard, LogPage, PageSize, Store, StoreError,
-        StreamListener, StreamView,
+        Batch, Commit, FeedScope, FramePage, Heard, HeardWords, LogPage, PageSize, SaidAfter,
+        SayingListener, Store, StoreError, StreamListener, StreamView,
     },
 };
 
@@ -204,6 +204,28 @@ impl LogSource {
             Followed::Stream { listener, .. } => listener.wait(cursor).await,
             Followed::Feed { listener, .. } => listener.wait(cursor).await,
         }
+    }
+
+    /// Listens to what is being said, too.
+    pub(super) fn listen_to_words(&self) -> SayingListener {
+        self.store.bus().sayings().listen()
+    }
+
+    /// What is being said and this reader, who has all up to the cursor, has not heard yet.
+    pub(super) fn words(&self, listener: &mut SayingListener, cursor: i64) -> Option<HeardWords> {
+        let may_hear =
+            |stream: &StreamName, visibility: &StreamVisibility, after: SaidAfter| match &self
+                .followed
+            {
+                Followed::Stream { name, reader, .. } => {
+                    let may_read = reader.as_ref().is_none_or(|it| it.may_read(visibility));
+                    name == stream && cursor >= after.seq && may_read
+                }
+                Followed::Feed { scope, .. } => {
+                    cursor >= after.position && scope.has(stream, visibility)
+                }
+            };
+        self.store.bus().sayings().hear(listener, may_hear)
     }
 
     /// What the last commits brought behind the cursor, up to about `budget` bytes of it.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -16,10 +17,15 @@ use super::{
     source::{LogSource, TailRead},
 };
 use crate::{
-    domain::{Caller, Event, Framing, StreamName, StreamReader, limits},
+    domain::{Caller, Event, Framing, StreamName, StreamReader, limits, sse},
     service::{Error, ResourceKind},
-    store::{Batch, FeedScope, FramePage, LogPage, PageSize, StoreError},
+    store::{
+        Batch, FeedScope, FramePage, HeardWords, LogPage, PageSize, SayingListener, StoreError,
+    },
 };
+
+/// The kind of what an agent is saying.
+const WORDS: &str = "delta";
 
 /// What a subscription gives.
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub struct Subscription {
     head: i64,
     /// The table has been read to its end; from here on the tail is read.
     live: bool,
+    /// Hears what is being said, too: words that are no events.
+    words: Option<Box<SayingListener>>,
     /// The next pages of the table, read while the last one is on its way to the client.
     ahead: Option<PagesAhead>,
 }
@@ -116,7 +124,9 @@ impl Log {
             }
         };
         let subscription = Subscription::start(source, bounds, after, framing, kind).await?;
-        Ok(Subscription { endless: true, ..subscription })
+        let hears = subscription.kind.as_deref().is_none_or(|kind| kind == WORDS);
+        let words = hears.then(|| Box::new(subscription.source.listen_to_words()));
+        Ok(Subscription { endless: true, words, ..subscription })
     }
 
     /// Follows one stream, in the given form, to its end if it has one.
@@ -153,6 +163,7 @@ impl Subscription {
             endless: false,
             head: bounds.head,
             live: false,
+            words: None,
             ahead: None,
         })
     }
@@ -191,6 +202,9 @@ impl Subscription {
                     None => self.live = true,
                 }
             }
+            if let Some(words) = self.read_words() {
+                return Ok(Some(SubscriptionChunk::Frames(words)));
+            }
             match self.read_tail() {
                 TailFrames::Frames(frames) if frames.is_empty() => {}
                 TailFrames::Frames(frames) => return Ok(Some(SubscriptionChunk::Frames(frames))),
@@ -201,7 +215,13 @@ impl Subscription {
                 }
                 TailFrames::Closed if self.endless => std::future::pending().await,
                 TailFrames::Closed => self.closed = true,
-                TailFrames::Nothing => self.source.wait(self.cursor).await,
+                TailFrames::Nothing => match &mut self.words {
+                    Some(words) => tokio::select! {
+                        () = self.source.wait(self.cursor) => {}
+                        () = words.changed() => {}
+                    },
+                    None => self.source.wait(self.cursor).await,
+                },
             }
         }
     }
@@ -265,6 +285,14 @@ impl Subscription {
             TailRead::Behind => TailFrames::Behind,
             TailRead::Withdrawn => TailFrames::Withdrawn,
         }
+    }
+
+    /// Words that are new, in the form of an event that has no number.
+    fn read_words(&mut self) -> Option<Bytes> {
+        let HeardWords { stream, words, at } =
+            self.source.words(self.words.as_mut()?, self.cursor)?;
+        let item = json!({ "stream": stream.as_str(), "kind": WORDS, "data": words, "at": at });
+        Some(sse::notice(WORDS, &item).into())
     }
 
     fn frames_of(&self, batch: &Batch) -> Bytes {

@@ -178,6 +178,8 @@ pub struct DispatchRow {
     pub taken_at: Option<i64>,
     /// Whether the agent has said anything.
     pub has_words: bool,
+    /// Bytes of the entry that it is saying that are frames already.
+    pub said: usize,
     /// How its turn ended, if the agent's program has yet to.
     pub turn: Option<TurnEnd>,
 }

@@ -111,7 +111,12 @@ impl FeedScope {
 
     /// Whether a commit's events belong to it.
     pub fn contains(&self, batch: &Batch) -> bool {
-        batch.stream.as_str().starts_with(&self.prefix) && self.reader.may_read(&batch.visibility)
+        self.has(&batch.stream, &batch.visibility)
+    }
+
+    /// Whether a stream belongs to it.
+    pub fn has(&self, stream: &StreamName, visibility: &StreamVisibility) -> bool {
+        stream.as_str().starts_with(&self.prefix) && self.reader.may_read(visibility)
     }
 
     /// For whom it is.

@@ -62,8 +62,8 @@ const ROWS: &str = "
     insert into task (task_id, stream_id, status, created_by, created_at)
         values ('t', (select id from stream where name = 'task/t'), 'active', 'operator', 3);
     insert into dispatch (task_id, instance, backend, mode, wish, failover, attempt, state, agent_id, is_spawned, taken_at,
-        has_words, turn)
-    values ('t', 'pair', 'exec', 'peer-prefer', '{\"cwd\":\"/c\"}', '[\"other\"]', 2, 'sent', 'ag_1', 1, 21, 0, null);";
+        has_words, said, turn)
+    values ('t', 'pair', 'exec', 'peer-prefer', '{\"cwd\":\"/c\"}', '[\"other\"]', 2, 'sent', 'ag_1', 1, 21, 0, 22, null);";
 
 fn peer_row(id: &str) -> PeerRow {
     let mut row = PeerRow {

@@ -26,6 +26,7 @@ struct RawDispatch {
     is_spawned: i64,
     taken_at: Option<i64>,
     has_words: i64,
+    said: i64,
     turn: Option<String>,
 }
 
@@ -59,6 +60,7 @@ impl TryFrom<RawDispatch> for DispatchRow {
             is_spawned: raw.is_spawned != 0,
             taken_at: raw.taken_at,
             has_words: raw.has_words != 0,
+            said: usize::try_from(raw.said).unwrap_or(0),
             turn,
         })
     }
@@ -71,7 +73,7 @@ macro_rules! dispatches {
             r#"select id as "id!", task_id as "task_id!", instance as "instance!", backend as "backend!",
                 mode as "mode!: DispatchMode", wish as "wish!", failover as "failover!", attempt as "attempt!",
                 state as "state!: DispatchState", agent_id, is_spawned as "is_spawned!", taken_at,
-                has_words as "has_words!", turn
+                has_words as "has_words!", said as "said!", turn
             from dispatch "#,
             RawDispatch,
             $($rest)*
@@ -93,6 +95,7 @@ direct_row!(RawDispatch {
     is_spawned,
     taken_at,
     has_words,
+    said,
     turn
 });
 
@@ -139,11 +142,12 @@ impl WriteTx {
         let (task, failover) = (row.task_id.as_str(), to_json(&row.failover));
         let wish = to_json(&row.wish);
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
+        let said = i64::try_from(row.said).unwrap_or(0);
         let (attempt, turn) = (i64::from(row.attempt), row.turn.as_ref().map(to_json));
         let done = change!(
             self,
             "update dispatch set instance = ?, backend = ?, wish = ?, failover = ?, attempt = ?, state = ?, agent_id = ?, \
-                is_spawned = ?, taken_at = ?, has_words = ?, turn = ? where task_id = ?",
+                is_spawned = ?, taken_at = ?, has_words = ?, said = ?, turn = ? where task_id = ?",
             row.instance,
             row.backend,
             wish,
@@ -154,6 +158,7 @@ impl WriteTx {
             row.is_spawned,
             row.taken_at,
             row.has_words,
+            said,
             turn,
             task
         );

@@ -1,4 +1,4 @@
--- What the migrations up to 46 make of an empty file, for a first start. Written by a test of migrate.rs.
+-- What the migrations up to 47 make of an empty file, for a first start. Written by a test of migrate.rs.
 CREATE TABLE stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
@@ -498,7 +498,7 @@ CREATE TABLE dispatch (
     has_words integer not null default 0 check (has_words in (0, 1)),
     -- how its turn ended, before the agent's program has
     turn text check (turn is null or json_valid(turn))
-, asker_agent text, source_tool text, removes_peer integer not null default 0 check (removes_peer in (0, 1)), deadline integer) strict;
+, asker_agent text, source_tool text, removes_peer integer not null default 0 check (removes_peer in (0, 1)), deadline integer, said integer not null default 0) strict;
 CREATE TABLE conversation_run (
     -- the order in which they came
     id integer primary key,

@@ -348,6 +348,12 @@ function hearDelta({ stream, data, at }) {
   for (const tell of followers.get(stream) ?? []) tell({ kind: 'delta', data });
 }
 
+/** A feed that begins tells all of what is being said once more. */
+function forgetWords() {
+  for (const [id, words] of state.words) if (words.of) state.words.set(id, { ...words, text: '' });
+  for (const [stream, tells] of followers) if (stream.startsWith('agent/')) for (const tell of tells) tell({ kind: 'silence' });
+}
+
 function receive(name, text) {
   if (name === 'gap') return gap(JSON.parse(text));
   const event = JSON.parse(text);
@@ -356,6 +362,7 @@ function receive(name, text) {
     hearDelta(event);
     return undefined;
   }
+  if (name === 'silence') return forgetWords();
   if (!(event.position > state.position)) return undefined;
   state.position = event.position;
   count('events', event);
@@ -489,6 +496,8 @@ async function read(stopped) {
     if (!reply.ok) throw new ApiError(reply.status, await reply.json().catch(() => null));
     back();
     tellOthers({ type: 'status', status: 'live', from: state.position });
+    tellOthers({ type: 'frames', frames: [['silence', 'null']] });
+    forgetWords();
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = '';
     let begun = performance.now();

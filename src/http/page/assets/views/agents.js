@@ -4,7 +4,7 @@ import { get, post, query } from '../api.js';
 import { OVER, nameOfHost } from '../attention.js';
 import { CallInput, Result, callLine } from '../call.js';
 import { go, path, setQuery } from '../router.js';
-import { followStream, load, useStore } from '../store.js';
+import { followStream, load, state, useStore } from '../store.js';
 import { fits, hasLeft, team } from '../team.js';
 import { Text, line } from '../text.js';
 import { Time, clock, duration, exact, moment, useClock } from '../time.js';
@@ -76,6 +76,8 @@ function useHistory(id) {
       const known = history.saying.get(of) ?? { role: role ?? 'assistant', content: '', key: `saying ${of}` };
       history.saying.set(of, { ...known, content: known.content + text });
     };
+    const said = state.words.get(id);
+    if (said?.of) say(said);
     known.current = history;
     const since = [];
     const waiting = [];
@@ -90,6 +92,9 @@ function useHistory(id) {
       if (event.seq <= (latest ?? history.offset)) return;
       latest = event.seq ?? latest;
       if (event.kind === 'delta') say(event.data);
+      // The lines of such a program are its words.
+      else if (event.kind === 'output' && state.hosts.get(id)?.backend === 'exec' && !event.data.encoding) say({ of: 'lines', text: `${event.data.data}\n` });
+      else if (event.kind === 'silence') history.saying.clear();
       else if (event.kind === 'chat_entry') {
         if (event.data.chat_entry.role !== 'user') history.saying.clear();
         since.push({ ...event.data.chat_entry, offset: event.seq, timestamp: moment(event.data.chat_entry.timestamp) ?? event.at });

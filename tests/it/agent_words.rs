@@ -1,0 +1,145 @@
+//! What an agent says is heard while it says it.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agents::{ask_host, dispatch, events, with_config};
+use crate::daemon::{Daemon, Running, until};
+use crate::expect::text;
+use crate::wire::{Caller, Sse};
+
+const BOUND: Duration = Duration::from_mins(1);
+
+/// A stand-in for Claude Code that says the beginning of its answer, and the rest once the file `go` is there.
+const CONFIG: &str = r#"
+[agents.speaker]
+backend = "claude"
+command = ["sh", "-c", '''
+say() { printf '%s\n' "$1"; }
+read init
+say '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+read prompt
+say '{"type":"stream_event","event":{"type":"message_start"}}'
+say '{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"one\n"}}}'
+say '{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"tw"}}}'
+say '{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"o"}}}'
+until [ -e go ]; do sleep 0.05; done
+say '{"type":"assistant","message":{"content":[{"type":"text","text":"one\ntwo three"}]}}'
+say '{"type":"result","subtype":"success","is_error":false,"result":"one\ntwo three"}'
+read more
+''']
+"#;
+
+fn start(d: &Daemon) -> Value {
+    let body = json!({ "instance": "speaker", "cwd": d.home.user(), "prompt": "speak" });
+    d.post("/v1/hosts", &body).ok(201)
+}
+
+fn go(d: &Daemon) {
+    std::fs::write(d.home.user().join("go"), "").expect("a file");
+}
+
+/// What is heard of an entry until it is so much, and the entry's name.
+#[track_caller]
+fn heard(feed: &mut Sse, stream: &str, all: &str) -> (String, usize) {
+    feed.patience(BOUND);
+    let (mut said, mut of, mut count) = (String::new(), String::new(), 0);
+    while said != all {
+        let event = feed.event();
+        if event.kind != "delta" {
+            continue;
+        }
+        assert_eq!(event.id, None, "{event:?}");
+        assert_eq!(event.data["stream"], stream, "{event:?}");
+        let delta = &event.data["data"];
+        assert_eq!(delta["role"], "assistant", "{event:?}");
+        assert!(of.is_empty() || of == text(delta, "of"), "{event:?}");
+        of = text(delta, "of");
+        said += &text(delta, "text");
+        count += 1;
+        assert!(all.starts_with(&said), "{said:?}");
+    }
+    (of, count)
+}
+
+#[test]
+fn what_an_agent_is_saying_is_on_feeds_and_on_no_page() {
+    let d = with_config(CONFIG);
+    let agent = start(&d);
+    let stream = format!("agent/{}", text(&agent, "id"));
+    let mut early = d.follow(&format!("/v1/events?stream={stream}"));
+    let (of, _) = heard(&mut early, &stream, "one\ntwo");
+    // Who comes later is told all so far, by whatever feed, and in one piece.
+    for target in ["/v1/events?stream_prefix=agent/&after=latest", "/v1/events?kind=delta"] {
+        let mut late = d.follow(target);
+        assert_eq!(heard(&mut late, &stream, "one\ntwo"), (of.clone(), 1), "{target}");
+    }
+    let page = events(&d, &stream);
+    assert!(page.iter().all(|event| event["kind"] != "delta"), "{page:?}");
+    // The host tells it without a daemon, too.
+    let socket = text(&agent, "socket_path");
+    let status = ask_host(&socket, &json!({ "type": "host.status" }));
+    assert_eq!(status["success"], true, "{status}");
+    go(&d);
+    loop {
+        let event = early.event();
+        assert_ne!(event.kind, "delta", "the entry has the rest: {event:?}");
+        let entry = &event.data["data"]["chat_entry"];
+        if entry["role"] == "assistant" {
+            assert_eq!(entry["content"], "one\ntwo three");
+            break;
+        }
+    }
+}
+
+/// Lines of a task, and whether the next goes on in each.
+fn frames(d: &Caller, task: &str) -> Vec<(String, bool)> {
+    let page = d.get(&format!("/v1/events?stream=task/{task}&kind=frame")).ok(200);
+    let frames = page["events"].as_array().expect("events").iter();
+    frames.map(|it| (text(&it["data"], "line"), it["data"]["partial"] == true)).collect()
+}
+
+#[test]
+fn a_task_has_the_words_of_its_agent_as_they_come_and_once() {
+    let mut d = with_config(CONFIG);
+    let wish =
+        json!({ "instance": "speaker", "prompt": "speak", "opts": { "cwd": d.home.user() } });
+    let task = dispatch(&d, wish);
+    let begun = [("one".to_owned(), false), ("two".to_owned(), true)];
+    until(BOUND, || (frames(&d, &task) == begun).then_some(()));
+    d.kill9();
+    d.restart();
+    go(&d);
+    let shown = until(BOUND, || {
+        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+        task["closed_at"].is_string().then_some(task)
+    });
+    assert_eq!((&shown["status"], &shown["result"]), (&json!("done"), &json!("one\ntwo three")));
+    let [one, two] = begun;
+    assert_eq!(frames(&d, &task), [one, two, (" three".to_owned(), false)]);
+    // A terminal shows lines.
+    let ran = crate::daemon::svc(&d.home, &["task", "watch", &task]);
+    assert!(ran.stdout.ends_with("one\ntwo three\n"), "{ran:?}");
+}
+
+#[test]
+fn attach_shows_words_before_the_entry_is_finished() {
+    let d = with_config(CONFIG);
+    let agent = start(&d);
+    let mut command = d.home.command(&["agent", "attach", &text(&agent, "id")]);
+    command.stdin(Stdio::piped());
+    let mut attached = Running::spawn(command);
+    let typed = attached.stdin();
+    let line = until(BOUND, || {
+        let line = attached.line().expect("it goes on");
+        line.starts_with("assistant").then_some(line)
+    });
+    assert_eq!(line, "assistant: one");
+    go(&d);
+    assert_eq!(attached.line().as_deref(), Some("two three"));
+    drop(typed);
+    let ran = attached.wait(BOUND);
+    assert_eq!(ran.stdout.matches("one").count(), 1, "{ran:?}");
+}
