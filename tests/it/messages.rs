@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::daemon::{Daemon, eventually, until};
-use crate::expect::{each, page, peer, text};
+use crate::expect::{each, page, peer, problem, text};
 use crate::shapes::{ack, peek, read, send, states};
 
 const SOON: Duration = Duration::from_secs(15);
@@ -83,7 +83,20 @@ fn a_repeated_idempotency_key_is_the_same_message() {
     let another = json!({ "text": "twice", "idempotency_key": "k-2" });
     assert_ne!(d.post(&path, &another).ok(200)["id"], first["id"]);
     assert_eq!(peek(&d, &to).len(), 2);
+    // A key names one message.
+    for (field, value) in [("text", "thrice"), ("type", "query"), ("correlation_id", "c")] {
+        let mut other = body.clone();
+        other[field] = json!(value);
+        let refusal = problem(&d.post(&path, &other), 409, "conflict");
+        assert!(text(&refusal, "detail").contains(&text(&first, "id")), "{refusal}");
+    }
+    assert_eq!(peek(&d, &to).len(), 2);
     assert!(peek(&d, &other).is_empty());
+    let cast = json!({ "text": "to all", "idempotency_key": "k-3" });
+    assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
+    assert_eq!(d.post("/v1/peers/broadcast", &cast).ok(200)["delivered_to"], 2);
+    let other = json!({ "text": "to some", "idempotency_key": "k-3" });
+    problem(&d.post("/v1/peers/broadcast", &other), 409, "conflict");
 }
 
 /// More than one write job acknowledges.

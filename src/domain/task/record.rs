@@ -57,6 +57,14 @@ pub struct NewTask {
     pub idempotency_key: Option<String>,
 }
 
+impl NewTask {
+    /// Whether a task is the one that this asks for.
+    pub fn is_for(&self, task: &Task) -> bool {
+        (&self.title, &self.agent, &self.prompt, &self.metadata)
+            == (&task.title, &task.agent, &task.prompt, &task.metadata)
+    }
+}
+
 impl Task {
     /// The word for its state.
     pub const fn status(&self) -> TaskStatus {

@@ -57,7 +57,20 @@ impl Tasks {
         self.core
             .store
             .on_behalf_of(&caller)
-            .write(move |tx| Box::pin(async move { make(tx, &core, &caller, input).await }))
+            .write(move |tx| {
+                Box::pin(async move {
+                    let wish = input.clone();
+                    let created = make(tx, &core, &caller, input).await?;
+                    if created.is_new || wish.is_for(&created.task) {
+                        return Ok(created);
+                    }
+                    Err(Error::Conflict(format!(
+                        "idempotency_key {:?} stands for another task, {}",
+                        wish.idempotency_key.unwrap_or_default(),
+                        created.task.task_id
+                    )))
+                })
+            })
             .await
     }
 

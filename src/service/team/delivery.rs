@@ -97,7 +97,10 @@ pub(in crate::service) async fn deliver(
     if let Some(key) = key
         && let Some(stored) = tx.message_by_key(from, &to, key).await?
     {
-        return Ok(stored);
+        let is_same = stored.text == input.text
+            && stored.kind == kind
+            && stored.correlation_id == input.correlation_id;
+        return if is_same { Ok(stored) } else { Err(other_message(key, &stored)) };
     }
     let bound = core.tuning.inbox_max;
     if tx.inbox_full(&to, bound).await? {
@@ -127,6 +130,12 @@ pub(in crate::service) async fn deliver_copies(
     let key = outgoing.input.idempotency_key.clone();
     if let Some(key) = &key {
         let known = tx.receivers_of_key(&outgoing.from, &to, key).await?;
+        if let Some(first) = known.first()
+            && let Some(stored) = tx.message_by_key(&outgoing.from, first, key).await?
+            && (stored.text != outgoing.input.text || stored.kind != MessageType::Broadcast)
+        {
+            return Err(other_message(key, &stored));
+        }
         to.retain(|peer| !known.contains(peer));
     }
     let OutgoingMessage { core, caller, .. } = &*outgoing;
@@ -139,6 +148,11 @@ pub(in crate::service) async fn deliver_copies(
     let refusal = (DeliveryState::Refused, Some("the inbox is full"));
     accept_copies(tx, outgoing, full.clone(), None, refusal).await?;
     Ok(full)
+}
+
+/// A key names one message, and not whatever its sender says next.
+fn other_message(key: &str, stored: &Message) -> Error {
+    Error::Conflict(format!("idempotency_key {key:?} stands for another message, {}", stored.id))
 }
 
 /// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.
