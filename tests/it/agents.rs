@@ -42,6 +42,10 @@ rate = "1/h"
 backend = "exec"
 command = ["sh", "-c", "while read line; do echo begun $line; sleep 600; done"]
 turn_end = "END"
+[agents.gone]
+backend = "exec"
+command = ["no-such-program"]
+failover_to = ["missing", "hello"]
 [agents.missing]
 backend = "exec"
 command = ["no-such-program"]
@@ -155,6 +159,31 @@ pub(crate) fn over(d: &Caller, task: &str) -> Value {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
         task["closed_at"].is_string().then_some(task)
     })
+}
+
+/// Accepted work counts, also of the same moment.
+#[test]
+fn the_least_busy_of_a_tag_gets_the_work() {
+    let instance = |name: &str| {
+        format!(
+            "[agents.{name}]\nbackend = \"exec\"\ntags = [\"any\"]\nmax_concurrent = 1\n\
+             command = [\"sh\", \"-c\", \"read line; sleep 600\"]\n"
+        )
+    };
+    let d = with_config(&["a", "b", "c"].map(instance).concat());
+    for round in 1..=2 {
+        let tasks: Vec<String> = std::thread::scope(|scope| {
+            let calls: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| dispatch(&d, json!({ "tag": "any", "prompt": "x" }))))
+                .collect();
+            calls.into_iter().map(|call| call.join().expect("it answers")).collect()
+        });
+        let taken: BTreeSet<String> = tasks
+            .iter()
+            .map(|task| text(&d.get(&format!("/v1/tasks/{task}")).ok(200), "agent"))
+            .collect();
+        assert_eq!(taken.into_iter().collect::<Vec<_>>(), ["a", "b", "c"], "round {round}");
+    }
 }
 
 #[test]
@@ -385,6 +414,21 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
     let attempt = &attempts[0]["data"];
     assert_eq!((&attempt["attempt"], &attempt["instance"]), (&json!(1), &json!("broken")));
     assert!(text(attempt, "error").contains("exit code 3"), "{attempt}");
+
+    // So it is where the program is missing.
+    let failover = dispatch(&d, json!({ "instance": "gone", "prompt": "anew" }));
+    assert_eq!(over(&d, &failover)["result"], "hello anew");
+    let attempts = events(&d, &format!("task/{failover}"));
+    let attempts: Vec<&Value> = attempts
+        .iter()
+        .map(|event| &event["data"])
+        .filter(|task| task["attempt"].is_number())
+        .collect();
+    let names: Vec<&Value> = attempts.iter().map(|task| &task["instance"]).collect();
+    assert_eq!(names, ["gone", "missing"], "{attempts:?}");
+    for attempt in attempts {
+        assert!(text(attempt, "error").contains("no-such-program"), "{attempt}");
+    }
 
     // Something was said: nobody tries again.
     let failed = over(&d, &dispatch(&d, json!({ "instance": "failing", "prompt": "x" })));

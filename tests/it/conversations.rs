@@ -869,6 +869,9 @@ fn the_end_of_a_child_reaches_who_started_it() {
     }
     let full = error(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "task" }));
     assert!(text(&full, "message").contains("5 sessions"), "{full}");
+    let full = error(&parent, "SendMessage", &json!({ "prompt": "x", "agent": "task" }));
+    assert!(text(&full, "message").contains("5 sessions"), "{full}");
+    assert_eq!(full["reason"], "limit_reached", "{full}");
     d.post(&format!("/v1/tasks/{}/cancel", text(&live[4], "taskId")), &json!({}));
     let freed = || {
         result(&parent, "sessions_spawn", &json!({ "task": "x", "agentId": "task" }))["isError"]
@@ -881,6 +884,8 @@ fn the_end_of_a_child_reaches_who_started_it() {
         let wish = json!({ "task": "x", "agentId": "stay" });
         if depth == 3 {
             let deep = error(&caller, "sessions_spawn", &wish);
+            assert!(text(&deep, "message").contains("3 deep"), "{deep}");
+            let deep = error(&caller, "SendMessage", &json!({ "prompt": "x", "agent": "stay" }));
             assert!(text(&deep, "message").contains("3 deep"), "{deep}");
         } else {
             at = text(&call(&caller, "sessions_spawn", &wish), "childSessionKey");
@@ -917,6 +922,33 @@ fn children_that_are_started_at_once_are_counted_too() {
     let refused = spawned.iter().filter(|result| result["isError"] == true).count();
     assert_eq!(refused, 4, "{spawned:?}");
     assert_eq!(d.get("/v1/hosts?live=true").ok(200)["count"], 5);
+}
+
+/// Work that was accepted while fewer lived waits for one of them to end.
+#[test]
+fn work_beyond_the_children_that_may_live_waits() {
+    let d = world("");
+    let parent = mint(&d, "s-1", &json!(d.home.user()), &["agents"]);
+    let live = || d.get("/v1/hosts?live=true").ok(200)["count"].as_u64().expect("a number");
+    let wish = json!({ "prompt": "x", "agent": "stay" });
+    let tasks: Vec<String> =
+        (0..5).map(|_| text(&call(&parent, "SendMessage", &wish), "task_id")).collect();
+    let waits = {
+        // The sixth is accepted if it is faster than the first five.
+        let sixth = result(&parent, "SendMessage", &wish);
+        (sixth["isError"] != true).then(|| text(&sixth["structuredContent"], "task_id"))
+    };
+    eventually(SOON, || live() == 5);
+    if let Some(sixth) = waits {
+        let path = format!("/v1/tasks/{sixth}");
+        eventually(SOON, || {
+            let reason = d.get(&path).ok(200)["reason"].clone();
+            reason.as_str().is_some_and(|reason| reason.starts_with("waits until one of 5"))
+        });
+        assert_eq!(live(), 5);
+        d.post(&format!("/v1/tasks/{}/cancel", tasks[0]), &json!({}));
+        eventually(SOON, || d.get(&path).ok(200)["status"] == "active");
+    }
 }
 
 #[test]

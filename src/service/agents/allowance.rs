@@ -10,7 +10,7 @@ use super::Agents;
 use crate::{
     domain::{
         AgentInstance, Caller, Ownership, Principal, StartAllowance, StartRefusal, StartRequester,
-        StartSettings,
+        StartSettings, is_agent_key, limits,
     },
     service::Error,
 };
@@ -40,6 +40,30 @@ pub(super) struct StartFolder {
 }
 
 impl Agents {
+    /// Whether the caller may start another agent: agents start agents only so deep.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if they may not. [`Error::NotNow`] if the agent that asks has ended.
+    pub(super) async fn check_depth(&self, caller: &Caller) -> Result<(), Error> {
+        let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
+        let Some(agent) = self.core.store.agent_of_key(key).await? else { return Ok(()) };
+        if agent.ended_at.is_some() {
+            return Err(Error::NotNow("the agent of this token has ended".to_owned()));
+        }
+        let (mut depth, mut at) = (0, Some(agent.info.id));
+        while let Some(id) = at {
+            depth += 1;
+            at = self.core.store.parent_of(&id).await?;
+            if depth >= limits::SPAWN_DEPTH {
+                return Err(Error::LimitReached(format!(
+                    "agents start agents at most {} deep: do it yourself, or ask who started you",
+                    limits::SPAWN_DEPTH
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Where an agent works, if the request may set what it sets: as it is asked for, as its entry says, or where the caller works.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     config::ResolvedInstance,
     domain::{
-        AgentId, Caller, NewTask, Ownership, PeerId, PeerStatus, Task, agent::AgentBackend,
-        hook::HookClient, is_agent_key, limits,
+        AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, Task,
+        agent::AgentBackend, hook::HookClient, is_agent_key, limits,
     },
     service::{Error, ResourceKind, check, core::Core, tasks, team},
     store::{
@@ -125,6 +125,9 @@ impl Agents {
                 return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
             }
         }
+        // Whoever chooses at the same moment counts this work, too.
+        let is_choosing = input.agent.is_none() && input.tag.is_some();
+        let _choice = if is_choosing { Some(self.live.choosing.lock().await) } else { None };
         let target = self.target(caller, &input).await?;
         let mode = match input.mode {
             Some(WantedMode::AutoTmux) => {
@@ -155,8 +158,14 @@ impl Agents {
             waits_until: (!input.patience.is_zero()).then(|| self.core.now().plus(input.patience)),
         };
         if !target.is_live() && mode != DispatchMode::PeerOnly {
-            let instance =
-                self.callable(&target.instance).map_err(|why| Error::invalid("agent", why))?;
+            // One whose program is missing fails over on record.
+            let names = std::iter::once(&target.instance).chain(&target.failover);
+            let mut tried = names.map(|name| self.callable(name)).collect::<Vec<_>>().into_iter();
+            let first = tried.next().unwrap_or_else(|| Err("there is no instance".to_owned()));
+            let instance = first
+                .or_else(|why| tried.find_map(Result::ok).ok_or(why))
+                .map_err(|why| Error::invalid("agent", why))?;
+            self.check_depth(caller).await?;
             let request = RequestedStart {
                 cwd: input.cwd.as_deref(),
                 default_cwd: input.default_cwd.as_deref(),
@@ -245,7 +254,7 @@ impl Agents {
                             )));
                         }
                     }
-                    if is_at_once && !caller.is_operator() {
+                    if row.mode == DispatchMode::SpawnOnly && !caller.is_operator() {
                         let children = tx.children_of(&caller.principal()).await?;
                         if children >= limits::SPAWN_CHILDREN {
                             return Err(Error::LimitReached(format!(
@@ -289,7 +298,7 @@ impl Agents {
                 return self.live_target(caller, named).await;
             }
             if let Some(it) = all.iter().find(|it| it.view.instance == named) {
-                if !it.view.callable {
+                if !it.view.callable && !fails_over(it, &all) {
                     let reason = it.view.reason.clone().unwrap_or_default();
                     return Err(choices("agent", &format!("instance {named}: {reason}"), &all));
                 }
@@ -305,7 +314,7 @@ impl Agents {
             };
         }
         if let Some(tag) = input.tag.as_deref() {
-            let counts = self.core.store.live_agent_counts().await?;
+            let counts = self.core.store.busy_counts().await?;
             let busy = |it: &ResolvedInstance| {
                 counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
             };
@@ -328,7 +337,8 @@ impl Agents {
         let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
         match (default, &callable[..]) {
             (Some(name), _) => {
-                callable.iter().find(|it| it.view.instance == *name).map(|it| of(it)).ok_or_else(
+                let named = all.iter().find(|it| it.view.instance == *name);
+                named.filter(|it| it.view.callable || fails_over(it, &all)).map(of).ok_or_else(
                     || choices("agent", &format!("default_agent {name} is not callable"), &all),
                 )
             }
@@ -486,6 +496,13 @@ async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Resu
 }
 
 /// The error of a target that is none, with those that there are.
+/// Whether work for an instance whose program is missing goes to another.
+fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
+    let is_callable =
+        |name: &String| all.iter().any(|other| other.view.instance == *name && other.view.callable);
+    it.view.status == InstanceStatus::BinaryMissing && it.view.failover_to.iter().any(is_callable)
+}
+
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
     let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
     Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))

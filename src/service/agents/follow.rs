@@ -235,7 +235,7 @@ impl Agents {
         };
         // What an earlier daemon left undone is done by an empty batch.
         let mut taken = self.take(id, Vec::new()).await?;
-        let mut words = self.words_of(&row).await?;
+        let mut words = self.words_of(id).await?;
         let (mut is_stopping, mut has_progress) = (false, false);
         loop {
             if taken.has_ended {

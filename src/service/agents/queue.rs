@@ -20,6 +20,7 @@ use crate::{
         AgentId, AgentInstance, NewEvent, Ownership, PeerStatus, Principal, StreamVisibility,
         TaskId, TaskReport, TaskStatus,
         agent::{AgentInput, SendInput, SendMode, StopAgent},
+        limits,
     },
     hosts::HostError,
     service::{Error, tasks},
@@ -228,6 +229,18 @@ impl Agents {
             Ok(instance) => instance,
             Err(why) => return self.fail(tx, &mut dispatch, &mut task, why).await,
         };
+        if let Some(Principal::Session(key)) = &task.owned.owner {
+            let children = tx.live_children_of(&Principal::Session(key.clone())).await?;
+            if children >= limits::SPAWN_CHILDREN {
+                let reason = format!("waits until one of {children} agents of its own has ended");
+                if task.task.reason.as_deref() != Some(&reason) {
+                    task.task.reason = Some(reason);
+                    note(tx, &task).await?;
+                }
+                // Others of the instance do not wait for it.
+                return Ok(QueueStep::Nothing);
+            }
+        }
         let full = self.full(tx, &instance).await?;
         let behind = || format!("waits behind others for instance {}", instance.name);
         if let Some(reason) = full.or_else(|| is_blocked.then(behind)) {

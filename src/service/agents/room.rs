@@ -51,6 +51,8 @@ pub(super) struct LiveAgents {
     dispatching: Mutex<HashSet<AgentId>>,
     /// Living agents whose hosts do not answer.
     pub(super) unreachable: Mutex<HashSet<AgentId>>,
+    /// Held while the least busy instance is chosen, until its work is on record.
+    pub(super) choosing: tokio::sync::Mutex<()>,
 }
 
 impl Agents {
@@ -61,6 +63,7 @@ impl Agents {
             to_follow: Mutex::new(Some(to_follow)),
             dispatching: Mutex::default(),
             unreachable: Mutex::default(),
+            choosing: tokio::sync::Mutex::default(),
         };
         Self { core, access, settings: Arc::default(), live: Arc::new(live) }
     }

@@ -8,11 +8,11 @@ use super::{Agents, intake::give_unfinished, records::stream_of};
 use crate::{
     domain::{
         AgentId, StreamName, StreamVisibility,
-        agent::{AgentBackend, AgentDelta, AgentEventBody, HistoryRole},
+        agent::{AgentDelta, AgentEventBody, HistoryRole},
     },
     hosts::RawAgentEvent,
     service::Error,
-    store::{AgentRow, SaidAfter, Store, StoreError},
+    store::{SaidAfter, Store, StoreError},
 };
 
 /// How long words wait for the end of their line before they are a frame without it.
@@ -24,8 +24,6 @@ pub(super) struct AgentWords {
     store: Store,
     stream: StreamName,
     visibility: Arc<StreamVisibility>,
-    /// Frames are made of them: those of a program whose lines are its words are made of these.
-    are_frames: bool,
     after: SaidAfter,
     of: Option<String>,
     text: String,
@@ -68,14 +66,13 @@ impl Drop for AgentWords {
 
 impl Agents {
     /// Nothing was said yet.
-    pub(super) async fn words_of(&self, row: &AgentRow) -> Result<AgentWords, Error> {
-        let stream = stream_of(&row.info.id);
+    pub(super) async fn words_of(&self, id: &AgentId) -> Result<AgentWords, Error> {
+        let stream = stream_of(id);
         let view = self.core.store.view(&stream).await?.ok_or(StoreError::NoStream)?;
         Ok(AgentWords {
             store: self.core.store.clone(),
             stream,
             visibility: Arc::new(view.visibility),
-            are_frames: row.info.backend != AgentBackend::Exec,
             after: SaidAfter { seq: 0, position: 0 },
             of: None,
             text: String::new(),
@@ -101,7 +98,7 @@ impl Agents {
         words.text.push_str(&delta.text);
         let said = self.core.store.bus().sayings();
         said.say(&words.stream, &words.visibility, words.after, delta, self.core.now());
-        if !words.are_frames || !self.live.dispatching().contains(id) {
+        if !self.live.dispatching().contains(id) {
             return Ok(());
         }
         words.due.get_or_insert_with(|| Instant::now() + LINE_PATIENCE);

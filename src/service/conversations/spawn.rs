@@ -8,9 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Conversations;
 use crate::{
-    domain::{
-        AgentId, Caller, Principal, RunId, TaskId, conversation::SourceTool, is_agent_key, limits,
-    },
+    domain::{Caller, RunId, TaskId, conversation::SourceTool},
     service::{Error, agents::NewDispatch, check},
     store::TaskAsker,
 };
@@ -71,7 +69,6 @@ impl Conversations {
         check::short("label", input.label.as_deref())?;
         input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
         let requester = self.requester(caller, session).await?;
-        self.check_family(caller, requester.agent.as_ref()).await?;
         let asker = TaskAsker {
             agent: requester.agent.clone(),
             tool: Some(SourceTool::SessionsSpawn),
@@ -150,33 +147,5 @@ impl Conversations {
         let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
         let row = store.agent(&agent).await?;
         Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
-    }
-
-    /// Whether the caller may start another: agents start agents only so deep, and each only so many at a time.
-    async fn check_family(&self, caller: &Caller, agent: Option<&AgentId>) -> Result<(), Error> {
-        if caller.is_operator() {
-            return Ok(());
-        }
-        let mut depth = 0;
-        let mut at = agent.cloned();
-        while let Some(id) = at {
-            depth += 1;
-            at = self.core.store.parent_of(&id).await?;
-            if depth >= limits::SPAWN_DEPTH {
-                return Err(Error::LimitReached(format!(
-                    "agents start agents at most {} deep: do it yourself, or ask who started you",
-                    limits::SPAWN_DEPTH
-                )));
-            }
-        }
-        let principal = caller.principal();
-        if let Principal::Session(key) = &principal
-            && is_agent_key(key)
-            && agent.is_none()
-            && self.core.store.agent_of_key(key).await?.is_some()
-        {
-            return Err(Error::NotNow("the agent of this token has ended".to_owned()));
-        }
-        Ok(())
     }
 }

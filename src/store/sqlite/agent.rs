@@ -398,6 +398,19 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
+    /// How busy the instances are that have anything to do: their live agents, and accepted work that has no agent of its own.
+    pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select instance as "instance!: String", count(*) as "count!: i64" from (
+                select instance from agent where ended_at is null
+                union all select instance from dispatch where state <> 'over' and is_spawned = 0
+            ) group by instance"#
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
+    }
+
     /// Agents, the latest first, before the one given, at most `limit`.
     pub async fn agents(
         &self,

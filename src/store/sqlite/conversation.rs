@@ -232,6 +232,18 @@ impl WriteTx {
         Ok(count.cast_unsigned())
     }
 
+    /// The live agents that somebody has started.
+    pub async fn live_children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
+            parent
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(count.cast_unsigned())
+    }
+
     /// The open sends to an incarnation of a hosted agent, in order.
     pub async fn open_runs_of_agent(
         &mut self,

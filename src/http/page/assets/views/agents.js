@@ -93,7 +93,7 @@ function useHistory(id) {
       latest = event.seq ?? latest;
       if (event.kind === 'delta') say(event.data);
       // The lines of such a program are its words.
-      else if (event.kind === 'output' && state.hosts.get(id)?.backend === 'exec' && !event.data.encoding) say({ of: 'lines', text: `${event.data.data}\n` });
+      else if (event.kind === 'output' && state.hosts?.get(id)?.backend === 'exec' && !event.data.encoding) say({ of: 'lines', text: `${event.data.data}\n` });
       else if (event.kind === 'silence') history.saying.clear();
       else if (event.kind === 'chat_entry') {
         if (event.data.chat_entry.role !== 'user') history.saying.clear();
