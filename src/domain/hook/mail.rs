@@ -3,7 +3,6 @@
 use super::headline::wake_line;
 use crate::domain::{
     Message,
-    conversation::TurnReply,
     quote::{ModelText, QuotedText, model_text},
     stamp::{AROUND_CHARS, MessageStamp},
 };
@@ -84,25 +83,11 @@ fn message_text(message: &Message, stamp: &MessageStamp) -> ModelText {
     text
 }
 
-/// A whole message as the turn of a session's model: the lines of the stamp, the text as a quotation, and the call that
-/// answers it. `goes_back` is of a reply whose answer goes back to whoever replied: the number of the turn, and of the last.
-pub fn turn_text(
-    message: &Message,
-    stamp: &MessageStamp,
-    goes_back: Option<(u32, u32)>,
-) -> ModelText {
+/// A whole message as the turn of a session's model: the lines of the stamp, the text as a quotation, and what answers it.
+pub fn turn_text(message: &Message, stamp: &MessageStamp) -> ModelText {
     let mut text = model_text!("{}\n{}", stamp.before, QuotedText::new(&message.text));
     if let Some(answer) = &stamp.answer {
         text.push(&model_text!("\n{}", *answer));
-    }
-    if let Some((turn, last)) = goes_back {
-        let skip = TurnReply::SKIP;
-        text.push(&model_text!(
-            "\nWhat you say last goes back as turn {} of {}; {} ends it.",
-            turn + 1,
-            last,
-            skip
-        ));
     }
     text
 }

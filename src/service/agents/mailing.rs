@@ -153,14 +153,15 @@ impl Agents {
         let named = sender.as_ref().map(|row| &row.peer);
         let sender = MessageSender::new(&message.from_peer, named);
         let most = self.core.sessions().max_ping_pong;
-        let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn, most));
+        let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn + 1, most));
         let answered = match message.answered() {
             Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
             None => None,
         };
-        let stamp = stamp::stamp(&message, &sender, answered, mode != Some(RunMode::Steer));
+        let begins_turn = mode != Some(RunMode::Steer);
+        let stamp = stamp::stamp_of_reply(&message, &sender, answered, begins_turn, goes_back);
         let input = SendInput {
-            input: hook::turn_text(&message, &stamp, goes_back).into_string(),
+            input: hook::turn_text(&message, &stamp).into_string(),
             idempotency_key: Some(message.id.as_str().to_owned()),
             mode: if mode == Some(RunMode::Steer) { SendMode::Steer } else { SendMode::Queue },
             message_id: Some(message.id.as_str().to_owned()),

@@ -99,6 +99,8 @@ pub(super) struct PlannedAgent {
     pub(super) row: AgentRow,
     plan: AgentPlan,
     answer_key: AnswerKey,
+    /// Of the agent that asks for it: what kind it is.
+    asked_by: Option<AgentBackend>,
 }
 
 /// What tells the wish for an agent from another under the same key. The wish itself may hold secrets, and is stored nowhere.
@@ -410,9 +412,11 @@ impl Agents {
         let answer_key = AnswerKey::random();
         let key = key.map(|(key, wish)| (key, wish.0.as_str()));
         tx.insert_agent(&row, stream.id, key, &answer_key).await?;
-        if let Principal::Session(key) = &plan.owner
-            && let Some(parent) = tx.live_agent(key).await?
-        {
+        let parent = match &plan.owner {
+            Principal::Session(key) => tx.live_agent(key).await?,
+            Principal::Operator => None,
+        };
+        if let Some(parent) = &parent {
             tx.note_parent(&row.info.id, &parent.info.id).await?;
         }
         team::hosted_peer(
@@ -423,7 +427,8 @@ impl Agents {
         )
         .await?;
         tell_team(tx, "agent.started", &row, json!({})).await?;
-        Ok(PlannedAgent { row, plan, answer_key })
+        let asked_by = parent.map(|parent| parent.info.backend);
+        Ok(PlannedAgent { row, plan, answer_key, asked_by })
     }
 
     /// Launches the host of an agent whose row stands, and follows it from then on. If it does not start, the agent ends.
@@ -489,7 +494,7 @@ impl Agents {
     }
 
     fn spec(&self, planned: &PlannedAgent) -> HostSpec {
-        let PlannedAgent { row, plan, answer_key } = planned;
+        let PlannedAgent { row, plan, answer_key, asked_by } = planned;
         let instance = &plan.instance;
         let mut env = instance.env.clone();
         env.extend(plan.env.clone());
@@ -515,7 +520,8 @@ impl Agents {
             resume: plan.resume.clone(),
             system_prompt: match &plan.owner {
                 Principal::Session(key) if is_agent_key(key) => {
-                    Some(stamp::system_context(key, None, &row.info.session_key))
+                    let channel = asked_by.map(AgentBackend::as_str);
+                    Some(stamp::system_context(key, channel, &row.info.session_key))
                 }
                 _ => None,
             },
