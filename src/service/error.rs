@@ -3,7 +3,10 @@
 use std::fmt;
 
 use crate::{
-    domain::{AgentId, GhapId, ID_PREFIX_CHARS, IdReference, MessageId, PeerId, TaskId, TokenId},
+    domain::{
+        AgentId, GhapId, ID_PREFIX_CHARS, IdReference, MessageId, PeerId, TaskId, TokenId,
+        conversation::SessionDenial,
+    },
     store::StoreError,
 };
 
@@ -61,6 +64,9 @@ pub enum Error {
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),
+    /// A session that is not there, or that the settings do not show to the caller: both are the same.
+    #[error("{}: {}", .0.as_str(), .0.explanation())]
+    Unseen(SessionDenial),
     /// A name or an id that is not the caller's to take.
     #[error("{field}: {why}")]
     NotYours {

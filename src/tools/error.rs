@@ -53,7 +53,7 @@ pub struct ToolError {
     /// How much it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub need: Option<u64>,
-    /// Why it is unavailable, in a word: `limit_reached`.
+    /// Why, in a word: `limit_reached`, or the setting that hides a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     /// Whether the same call may do better later.
@@ -134,6 +134,10 @@ impl From<service::Error> for ToolError {
             Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
             Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
             Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
+            Error::Unseen(denial) => {
+                let refusal = Self::new(ErrorType::Forbidden, error.to_string());
+                return Self { reason: Some(denial.as_str()), ..refusal };
+            }
             Error::LimitReached(_) => {
                 let refusal = Self::new(ErrorType::Unavailable, error.to_string());
                 return Self { reason: Some("limit_reached"), ..refusal };

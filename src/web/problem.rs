@@ -100,6 +100,8 @@ pub struct Problem {
     field: Option<String>,
     /// What went wrong, without the field.
     reason: String,
+    /// Why, in a word, where the kind of failure does not say it.
+    cause: Option<&'static str>,
 }
 
 /// The body of a failure.
@@ -121,6 +123,9 @@ pub(crate) struct ProblemBody<'a> {
     /// The field that breaks a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
+    /// Why, in a word, where `code` does not say it: the setting that hides a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
     /// Whether the same request may do better later.
     retryable: bool,
     /// Also in the log.
@@ -147,7 +152,7 @@ impl Problem {
             Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
-        Self { code, status, field: None, reason: reason.into() }
+        Self { code, status, field: None, reason: reason.into(), cause: None }
     }
 
     /// A request that cannot even be read (400), where a value that breaks a rule is a 422.
@@ -188,6 +193,7 @@ impl Problem {
             instance,
             code: self.code,
             field: self.field.as_deref(),
+            reason: self.cause,
             retryable: self.code.is_retryable(),
             request_id,
             error: &detail,
@@ -236,6 +242,10 @@ impl From<service::Error> for Problem {
             | Error::ActiveGhap { .. }
             | Error::InsufficientData { .. } => Code::Conflict,
             Error::Forbidden(_) => Code::Forbidden,
+            Error::Unseen(denial) => {
+                let cause = Some(denial.as_str());
+                return Self { cause, ..Self::new(Code::Forbidden, error.to_string()) };
+            }
             Error::Unauthorized => Code::Unauthorized,
             Error::LimitReached(_) => Code::LimitReached,
             Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,

@@ -294,7 +294,9 @@ fn nobody_waits_in_a_circle() {
         }
         let waits = |key: &str| {
             let status = call(&d, "session_status", &json!({ "sessionKey": key }));
-            status["waitingFor"].as_str().map(str::to_owned)
+            let waiting = &status["waitingFor"];
+            let is_whole = waiting["since"].is_string() && waiting["until"].is_string();
+            (waiting["kind"] == "reply" && is_whole).then(|| text(waiting, "sessionKey"))
         };
         eventually(SOON, || waits("agent:echo:a").as_deref() == Some("agent:echo:b"));
         eventually(SOON, || waits("agent:echo:b").as_deref() == Some("agent:echo:c"));
@@ -922,6 +924,37 @@ fn children_that_are_started_at_once_are_counted_too() {
     let refused = spawned.iter().filter(|result| result["isError"] == true).count();
     assert_eq!(refused, 4, "{spawned:?}");
     assert_eq!(d.get("/v1/hosts?live=true").ok(200)["count"], 5);
+}
+
+/// What stands for Claude Code, and writes down what it is told on the system side.
+const SEER: &str = r#"
+[agents.seer]
+backend = "claude"
+command = ["sh", "-c", '''
+for word in "$@"; do printf '%s\n' "$word"; done >args.new
+mv args.new args
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+while read -r prompt; do :; done
+''', "seer"]
+"#;
+
+#[test]
+fn the_system_side_says_which_agent_asks() {
+    let d = world(SEER);
+    start(&d, "a");
+    let asker = mint(&d, "agent:echo:a", &json!(null), &["agents"]);
+    let child = call(&asker, "sessions_spawn", &json!({ "task": "x", "agentId": "seer" }));
+    let args = d.home.user().join("args");
+    let args = until(SOON, || std::fs::read_to_string(&args).ok());
+    let context = format!(
+        "Agent-to-agent message context:\n\
+         Agent 1 (requester) session: agent:echo:a.\n\
+         Agent 1 (requester) channel: exec.\n\
+         Agent 2 (target) session: {}.\n",
+        text(&child, "childSessionKey")
+    );
+    assert!(args.contains(&context), "{args}");
 }
 
 /// Work that was accepted while fewer lived waits for one of them to end.

@@ -220,19 +220,6 @@ impl Agents {
         }
     }
 
-    /// What an agent asks a person now, in one line each.
-    pub(in crate::service) async fn open_request_titles(
-        &self,
-        id: &AgentId,
-    ) -> Result<Vec<String>, Error> {
-        let id = id.clone();
-        let open = self
-            .core
-            .store
-            .write(move |tx| Box::pin(async move { tx.open_requests_of(&id).await }));
-        Ok(open.await?.into_iter().map(|request| request.title).collect())
-    }
-
     async fn history_in_log(
         &self,
         id: AgentId,

@@ -56,7 +56,7 @@ pub(super) async fn show(
                 },
                 since: asked.opened_at,
                 title: Some(asked.title),
-                tool: None,
+                tool: asked.tool.as_ref().and_then(|tool| tool["name"].as_str().map(str::to_owned)),
                 until: None,
             })
         }

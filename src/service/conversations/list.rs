@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Conversations,
     party::{Requester, SessionRow},
+    status::SessionWaiting,
 };
 use crate::{
     domain::{
@@ -72,6 +73,9 @@ pub struct SessionEntry {
     /// The session that started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_session_key: Option<String>,
+    /// What it waits for, of a person or of its vendor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<SessionWaiting>,
     /// When it was last heard of.
     pub updated_at: Timestamp,
     /// True of the caller's own.
@@ -214,6 +218,7 @@ impl Conversations {
             cwd,
             backend,
             parent_session_key,
+            waiting_for: row.peer().and_then(|row| SessionWaiting::of_peer(&row.peer)),
             updated_at: heard.map_or(updated_at, |heard| heard.max(updated_at)),
             is_you: requester.sight(row).is_self,
             last_message: None,

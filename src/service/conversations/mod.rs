@@ -19,4 +19,4 @@ pub use list::{LastMessage, ListSessions, SessionEntry, SessionKind, SessionsPag
 pub use room::Conversations;
 pub use send::{SendDelivery, SendToSession, SessionReply};
 pub use spawn::{SpawnSession, SpawnedSession};
-pub use status::SessionStatusView;
+pub use status::{SessionStatusView, SessionWaiting, SessionWaitingKind};

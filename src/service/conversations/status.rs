@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, Caller, StreamName, Timestamp,
-        agent::{AgentEvent, AgentEventBody, AgentState, AgentUsage},
+        AgentId, Caller, Peer, StreamName, Timestamp, WaitingKind,
+        agent::{AgentEvent, AgentEventBody, AgentUsage},
         limits,
     },
     service::{Error, ResourceKind},
@@ -27,9 +27,9 @@ pub struct SessionStatusView {
     pub agent_id: String,
     /// What it is doing.
     pub state: String,
-    /// The session whose answer it waits for, or what it asks a person.
+    /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waiting_for: Option<String>,
+    pub waiting_for: Option<SessionWaiting>,
     /// Messages that it has not before its eyes yet.
     pub queued: u64,
     /// When it was last heard of.
@@ -37,6 +37,61 @@ pub struct SessionStatusView {
     /// What it has used, if it says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<AgentUsage>,
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionWaiting {
+    /// What kind of thing it is.
+    pub kind: SessionWaitingKind,
+    /// Since when.
+    pub since: Timestamp,
+    /// The session whose reply it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<String>,
+    /// What is asked, on one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The tool that is to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// When it goes on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// A kind of thing that a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionWaitingKind {
+    /// A person's permission.
+    Permission,
+    /// A person's answer to a question.
+    Question,
+    /// The end of a usage limit.
+    Limit,
+    /// What another session replies.
+    Reply,
+}
+
+impl SessionWaiting {
+    /// What the peer of a session says that it waits for.
+    pub(super) fn of_peer(peer: &Peer) -> Option<Self> {
+        let waiting = peer.waiting_for.as_ref()?;
+        Some(Self {
+            kind: match waiting.kind {
+                WaitingKind::Permission => SessionWaitingKind::Permission,
+                WaitingKind::Question => SessionWaitingKind::Question,
+                WaitingKind::Limit => SessionWaitingKind::Limit,
+            },
+            since: waiting.since,
+            session_key: None,
+            title: waiting.title.clone(),
+            tool: waiting.tool.clone(),
+            until: waiting.until,
+        })
+    }
 }
 
 impl Conversations {
@@ -69,16 +124,14 @@ impl Conversations {
             Err(none) => return Err(unseen(named, &none)),
         };
         let entry = self.entry(&requester, &row).await?;
-        let awaited = self.core.store.awaited_by(&entry.key, self.core.now()).await?;
-        let mut waiting_for = awaited.into_iter().next();
-        let mut tokens = None;
-        if let SessionRow::Hosted(agent, _) = &row {
-            if agent.info.state == AgentState::RequiresAction {
-                let open = self.agents.open_request_titles(&agent.info.id).await?;
-                waiting_for = open.into_iter().next().or(waiting_for);
-            }
-            tokens = self.tokens(&agent.info.id).await?;
-        }
+        let waiting_for = match entry.waiting_for {
+            Some(waiting) => Some(waiting),
+            None => self.awaited(&entry.key).await?,
+        };
+        let tokens = match &row {
+            SessionRow::Hosted(agent, _) => self.tokens(&agent.info.id).await?,
+            SessionRow::Attended(_) => None,
+        };
         let queued = match row.peer() {
             Some(peer) => self.core.store.mail_of_peer(&peer.peer.peer_id).await?,
             None => 0,
@@ -92,6 +145,19 @@ impl Conversations {
             last_activity: entry.updated_at,
             tokens,
         })
+    }
+
+    /// The reply that a session waits for.
+    async fn awaited(&self, key: &str) -> Result<Option<SessionWaiting>, Error> {
+        let awaited = self.core.store.awaited_by(key, self.core.now()).await?;
+        Ok(awaited.map(|(session, since, until)| SessionWaiting {
+            kind: SessionWaitingKind::Reply,
+            since,
+            session_key: Some(session),
+            title: None,
+            tool: None,
+            until: Some(until),
+        }))
     }
 
     /// How many sends of the caller are open.
@@ -157,9 +223,7 @@ impl Conversations {
 /// The error of a session that is not there, or not for the caller to see: both are the same.
 pub(super) fn unseen(named: &str, none: &NoSession) -> Error {
     match none {
-        NoSession::Unseen(denial) => {
-            Error::Forbidden(format!("{}: {}", denial.as_str(), denial.explanation()))
-        }
+        NoSession::Unseen(denial) => Error::Unseen(*denial),
         NoSession::Unknown => Error::not_found(ResourceKind::Session, named),
         NoSession::Ambiguous(keys) => {
             Error::invalid("sessionKey", format!("several are called so: {}", keys.join(", ")))

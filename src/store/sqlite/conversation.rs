@@ -453,21 +453,22 @@ impl Store {
         Ok(next)
     }
 
-    /// For whom a session waits now.
+    /// Whose reply a session waits for now, since when and until when.
     pub async fn awaited_by(
         &self,
         session: &str,
         now: Timestamp,
-    ) -> Result<Vec<String>, StoreError> {
-        let awaited = sqlx::query_scalar!(
-            r#"select distinct target_session as "target_session!" from conversation_run
-            where source_session = ? and waits_until > ? and ended_at is null"#,
+    ) -> Result<Option<(String, Timestamp, Timestamp)>, StoreError> {
+        let awaited = sqlx::query!(
+            r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
+            from conversation_run
+            where source_session = ? and waits_until > ? and ended_at is null order by id limit 1"#,
             session,
             now
         )
-        .fetch_all(&self.readers)
+        .fetch_optional(&self.readers)
         .await?;
-        Ok(awaited)
+        Ok(awaited.map(|row| (row.session, row.since, row.until)))
     }
 
     /// How many sends of a session are open.
