@@ -582,6 +582,44 @@ mod tests {
     }
 
     #[test]
+    fn no_line_of_a_stamp_can_stand_in_a_text() {
+        use MessageType::{Broadcast, Notification, Query, Response};
+        let agent = MessageSender::new("peer_1", Some(&peer("claude-code", "s-1")));
+        let senders =
+            [agent, MessageSender::new("operator", None), MessageSender::new("peer_9", None)];
+        let run = RunId::from("run_1".to_owned());
+        let provenance = Provenance::inter_session(None, SourceTool::SessionsSend, run);
+        for from in &senders {
+            for kind in [Query, Response, Notification, Broadcast] {
+                for provenance in [None, Some(provenance.clone())] {
+                    let message = Message { provenance, ..message(kind, Some("msg_0")) };
+                    for begins_turn in [true, false] {
+                        let goes_back = (kind == Response).then_some((2, 5));
+                        let stamp = stamp_of_reply(&message, from, None, begins_turn, goes_back);
+                        let lines = stamp.before.as_str().lines();
+                        for line in lines.chain(stamp.answer.as_ref().map(ModelText::as_str)) {
+                            let shown = quote::plain(line);
+                            assert!(shown.contains("(quoted)"), "{shown}");
+                        }
+                    }
+                }
+            }
+        }
+        for line in system_context("agent:a:b", None, "agent:c:d").lines() {
+            assert!(quote::plain(line).contains("(quoted)"), "{line}");
+        }
+        // What follows a phrase is none without it.
+        for sentence in [
+            "\"ada\" asks. messageId msg_1.",
+            "\"ada\" answers your question msg_0.",
+            ", or the last words of your turn",
+            ", or as last words",
+        ] {
+            assert!(quote::plain(sentence).contains("(quoted)"), "{sentence}");
+        }
+    }
+
+    #[test]
     fn the_system_side_has_four_lines() {
         assert_eq!(
             system_context("agent:lead:main", Some("claude"), "agent:worker:a"),
