@@ -926,6 +926,34 @@ fn children_that_are_started_at_once_are_counted_too() {
     assert_eq!(d.get("/v1/hosts?live=true").ok(200)["count"], 5);
 }
 
+#[test]
+fn a_token_for_the_key_of_a_persons_session_is_that_session() {
+    let d = world("");
+    let payload = json!({ "session_id": "S-7", "hook_event_name": "SessionStart", "source": "startup",
+        "cwd": d.home.user() });
+    call(&d, "hook_event", &json!({ "client": "claude-code", "payload": payload }));
+    let peers = || {
+        let peers = d.get("/v1/peers?limit=500").ok(200)["peers"].clone();
+        let peers = peers.as_array().expect("a list").clone();
+        peers.into_iter().filter(|peer| peer["role"] != "human").collect::<Vec<_>>()
+    };
+    let known = peers();
+    assert_eq!(known.len(), 1, "{known:?}");
+    let holder = mint(&d, "agent:claude:S-7", &json!(null), &[]);
+    let list = call(&holder, "sessions_list", &json!({}));
+    assert_eq!(list["count"], 1, "{list}");
+    let own = &list["sessions"][0];
+    assert_eq!((&own["key"], &own["isYou"]), (&json!("agent:claude:S-7"), &json!(true)), "{list}");
+    // What it says comes from that session, and its mail is its own.
+    start(&d, "a");
+    let sent = call(&holder, "peer_send", &json!({ "to": "agent:echo:a", "text": "hello" }));
+    assert_eq!(sent["from_peer"], known[0]["peer_id"], "{sent}");
+    let to = format!("/v1/peers/{}/messages", text(&known[0], "peer_id"));
+    d.post(&to, &json!({ "text": "for you" })).ok(200);
+    assert_eq!(inbox(&holder).len(), 1);
+    assert_eq!(peers().len(), 2, "the agent's and no other: {:?}", peers());
+}
+
 /// What stands for Claude Code, and writes down what it is told on the system side.
 const SEER: &str = r#"
 [agents.seer]

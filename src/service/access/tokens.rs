@@ -15,12 +15,12 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, IdReference, OWN_SCOPES, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash,
+        Caller, IdReference, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash,
         TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
         token_hash,
     },
     service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
-    store::TokenRow,
+    store::{PeerRow, TokenRow},
 };
 
 fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
@@ -213,6 +213,7 @@ impl Access {
                 return Err(Error::not_yours("session", "the daemon gives ids of this form"));
             }
         }
+        let input = self.of_attended(input).await?;
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
         let cwd = project.clone().filter(|folder| folder.starts_with('/'));
@@ -254,6 +255,32 @@ impl Access {
                 })
             })
             .await
+    }
+
+    /// The key of a session that a person started names that session: whoever holds a token for it speaks as that one, and not as
+    /// a second session of its name.
+    async fn of_attended(&self, input: NewToken) -> Result<NewToken, Error> {
+        let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
+            return Ok(input);
+        };
+        let store = &self.core.store;
+        if store.agent_of_key(&input.session).await?.is_some() {
+            return Ok(input);
+        }
+        let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+        let of_key = |row: &PeerRow| {
+            row.session_key().is_some_and(|known| known.eq_ignore_ascii_case(&input.session))
+        };
+        let Some(row) = rows.into_iter().find(of_key) else { return Ok(input) };
+        let Some(own) = row.peer.session_id else { return Ok(input) };
+        if row.owner.as_deref().is_some_and(is_reserved_name) {
+            let session = &input.session;
+            return Err(Error::Conflict(format!(
+                "{session} is a session of a client that runs: its own `svc stdio` speaks for it, and no other token does"
+            )));
+        }
+        let project = input.project.or(row.project);
+        Ok(NewToken { session: row.owner.unwrap_or(own), project, ..input })
     }
 
     /// A page of session tokens, the latest first. Only who reads everything sees them.
