@@ -686,7 +686,7 @@ impl HostedAgent {
     fn entry(&mut self, mut entry: HistoryEntry) {
         entry.timestamp = self.clock.now();
         for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
-            shorten(text, MAX_ENTRY_TEXT);
+            entry.truncated |= shorten(text, MAX_ENTRY_TEXT);
         }
         if entry.role == HistoryRole::Assistant && entry.content.is_some() {
             self.saying.finish();
@@ -704,11 +704,14 @@ impl HostedAgent {
     }
 }
 
-fn shorten(text: &mut String, most: usize) {
-    if text.len() > most {
-        let dropped = text.len() - most;
-        text.truncate(text.floor_char_boundary(most));
-        write!(text, "\n[{dropped} bytes more are in the stream]")
-            .expect("writing to a string does not fail");
+/// Whether something was cut off.
+fn shorten(text: &mut String, most: usize) -> bool {
+    if text.len() <= most {
+        return false;
     }
+    let dropped = text.len() - most;
+    text.truncate(text.floor_char_boundary(most));
+    write!(text, "\n[{dropped} bytes more are in the stream]")
+        .expect("writing to a string does not fail");
+    true
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::agents::{ask_host, dispatch, events, with_config};
 use crate::daemon::{Daemon, Running, until};
 use crate::expect::text;
+use crate::picture_hosted::call;
 use crate::wire::{Caller, Sse};
 
 const BOUND: Duration = Duration::from_mins(1);
@@ -28,6 +29,18 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type
 until [ -e go ]; do sleep 0.05; done
 say '{"type":"assistant","message":{"content":[{"type":"text","text":"one\ntwo three"}]}}'
 say '{"type":"result","subtype":"success","is_error":false,"result":"one\ntwo three"}'
+read more
+''']
+[agents.long]
+backend = "claude"
+command = ["sh", "-c", '''
+read init
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"svc-initialize","response":{}}}'
+read prompt
+printf '{"type":"assistant","message":{"content":[{"type":"text","text":"'
+head -c 1500000 /dev/zero | tr '\0' x
+printf '"}]}}\n'
+echo '{"type":"result","subtype":"success","is_error":false}'
 read more
 ''']
 "#;
@@ -122,6 +135,42 @@ fn a_task_has_the_words_of_its_agent_as_they_come_and_once() {
     // A terminal shows lines.
     let ran = crate::daemon::svc(&d.home, &["task", "watch", &task]);
     assert!(ran.stdout.ends_with("one\ntwo three\n"), "{ran:?}");
+}
+
+#[test]
+fn a_text_that_was_cut_says_so() {
+    let d = with_config(CONFIG);
+    let wish = json!({ "agent": "long", "prompt": "x", "async": false, "cwd": d.home.user() });
+    let said = call(&d, "SendMessage", &wish);
+    assert_eq!((&said["status"], &said["truncated"]), (&json!("done"), &json!(true)));
+    let content = text(&said, "content");
+    assert!(content.len() > 1024 * 1024 && content.ends_with("are in the stream]"));
+}
+
+#[test]
+fn entries_of_a_history_have_the_offsets_to_go_back_from() {
+    let d = with_config(CONFIG);
+    let agent = start(&d);
+    go(&d);
+    let id = text(&agent, "id");
+    let entries = |more: &str| {
+        let history = d.get(&format!("/v1/hosts/{id}/history?limit=1{more}")).ok(200);
+        history["entries"].as_array().expect("entries").clone()
+    };
+    until(BOUND, || (entries("").first()?["role"] == "assistant").then_some(()));
+    // While its host is there, and from the log.
+    for round in 0..2 {
+        let last = entries("");
+        let offset = last[0]["offset"].as_u64().expect("an offset");
+        let event =
+            &events(&d, &format!("agent/{id}"))[usize::try_from(offset - 1).expect("a size")];
+        assert_eq!(event["kind"], "chat_entry", "round {round}: {event}");
+        let before = entries(&format!("&before={offset}"));
+        assert_eq!((before.len(), &before[0]["role"]), (1, &json!("user")), "{before:?}");
+        assert!(before[0]["offset"].as_u64() < Some(offset), "{before:?}");
+        d.post(&format!("/v1/hosts/{id}/stop"), &json!({ "force": true }));
+        crate::agents::ended(&d, &id);
+    }
 }
 
 #[test]

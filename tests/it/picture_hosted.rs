@@ -86,7 +86,7 @@ fn answer(reply: &Reply) -> Value {
 }
 
 #[track_caller]
-fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
+pub(crate) fn call(caller: &Caller, tool: &str, arguments: &Value) -> Value {
     let result = result(caller, tool, arguments);
     assert_ne!(result["isError"], true, "{tool} {arguments}: {result}");
     result["structuredContent"].clone()

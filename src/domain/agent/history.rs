@@ -49,6 +49,9 @@ pub struct HistoryEntry {
     /// Whether it tells of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
+    /// Whether its text went on beyond what is here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
     /// The offset of its event, in a history: `before` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
@@ -69,6 +72,7 @@ impl HistoryEntry {
             tool_result: None,
             tool_use_id: None,
             is_error: None,
+            truncated: false,
             offset: None,
             timestamp: Timestamp::from_millis(0),
         }

@@ -53,6 +53,9 @@ pub struct Frame<'a> {
     pub kind: FrameKind,
     /// When it was written.
     pub ts: Timestamp,
+    /// Whether what it is of went on beyond what was kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
     /// Whether the next frame goes on in this line.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,

@@ -24,7 +24,7 @@ impl Agents {
         };
         let (mut content, mut after) = (String::new(), 0);
         // Nothing, and a line that the next frame goes on in, have no end to be written.
-        let mut is_open = true;
+        let (mut is_open, mut is_cut) = (true, false);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
             let page = self.core.store.events(view.id, &name, after, Some("frame"), size).await?;
@@ -42,9 +42,10 @@ impl Agents {
                 }
                 content.push_str(&said.line);
                 is_open = said.partial;
+                is_cut |= said.truncated;
             }
             if !page.more {
-                return Ok((content, false));
+                return Ok((content, is_cut));
             }
         }
     }
@@ -79,4 +80,7 @@ struct SaidLine {
     /// Whether the next frame goes on in the line.
     #[serde(default)]
     partial: bool,
+    /// Whether what it is of went on.
+    #[serde(default)]
+    truncated: bool,
 }

@@ -269,7 +269,8 @@ async fn give_words(
         }
         AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
             if let Some(dispatch) = under_way(work) {
-                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stdout, at).await?;
+                let is_cut = output.truncated;
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
                 note_words(tx, dispatch).await?;
             }
         }
@@ -283,7 +284,8 @@ async fn give_words(
                 && let Some(said) = said
             {
                 let lines = lines_left(said, std::mem::take(&mut dispatch.said));
-                add_frames(tx, dispatch, &lines, FrameKind::Stdout, at).await?;
+                let is_cut = chat_entry.truncated;
+                add_frames(tx, dispatch, &lines, FrameKind::Stdout, at, is_cut).await?;
                 tx.update_dispatch(dispatch).await?;
             }
             let is_failure = chat_entry.is_error == Some(true);
@@ -298,7 +300,8 @@ async fn give_words(
                 None => under_way(work),
             };
             if let Some(dispatch) = dispatch.filter(|it| it.state != DispatchState::Over) {
-                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at).await?;
+                let is_cut = output.truncated;
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
             }
         }
         AgentEventBody::State { turn: Some(turn), .. } => {
@@ -335,7 +338,7 @@ pub(super) async fn give_unfinished(
     let Some(rest) = said.get(dispatch.said..) else { return Ok(()) };
     let at = tx.now();
     let (whole, begun) = rest.split_at(rest.rfind('\n').map_or(0, |end| end + 1));
-    add_frames(tx, dispatch, &frame_lines(whole), FrameKind::Stdout, at).await?;
+    add_frames(tx, dispatch, &frame_lines(whole), FrameKind::Stdout, at, false).await?;
     dispatch.said += whole.len();
     if is_due && !begun.is_empty() {
         let frame = Frame {
@@ -343,6 +346,7 @@ pub(super) async fn give_unfinished(
             line: begun,
             kind: FrameKind::Stdout,
             ts: at,
+            truncated: false,
             partial: true,
         };
         append_frames(tx, dispatch, vec![NewEvent::new("frame", &frame)]).await?;
@@ -393,14 +397,19 @@ async fn add_frames(
     lines: &[String],
     kind: FrameKind,
     ts: Timestamp,
+    is_cut: bool,
 ) -> Result<(), StoreError> {
     if lines.is_empty() {
         return Ok(());
     }
+    let last = lines.len() - 1;
     let frames = lines
         .iter()
-        .map(|line| {
-            let frame = Frame { task_id: &dispatch.task_id, line, kind, ts, partial: false };
+        .enumerate()
+        .map(|(index, line)| {
+            let truncated = is_cut && index == last;
+            let frame =
+                Frame { task_id: &dispatch.task_id, line, kind, ts, truncated, partial: false };
             NewEvent::new("frame", &frame)
         })
         .collect();
