@@ -111,7 +111,8 @@ async fn linger_on(
     mut commands: mpsc::Receiver<HostCommand>,
     linger: Duration,
 ) {
-    let most = Instant::now() + 10 * linger;
+    // However often it is asked: with what its clients take to read the rest, it stays 20 s at most.
+    let most = Instant::now() + linger + linger / 2;
     let mut end = Instant::now() + linger;
     loop {
         tokio::select! {

@@ -33,6 +33,22 @@ pub(crate) struct Client {
     lines: BufReader<UnixStream>,
 }
 
+/// Asks a host again and again how it stands, and answers how long it does.
+fn answers_for(socket: &Path) -> Duration {
+    let began = Instant::now();
+    loop {
+        let Ok(mut stream) = UnixStream::connect(socket) else { return began.elapsed() };
+        stream.set_read_timeout(Some(WITHIN)).expect("can be set");
+        let asked = stream.write_all(b"{\"type\":\"host.status\"}\n");
+        let read = BufReader::new(stream).read_line(&mut String::new());
+        if asked.is_err() || read.unwrap_or_default() == 0 {
+            return began.elapsed();
+        }
+        assert!(began.elapsed() < Duration::from_mins(1), "it stays for ever");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn spec(home: &Home, id: &str, command: &[&str]) -> Value {
     fs::create_dir_all(home.dir()).expect("a folder");
     json!({
@@ -801,4 +817,13 @@ fn a_full_disk_holds_the_agent_up_and_loses_nothing() {
     assert!(lines >= shown && shown < 3000, "{lines} {shown}");
     let stopped = host.client().ok("host.stop", &json!({ "force": true }));
     assert_eq!(stopped["final_state"], "done", "it can be stopped all the same");
+}
+
+#[test]
+fn a_host_that_is_asked_again_and_again_leaves_all_the_same() {
+    let host = Host::with(&["true"], &json!({ "linger_ms": 4000 }));
+    // Each question lets it stay for four seconds more, up to six in all.
+    let stayed = answers_for(&host.socket);
+    assert!(stayed < Duration::from_secs(25), "{stayed:?}");
+    eventually(WITHIN, || !Path::new(&format!("/proc/{}", host.pid)).exists());
 }
