@@ -248,10 +248,8 @@ impl Printer {
 
     /// What is printed next begins a line.
     fn break_off(&mut self) -> anyhow::Result<()> {
-        match &mut self.said {
-            Some(said) if std::mem::take(&mut said.is_open) => output::block("\n"),
-            _ => Ok(()),
-        }
+        let is_open = self.said.as_mut().is_some_and(|said| std::mem::take(&mut said.is_open));
+        if is_open { output::block("\n") } else { Ok(()) }
     }
 
     /// Prints an entry: of one that is being said, the rest.

@@ -115,9 +115,8 @@ pub(super) async fn attach(
                 let batch = match news? {
                     Some(HostNews::Events(batch)) => batch,
                     Some(HostNews::Words(words)) => {
-                        if has_caught_up {
-                            printer.speak(&serde_json::to_value(words)?)?;
-                        }
+                        // Its entry is not finished, so no history has it.
+                        printer.speak(&serde_json::to_value(words)?)?;
                         continue;
                     }
                     None => return Ok(ExitCode::SUCCESS),

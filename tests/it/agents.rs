@@ -430,6 +430,18 @@ fn work_is_a_task_whose_frames_are_the_words_of_the_agent() {
         assert!(text(attempt, "error").contains("no-such-program"), "{attempt}");
     }
 
+    // The answer, and its repeat, say whose words it is.
+    let wish = json!({ "agent": "gone", "prompt": "you", "async": false, "idempotency_key": "f",
+        "cwd": d.home.user() });
+    for _ in 0..2 {
+        let said = crate::picture_hosted::call(&d, "SendMessage", &wish);
+        assert_eq!(
+            (&said["instance"], &said["backend"], &said["content"]),
+            (&json!("hello"), &json!("exec"), &json!("hello you")),
+            "{said}"
+        );
+    }
+
     // Something was said: nobody tries again.
     let failed = over(&d, &dispatch(&d, json!({ "instance": "failing", "prompt": "x" })));
     assert_eq!(

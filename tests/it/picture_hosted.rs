@@ -33,6 +33,9 @@ command = ["sh", "-c", '''HELLO; while read prompt; do sleep 600; done''']
 [agents.asks]
 backend = "claude"
 command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Write","input":{"file_path":"/etc/x"},"permission_suggestions":[]}}'; read answer; echo '{"type":"result","subtype":"success","is_error":false,"result":"so be it"}'; read more''']
+[agents.fails]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; while read prompt; do echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; done''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -232,6 +235,27 @@ fn a_question_whose_target_was_killed_is_not_acknowledged() {
     // It waits in no inbox, and for no answer.
     let waiting = d.get(&format!("/v1/peers/{to}/messages?peek=true")).ok(200);
     assert_eq!(waiting["messages"], json!([]), "{waiting}");
+}
+
+#[test]
+fn a_question_whose_turn_failed_is_not_acknowledged() {
+    let d = world();
+    start(&d, "fails", None);
+    let asker = asker(&d);
+    let to = peer_of(&d, "agent:fails:main");
+    let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
+    let sent = text(&call(&asker, "peer_send", &ask), "id");
+    let told = until(SOON, || inbox(&asker).pop());
+    assert!(told.starts_with("No answer to ") && told.contains("no credit"), "{told}");
+    let question = message(&d, &sent);
+    assert_eq!(question["state"], "injected", "{question}");
+    let states = question["states"].as_array().expect("states");
+    let reason = states.last().expect("one")["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("no credit"), "{question}");
+    // The next one is a turn of its own.
+    let again = text(&call(&asker, "peer_send", &ask), "id");
+    eventually(SOON, || inbox(&asker).len() == 2);
+    assert_eq!(message(&d, &again)["state"], "injected");
 }
 
 /// The end of a turn that a person began answers nobody; that of a turn which began with the question does, whoever asked.

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Caller, IdReference, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp, TokenFingerprint, TokenHash,
-        TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
-        token_hash,
+        Caller, IdReference, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp,
+        TokenFingerprint, TokenHash, TokenId, is_agent_key, is_daemons_session_id,
+        is_reserved_name, limits, new_secret, token_hash,
     },
     service::{Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root},
     store::{PeerRow, TokenRow},

@@ -283,10 +283,13 @@ async fn give_words(
             if row.info.backend != AgentBackend::Exec
                 && let Some(said) = said
             {
-                let lines = lines_left(said, std::mem::take(&mut dispatch.said));
+                let given = std::mem::take(&mut dispatch.said);
+                let lines = lines_left(said, given);
                 let is_cut = chat_entry.truncated;
                 add_frames(tx, dispatch, &lines, FrameKind::Stdout, at, is_cut).await?;
-                tx.update_dispatch(dispatch).await?;
+                if given > 0 {
+                    tx.update_dispatch(dispatch).await?;
+                }
             }
             let is_failure = chat_entry.is_error == Some(true);
             let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);

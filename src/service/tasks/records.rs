@@ -430,7 +430,14 @@ fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
     let TaskEventBody::Frame { line, kind, ts } = &event.body else {
         unreachable!("the caller has only frames")
     };
-    let frame = Frame { task_id: id, line, kind: *kind, ts: ts.unwrap_or(now) };
+    let frame = Frame {
+        task_id: id,
+        line,
+        kind: *kind,
+        ts: ts.unwrap_or(now),
+        truncated: false,
+        partial: false,
+    };
     let producer_id = event.producer_id.map(Into::into);
     NewEvent { producer_id, ..NewEvent::new(FRAME.clone(), &frame) }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    domain::{Event, Seq, StreamReader, StreamVisibility, limits},
+    domain::{Event, Seq, StreamName, StreamReader, StreamVisibility, limits},
     store::bus::Batch,
 };
 
