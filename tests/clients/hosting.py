@@ -7,7 +7,7 @@ daemon that is killed in the middle of a turn.
 NAME is of claude, codex, gemini, opencode, the adapters claude-acp and codex-acp, or `one` (a hosted Claude Code that runs its hooks,
 too). One line for each check; exit 1 if one failed.
 """
-import glob, json, os, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error
+import glob, json, os, shutil, signal, socket, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 
 import daemon
 
@@ -18,6 +18,8 @@ BACKENDS = sys.argv[3:] or ["claude", "codex", "gemini", "opencode", "claude-acp
 # Adapters of the Agent Client Protocol: their programs, and whose tools their models have.
 ADAPTERS = {"claude-acp": ("claude-agent-acp", "claude"), "codex-acp": ("codex-acp", "codex")}
 FAILED = []
+# What the daemon shows when it answers a request of an agent.
+KEY = os.urandom(32).hex()
 SLEEP = "python3 -c 'import time; time.sleep(30.0471)'"
 LONG = "python3 -c 'import time; time.sleep(4.0471)'; echo TOOL-SAID-THIS"
 
@@ -83,6 +85,10 @@ def told(words, entry):
     """What the model answers to this prompt. What else it is asked, such as for a title, takes no step from it."""
     return {"when": rf"\b{words}\s*$", **entry}
 
+
+# What it takes five seconds to say.
+LINES = [f"line {number}" for number in range(6)]
+SPEECH = {"text": "\n".join(LINES), "pace": 1}
 
 # What it answers to the result of its call.
 SAID = {"when": "TOOL-SAID-THIS", "text": "second answer"}
@@ -151,12 +157,12 @@ class Host:
         self.id = f"ag_{os.urandom(6).hex()}"
         document = {"agent_id": self.id, "folder": os.path.join(folder, "agents"), "instance": backend, "session_key": f"agent:{backend}:main",
                     "backend": "acp" if backend in ADAPTERS else backend, "command": command(backend, model), "cwd": os.path.join(home, "work"),
-                    "env": environment(backend, home, model), "linger_ms": 500, **spec}
+                    "env": environment(backend, home, model), "linger_ms": 500, "answer_key": KEY, **spec}
         started = subprocess.run([SVC, "agent", "host"], input=json.dumps(document).encode(), stdout=subprocess.PIPE, timeout=60)
         self.started = json.loads(started.stdout)
         if "error" in self.started:
             raise RuntimeError(self.started["error"])
-        self.events, self.replies = [], []
+        self.events, self.replies, self.deltas = [], [], []
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(self.started["socket_path"])
         self.lines = b""
@@ -170,9 +176,12 @@ class Host:
             return
         *whole, self.lines = self.lines.split(b"\n")
         for line in map(json.loads, whole):
-            (self.replies if "success" in line else self.events).append(line)
+            # What is being said has no offset: its finished entry has all of it.
+            (self.replies if "success" in line else self.events if "offset" in line else self.deltas).append(line)
 
     def ask(self, kind, **payload):
+        if kind == "host.answer":
+            payload["key"] = KEY
         self.socket.sendall(json.dumps({"type": kind, "payload": payload}).encode() + b"\n")
         until(lambda: self.read(0.05) or self.replies, kind)
         return self.replies.pop(0)
@@ -367,6 +376,72 @@ def outlives(backend, folder):
         check(f"{backend}: its model has what was said before", bodies and all("first answer" in body for body in bodies), asked)
 
 
+def speaks(backend, folder):
+    """What an agent says is on its feed, at its terminal and in the stream of its work while it says it, and once."""
+    model = Model(folder, [told("one", {"text": "first answer"}), told("speak", SPEECH)])
+    with Hosting(folder, backend, model) as own:
+        started = own.rest("POST", "/v1/hosts", {"instance": backend, "name": "main", "cwd": os.path.join(own.user, "work"), "prompt": "one"})
+        own.said("first answer")
+        until(lambda: own.agent()["state"] == "idle", "it is idle")
+        feed = Reader(own, "GET", f"/v1/events?stream=agent/{started['id']}&after=latest", {"Accept": "text/event-stream"})
+        work = {"instance": f"agent:{backend}:main", "prompt": "speak"}
+        words = Reader(own, "POST", "/v1/send_message", {"Content-Type": "application/json"}, work)
+        terminal = Printed([SVC, "agent", "attach", f"agent:{backend}:main", "--json"], own.env)
+        try:
+            own.said(LINES[-1])
+            until(lambda: own.agent()["state"] == "idle", "it is idle")
+            until(lambda: words.over, "its work is over")
+            for name, lines in (("feed", feed.lines), ("attach", terminal.lines), ("NDJSON", words.lines)):
+                first = next((at for at, line in lines if LINES[0] in line), None)
+                last = next((at for at, line in lines if LINES[-1] in line), None)
+                check(f"{backend}: {name} has words while they are said", first and last and last - first > 2,
+                      [(round(at, 1), line[:200]) for at, line in lines][-12:])
+            items = [json.loads(line[5:]).get("data") or {} for _, line in feed.lines if line.startswith("data:")]
+            deltas = [it for it in items if "of" in it and it.get("role") == "assistant"]
+            spoken = "".join(it["text"] for it in deltas)
+            # What comes with the end of the entry may be in the entry alone.
+            check(f"{backend}: deltas are one entry, in its order", SPEECH["text"].startswith(spoken.strip()) and LINES[3] in spoken and len({it["of"] for it in deltas}) == 1, deltas)
+            check(f"{backend}: NDJSON has each line once", all(sum(name in line for _, line in words.lines if '"frame"' in line) == 1 for name in LINES), words.lines)
+        finally:
+            terminal.end()
+
+
+class Printed:
+    """The lines of a program, each with the time at which it came."""
+
+    def __init__(self, words, env):
+        self.lines = []
+        self.process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append((time.time(), line))
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Reader:
+    """The lines of an answer that does not end at once, each with the time at which it came."""
+
+    def __init__(self, own, method, path, headers, body=None):
+        self.lines, self.over = [], False
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(own.url + path, data, {**own.headers, **headers}, method=method)
+        self.answer = urllib.request.urlopen(request, timeout=120)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        try:
+            for line in self.answer:
+                self.lines.append((time.time(), line.decode()))
+        except (OSError, ValueError):
+            pass
+        self.over = True
+
+
 def one(folder):
     """Claude Code, hosted by a daemon, with our hooks and our server in its own settings: one session, one peer, told once."""
     home = os.path.join(folder, "home")
@@ -438,7 +513,7 @@ def main():
             print(f"not run: {backend} (it is not in {BIN})")
             continue
         folder = tempfile.mkdtemp(prefix="svc-hosting-")
-        for part in (scenario, outlives):
+        for part in (scenario, outlives, speaks):
             try:
                 part(backend, folder)
             except (TimeoutError, RuntimeError, KeyError, StopIteration, urllib.error.HTTPError) as error:
