@@ -297,7 +297,7 @@ async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult,
 }
 
 const ACK: &str = "\
-Acknowledges messages, so that they do not come again.
+Acknowledges messages that you have read, so that they do not come again.
 
 Takes the ids from peer_inbox. Calling it again is harmless.";
 
