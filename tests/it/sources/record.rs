@@ -31,10 +31,13 @@ fn answer_after(caller: &Caller, session: &str, last: &str) -> Value {
 
 #[test]
 fn a_daemon_that_ends_in_the_middle_of_a_call_leaves_no_call_without_an_answer() {
-    let polite: fn(&mut Daemon) = |d| {
-        d.stop();
-    };
-    for end in [Daemon::kill9, polite] {
+    let ends: [fn(&mut Daemon); 2] = [
+        |d| d.kill9(),
+        |d| {
+            d.stop();
+        },
+    ];
+    for end in ends {
         let home = Home::new();
         let mut d = with_servers(&home, &json!({ "toy": entry(&home, &["looks"]) }));
         in_state(&d, "toy", "connected");
