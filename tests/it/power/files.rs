@@ -5,8 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::Round;
-use crate::daemon::{Home, svc};
+use super::{Round, run};
+use crate::daemon::Home;
 
 /// What was changed, as commands said.
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub(super) fn change(round: &Round<'_>) -> ChangedFiles {
             if !is_server {
                 kept.is_installed = None;
             }
-            let ran = svc(round.away, args);
+            let ran = run(round.away, args, "");
             if !round.goes_on() {
                 return kept;
             }

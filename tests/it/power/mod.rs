@@ -9,7 +9,9 @@ mod files;
 mod mount;
 mod work;
 
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -19,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::crash::{Chance, SetOnDrop, number};
-use crate::daemon::{Daemon, Home, all_pids, eventually};
+use crate::daemon::{Daemon, Home, Ran, Running, all_pids, eventually};
 use crate::expect::new_task;
 use mount::PowerDisk;
 use work::{Kept, check, check_lines};
@@ -127,6 +129,18 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
         drop(stop_anyway);
         done
     })
+}
+
+/// Runs a command to its end. The folder that it runs in has power: no program is started in one that has none.
+fn run(home: &Home, args: &[&str], input: &str) -> Ran {
+    let mut command = home.command(args);
+    command.current_dir("/").env("SVC_HOOK_DEADLINE_MS", "60000").stdin(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let mut stdin = running.stdin();
+    // Who was killed does not read.
+    drop(stdin.write_all(input.as_bytes()));
+    drop(stdin);
+    running.wait(WITHIN)
 }
 
 /// Kills all that was started on the disk, as the power that goes takes all along; gives how many those were.

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::{Round, WITHIN, files};
-use crate::daemon::{Daemon, Home, Ran, Running, svc, svc_with_input};
+use super::{Round, WITHIN, files, run};
+use crate::daemon::{Daemon, Home, Ran, svc};
 use crate::expect::{all_pages, frame};
 use crate::wire::{Caller, Conn};
 
@@ -107,14 +106,7 @@ pub(super) fn hooks(round: &Round<'_>) -> Kept {
             "session_id": session, "hook_event_name": "PreToolUse", "cwd": round.away.user(),
             "tool_name": "Bash", "tool_input": { "command": "ls" }, "tool_use_id": format!("t{number}"),
         });
-        let mut command = round.away.command(&["hook", "claude"]);
-        command.env("SVC_HOOK_DEADLINE_MS", "60000").stdin(Stdio::piped());
-        let mut running = Running::spawn(command);
-        let mut stdin = running.stdin();
-        // A hook that was killed does not read.
-        drop(stdin.write_all(event.to_string().as_bytes()));
-        drop(stdin);
-        let ran = running.wait(WITHIN);
+        let ran = run(round.away, &["hook", "claude"], &event.to_string());
         if round.goes_on() {
             assert_eq!(ran.code, Some(0), "{ran:?}");
             kept.hooks.insert(session);
@@ -133,7 +125,7 @@ pub(super) fn runs(round: &Round<'_>) -> Kept {
         }
         let title = format!("run-{}-{number}", round.number);
         let args = ["task", "run", "-q", "--title", &title, "--", "sh", "-c", &script];
-        let ran = svc(round.home, &args);
+        let ran = run(round.home, &args, "");
         if round.goes_on() {
             assert_eq!(ran.code, Some(0), "{ran:?}");
             kept.runs.insert(title);
@@ -155,7 +147,7 @@ pub(super) fn host(round: &Round<'_>) -> Kept {
         "session_key": "agent:worker:main", "backend": "exec", "command": ["sh", "-c", script],
         "cwd": round.away.user(), "linger_ms": 1_000, "answer_key": "5f2c9a7d0e1b4c6f8a3d2e5b7c9f0a1d",
     });
-    let ran = svc_with_input(round.away, &["agent", "host"], spec.to_string().as_bytes());
+    let ran = run(round.away, &["agent", "host"], &spec.to_string());
     let started: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
     let Some(socket) = started["socket_path"].as_str() else {
         assert!(!round.goes_on(), "not started with the power on: {ran:?}");
