@@ -453,7 +453,7 @@ fn every_kind_of_event_is_in_the_reference() {
         "value", "daemon", "source", "run",
     ];
     /// Kinds of one word.
-    const PLAIN: [&str; 16] = [
+    const PLAIN: [&str; 17] = [
         "task",
         "call",
         "frame",
@@ -464,6 +464,7 @@ fn every_kind_of_event_is_in_the_reference() {
         "stderr",
         "state",
         "chat_entry",
+        "delta",
         "input",
         "request",
         "answer",
