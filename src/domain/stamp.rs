@@ -188,13 +188,15 @@ fn stamp_around(
         MessageType::Query => model_text!("asks."),
         MessageType::Response => match &message.correlation_id {
             Some(first) => model_text!(
-                "answers your {} {}; nothing is to be answered.",
+                "answers your {} {}{}.",
                 match answered {
                     Some(MessageType::Notification | MessageType::Broadcast) => "message",
                     // Who answers an answer goes on with the question.
                     None | Some(MessageType::Query | MessageType::Response) => "question",
                 },
-                quote::line(first, CORRELATION_BYTES)
+                quote::line(first, CORRELATION_BYTES),
+                // The line behind the text says where what is said goes.
+                if goes_back.is_some() { "" } else { "; nothing is to be answered" }
             ),
             None => model_text!("answers; nothing is to be answered."),
         },
