@@ -165,6 +165,8 @@ mod tests {
             Program::try_parse_from(std::iter::once("svc").chain(given)).expect("is valid");
         let passed_on = given.map(|word| if word.starts_with('{') { "-" } else { word });
         assert_eq!(parsed.serve.to_arguments(), passed_on.map(OsString::from));
-        assert_eq!(parsed.serve.to_input(), "{\"mcpServers\":{}}\n");
+        let folder = std::env::current_dir().expect("a folder");
+        let line = format!("{}\n", serde_json::json!([folder, { "mcpServers": {} }]));
+        assert_eq!(parsed.serve.to_input(), line);
     }
 }

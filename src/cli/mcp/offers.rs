@@ -62,8 +62,8 @@ pub(super) fn shown(source: &Value) -> Option<String> {
 }
 
 fn line_of(kind: &str, name: &str, offer: &Value) -> String {
-    let about = [output::cell(offer, "title"), output::cell(offer, "description")];
-    let about = about.iter().find(|text| !text.is_empty()).map_or("", |text| text.as_str());
+    let mut about = ["title", "description"].iter().filter_map(|member| offer[member].as_str());
+    let about = about.find(|text| !text.is_empty()).unwrap_or_default();
     let first = about.lines().next().unwrap_or_default();
     let name = output::visible(&output::cell(offer, name));
     format!("  {kind:<9} {name}  {}", output::visible(first)).trim_end().to_owned() + "\n"
