@@ -207,13 +207,13 @@ impl Access {
         check_scopes(&input.scopes, of_servers)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
+        let input = self.of_attended(input).await?;
         if !is_agent_key(&input.session) {
             check::name("session", &input.session)?;
             if is_daemons_session_id(&input.session) {
                 return Err(Error::not_yours("session", "the daemon gives ids of this form"));
             }
         }
-        let input = self.of_attended(input).await?;
         check::short("project", input.project.as_deref())?;
         let project = input.project.filter(|path| !path.trim().is_empty());
         let cwd = project.clone().filter(|folder| folder.starts_with('/'));
