@@ -13,10 +13,10 @@ const MOST: usize = 1024 * 1024;
 
 /// The words, which the agent adds to and each client follows.
 #[derive(Debug, Clone)]
-pub(super) struct Saying(Arc<watch::Sender<Words>>);
+pub(super) struct Saying(Arc<watch::Sender<WordsSoFar>>);
 
 #[derive(Debug, Default)]
-struct Words {
+struct WordsSoFar {
     /// Counts entries.
     of: u64,
     /// Bytes of the spool that come before the entry.
@@ -28,7 +28,7 @@ struct Words {
 /// How far a client has heard.
 #[derive(Debug)]
 pub(super) struct SayingReader {
-    words: watch::Receiver<Words>,
+    words: watch::Receiver<WordsSoFar>,
     of: u64,
     heard: usize,
 }
@@ -43,7 +43,7 @@ impl Saying {
         self.0.send_modify(|said| {
             if said.is_finished || said.of == 0 {
                 let of = said.of + 1;
-                *said = Words { of, after: after(), text: String::new(), is_finished: false };
+                *said = WordsSoFar { of, after: after(), text: String::new(), is_finished: false };
             }
             let room = words.floor_char_boundary(MOST.saturating_sub(said.text.len()));
             said.text.push_str(&words[..room]);

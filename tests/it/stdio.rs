@@ -428,7 +428,8 @@ fn a_session_from_its_first_word_to_its_last() {
     }
     assert_eq!(seen[3].header("mcp-name"), Some("once"));
     assert_eq!(seen[3].body, call(2, "once"), "as the client wrote it");
-    assert!(seen[1].header("mcp-method").is_none() && seen[4].header("mcp-method").is_none());
+    assert_eq!(seen[1].header("mcp-method"), Some("notifications/initialized"));
+    assert!(seen[4].header("mcp-method").is_none(), "a response has none");
 }
 
 #[test]
