@@ -1,5 +1,5 @@
 //! Gemini CLI's record of a conversation: `tmp/<project>/chats/session-<time>-<beginning of the id>.jsonl` in its folder, one line
-//! of JSON for each entry. The first line has the id of the session. When a person ends a turn, an entry says so.
+//! of JSON for each entry. The first line has the id of the session. An entry says when a person ended a turn.
 //!
 //! A file counts if it is this user's and nobody else can write it, and if it names the session that is asked for.
 
@@ -13,7 +13,7 @@ use super::environment;
 use crate::domain::{ClientProcess, ClientRecord, RecordedState, Timestamp, limits};
 use crate::{bounded_file, private_file};
 
-/// What stands in a record when a person has ended a turn: by Esc, or by No at a dialog.
+/// What stands in a record when a person has ended a turn, by Esc or by No at a dialog.
 const CANCELLED: &str = "Request cancelled.";
 
 /// That the last turn was ended by its person; `None` if it was not, or the record does not say it.
@@ -71,10 +71,11 @@ fn parse(tail: &str) -> Option<ClientRecord> {
     ended.map(|at| ClientRecord { state: RecordedState::Idle, at })
 }
 
-/// Whether a person's entry has text: results of tools are entries of the person, too.
+/// Whether a person's entry is a prompt. Results of tools are entries of the person, too, and so is the conversation's beginning,
+/// which is written again after an end by No.
 fn is_prompt(content: &Value) -> bool {
-    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
-    content.is_string() || parts.iter().any(|part| part["text"].is_string())
+    let text = content.as_str().or_else(|| content[0]["text"].as_str());
+    text.is_some_and(|text| !text.starts_with("<session_context>"))
 }
 
 #[cfg(test)]
@@ -88,6 +89,8 @@ mod tests {
     const ENDED: &str = r#"{"id":"b","timestamp":"2026-11-26T18:16:07.532Z","type":"info","content":"Request cancelled."}"#;
     const RESULT: &str = r#"{"id":"c","timestamp":"2026-11-26T18:16:07.856Z","type":"user","content":[{"functionResponse":{"id":"d"}}]}"#;
 
+    const AGAIN: &str = r#"{"id":"e","timestamp":"2026-11-26T18:16:07.533Z","type":"user","content":[{"text":"<session_context>\\n"},{"text":"hello"}]}"#;
+
     #[test]
     fn a_turn_that_its_person_ended_is_over_until_the_next_prompt() {
         let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
@@ -96,6 +99,7 @@ mod tests {
             (vec![FIRST, PROMPT], None),
             (vec![FIRST, PROMPT, ENDED], over),
             (vec![FIRST, PROMPT, ENDED, RESULT], over),
+            (vec![FIRST, PROMPT, ENDED, AGAIN], over),
             (vec![FIRST, PROMPT, ENDED, RESULT, PROMPT], None),
             (vec![&PROMPT[20..], ENDED], over),
             (vec![r#"{"type":"info","content":"Request cancelled."}"#], None),

@@ -95,7 +95,7 @@ fn a_person_bounds_what_tool_call_reaches() {
 fn install_starts_the_daemon_and_the_last_uninstall_stops_it() {
     let home = home();
     let told = svc(&home, &["install", "claude-code", "--no-start"]);
-    assert!(told.ok().contains("`svc start` starts it"), "{told:?}");
+    assert!(told.ok().contains("`svc start` or a client's next session"), "{told:?}");
     assert!(home.daemon_json().is_none());
     let told = svc(&home, &["install", "claude-code", "codex"]);
     assert!(told.ok().contains("started the daemon: http://127.0.0.1:"), "{told:?}");
