@@ -391,6 +391,7 @@ def speaks(backend, folder):
             own.said(LINES[-1])
             until(lambda: own.agent()["state"] == "idle", "it is idle")
             until(lambda: words.over, "its work is over")
+            until(lambda: all(any(LINES[-1] in line for _, line in it.lines) for it in (feed, terminal, words)), "all have its last line")
             for name, lines in (("feed", feed.lines), ("attach", terminal.lines), ("NDJSON", words.lines)):
                 first = next((at for at, line in lines if LINES[0] in line), None)
                 last = next((at for at, line in lines if LINES[-1] in line), None)
