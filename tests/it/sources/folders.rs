@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{SOON, call, in_state, of_project, said};
+use super::{SOON, body, call, in_state, of_project, said};
 use crate::daemon::{Daemon, Home, until};
 
 /// A folder with the small server below it.
@@ -100,7 +100,8 @@ fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
         json!({ "db": relative(&json!({})), "program": { "command": "./mcp/toy", "cwd": "mcp" } });
     write(&plugin, "plugin.json", &servers);
     // Nobody asks for it before it is there.
-    let events = || d.get("/v1/events?stream=team&kind=source.state&limit=500").ok(200).to_string();
+    // Nor is there a stream before anything has happened.
+    let events = || body(&d.get("/v1/events?stream=team&kind=source.state&limit=500"));
     until(SOON, || events().contains(r#""db""#).then_some(()));
     in_state(&d, "db", "connected");
     in_state(&d, "program", "connected");
@@ -132,7 +133,9 @@ fn a_document_means_the_folder_that_it_was_given_in() {
         Some(row).filter(|row| row["state"] == "connected")
     };
     until(SOON, row);
-    let told = crate::daemon::svc(&home, &["mcp", "call", "toy", "cwd"]);
-    assert!(told.ok().contains(&shown(&folder)), "{told:?}");
+    let mut call = home.command(&["mcp", "call", "toy", "cwd"]);
+    let told = call.current_dir(&folder).output().expect("it runs");
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(text.contains(&shown(&folder)), "{told:?}");
     crate::daemon::svc(&home, &["stop"]).ok();
 }
