@@ -177,7 +177,14 @@ fn frame_data(line: &str) -> String {
     // As long as any id of ours.
     let task_id = TaskId::from(format!("{}{}", TaskId::PREFIX, "0".repeat(26)));
     let ts = Timestamp::from_millis(0);
-    let frame = Frame { task_id: &task_id, line, kind: FrameKind::Stdout, ts };
+    let frame = Frame {
+        task_id: &task_id,
+        line,
+        kind: FrameKind::Stdout,
+        ts,
+        truncated: false,
+        partial: false,
+    };
     serde_json::to_string(&frame).expect("a frame has a JSON form")
 }
 
