@@ -91,7 +91,8 @@ fn options_stand_before_the_program_and_on_either_side_of_a_url() {
     ok(&home, &here, &["add", "files", "--", "python3", "-e", "print()"]);
     let written = fs::read_to_string(home.path("config.toml")).expect("is there");
     for entry in [
-        "[sources.wiki]\ntype = \"sse\"\nurl = \"https://h.example/mcp\"\nheaders = { X-Key = \"a b\" }\n",
+        "type = \"sse\"\n",
+        "headers = { X-Key = \"a b\" }\n",
         "headers = { A = \"1\", B = \"2\" }\n",
         "args = [\"-e\", \"print()\"]\n",
     ] {
