@@ -68,7 +68,7 @@ impl SayingReader {
     pub(super) async fn changed(&mut self, not_before: Instant) {
         sleep_until(not_before.into()).await;
         if self.words.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

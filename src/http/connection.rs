@@ -65,12 +65,11 @@ pub(super) async fn connection(
                 ended = served.as_mut() => Some(ended),
                 () = draining.is_drained() => None,
             };
-            match ended {
-                Some(ended) => ended,
-                None => {
-                    served.as_mut().graceful_shutdown();
-                    finish(served.as_mut(), &client).await
-                }
+            if let Some(ended) = ended {
+                ended
+            } else {
+                served.as_mut().graceful_shutdown();
+                finish(served.as_mut(), &client).await
             }
         }
     };
