@@ -265,10 +265,13 @@ fn a_key_runs_a_command_once() {
     assert_eq!(fs::read_to_string(&ran).expect("it ran"), "once\n");
 
     // Whoever made it: what is pending or active is not run here.
-    d.post("/v1/tasks", &json!({ "idempotency_key": "k-2" })).ok(201);
+    d.post("/v1/tasks", &json!({ "title": "false", "idempotency_key": "k-2" })).ok(201);
     let pending = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "false"]);
     assert_eq!(pending.code, Some(0), "{pending:?}");
     assert!(pending.stderr.contains("pending"), "{pending:?}");
+    let other = svc(&d.home, &["task", "run", "--idempotency-key", "k-2", "--", "true"]);
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert!(other.stderr.contains("stands for another task"), "{other:?}");
 }
 
 #[test]

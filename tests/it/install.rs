@@ -843,7 +843,7 @@ fn harmless_tools_are_allowed_on_demand_in_each_clients_own_way() {
     assert!(missing.contains(&json!("peer_send")) && missing.contains(&json!("peer_inbox")));
     let shown = person.svc(&["install", "status", "claude-code"]);
     let shown = shown.ok();
-    assert!(shown.contains("ask you each time: ToolSearch, "), "{shown}");
+    assert!(shown.contains("harmless ones: ToolSearch, "), "{shown}");
     assert!(shown.contains("svc install claude-code --allow-tools"), "{shown}");
     assert!(shown.contains("--verbose") && !shown.contains("peer_inbox"), "{shown}");
     let whole = person.svc(&["install", "status", "claude-code", "--verbose"]);

@@ -58,11 +58,18 @@ pub struct NewTask {
 }
 
 impl NewTask {
-    /// Whether a task is the one that this asks for.
+    /// Whether a task is the one that this asks for, whichever run of a command asks.
     pub fn is_for(&self, task: &Task) -> bool {
-        (&self.title, &self.agent, &self.prompt, &self.metadata)
-            == (&task.title, &task.agent, &task.prompt, &task.metadata)
+        (&self.title, &self.agent, &self.prompt) == (&task.title, &task.agent, &task.prompt)
+            && without_run(self.metadata.as_ref()) == without_run(task.metadata.as_ref())
     }
+}
+
+/// Metadata without the member `run`, by which `svc task run` knows its own task from that of an earlier run.
+fn without_run(metadata: Option<&Map<String, Value>>) -> Map<String, Value> {
+    let mut metadata = metadata.cloned().unwrap_or_default();
+    metadata.remove("run");
+    metadata
 }
 
 impl Task {
