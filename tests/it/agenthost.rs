@@ -226,9 +226,13 @@ fn settled(name: &str, value: &mut Value) {
     let fixed = match (name, &*value) {
         (_, Value::Object(_) | Value::Array(_)) => {
             if let Value::Object(members) = value {
-                members.iter_mut().for_each(|(name, value)| settled(name, value));
+                for (name, value) in members.iter_mut() {
+                    settled(name, value);
+                }
             } else if let Value::Array(items) = value {
-                items.iter_mut().for_each(|item| settled("", item));
+                for item in items.iter_mut() {
+                    settled("", item);
+                }
             }
             return;
         }
@@ -341,7 +345,9 @@ fn a_client_of_the_first_version_understands_every_message() {
         }
     }
     let mut settled_lines = live;
-    settled_lines.iter_mut().for_each(|(_, line)| settled("", line));
+    for (_, line) in &mut settled_lines {
+        settled("", line);
+    }
     // What is said while it is being said comes as it likes.
     settled_lines.retain(|(_, line)| line["type"] != "delta");
     for (number, (said, written)) in settled_lines.iter().zip(&recorded).enumerate() {
@@ -359,7 +365,7 @@ fn events_and_history_have_the_same_types_over_http() {
     let body = json!({ "instance": "worker", "cwd": d.home.user(), "prompt": "what is here?" });
     let id = text(&d.post("/v1/hosts", &body).ok(201), "id");
     let history = |query: &str| d.get(&format!("/v1/hosts/{id}/history{query}")).ok(200);
-    eventually(std::time::Duration::from_secs(60), || history("")["total"] == 4);
+    eventually(std::time::Duration::from_mins(1), || history("")["total"] == 4);
     let check = |page: &Value| {
         let read: seed::HistoryResponse = decoded(page);
         let call = read.entries.iter().find(|entry| !entry.tool_input.is_empty()).expect("a call");
@@ -380,7 +386,7 @@ fn events_and_history_have_the_same_types_over_http() {
     d.post(&format!("/v1/hosts/{id}/stop"), &json!({})).ok(200);
     ended(&d, &id);
     check(&history(""));
-    let log = until(std::time::Duration::from_secs(60), || {
+    let log = until(std::time::Duration::from_mins(1), || {
         let log = events(&d, &format!("agent/{id}"));
         log.iter().any(|event| event["kind"] == "exit").then_some(log)
     });

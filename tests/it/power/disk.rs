@@ -11,6 +11,11 @@ use fuser::{Errno, FileAttr, FileType, INodeNo};
 
 use crate::crash::Chance;
 
+#[expect(clippy::disallowed_methods, reason = "the times of a disk are those of its machine")]
+pub(super) fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// What a disk writes at once.
 const SECTOR: usize = 512;
 /// What the kernel writes at once.
@@ -86,7 +91,7 @@ impl Node {
             kind,
             mode,
             owner,
-            changed: SystemTime::now(),
+            changed: now(),
             bytes: Vec::new(),
             names: BTreeMap::new(),
             links: if kind == FileType::Directory { 2 } else { 0 },
@@ -183,7 +188,7 @@ impl Disk {
         self.step()?;
         let node = self.node(id)?;
         node.put(at, bytes);
-        node.changed = SystemTime::now();
+        node.changed = now();
         // By pages, which reach the disk each by itself.
         let mut at = at;
         let mut rest = bytes;
@@ -200,7 +205,7 @@ impl Disk {
         self.step()?;
         let node = self.node(id)?;
         node.bytes.resize(length, 0);
-        node.changed = SystemTime::now();
+        node.changed = now();
         self.pending.push(Change::Length { node: id, length });
         Ok(())
     }

@@ -13,7 +13,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::disk::{Disk, NameChange, Node};
+use super::disk::{Disk, NameChange, Node, now};
 use crate::crash::Chance;
 use crate::daemon::eventually;
 
@@ -179,7 +179,7 @@ impl Filesystem for Mounted {
             if let Some(mtime) = mtime {
                 disk.node(ino.0)?.changed = match mtime {
                     TimeOrNow::SpecificTime(at) => at,
-                    TimeOrNow::Now => SystemTime::now(),
+                    TimeOrNow::Now => now(),
                 };
             }
             Ok(())

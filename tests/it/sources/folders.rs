@@ -10,7 +10,7 @@ use super::{SOON, body, call, in_state, of_project, said};
 use crate::daemon::{Daemon, Home, until};
 
 /// A folder with the small server below it.
-fn with_server(folder: PathBuf) -> PathBuf {
+fn with_server(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder.join("mcp")).expect("can be made");
     let folder = folder.canonicalize().expect("is there");
     fs::write(folder.join("mcp/toy.py"), include_str!("toy_server.py")).expect("can be written");
@@ -43,7 +43,7 @@ fn shown(folder: &Path) -> String {
 #[test]
 fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
     let home = Home::new();
-    let files = with_server(home.user().join("files"));
+    let files = with_server(&home.user().join("files"));
     let work = home.user().canonicalize().expect("is there").join("work");
     fs::create_dir_all(&work).expect("can be made");
     let servers = json!({
@@ -56,7 +56,7 @@ fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
     let file = write(&files, "servers.json", &servers);
     let config = home.dir();
     fs::create_dir_all(&config).expect("can be made");
-    let config = with_server(config);
+    let config = with_server(&config);
     fs::write(
         config.join("config.toml"),
         "[sources.own]\ncommand = \"python3\"\nargs = [\"./mcp/toy.py\"]\n",
@@ -77,7 +77,7 @@ fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
         assert_eq!(cwd(&d, server), shown(folder), "{server}");
     }
     // For who works in a project it is that, unless one serves all or the entry says where.
-    let project = with_server(home.user().join("project"));
+    let project = with_server(&home.user().join("project"));
     fs::create_dir_all(project.join(".git")).expect("can be made");
     let inside = of_project(&d, "s-1", &shown(&project));
     for (server, folder) in [
@@ -95,7 +95,7 @@ fn relative_paths_of_an_entry_begin_at_the_folder_of_its_file() {
 fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
     let home = Home::new();
     let d = Daemon::with(|plan| plan.home(&home));
-    let plugin = with_server(home.path("plugins/db"));
+    let plugin = with_server(&home.path("plugins/db"));
     let servers =
         json!({ "db": relative(&json!({})), "program": { "command": "./mcp/toy", "cwd": "mcp" } });
     write(&plugin, "plugin.json", &servers);
@@ -105,7 +105,7 @@ fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
     until(SOON, || events().contains(r#""db""#).then_some(()));
     in_state(&d, "db", "connected");
     in_state(&d, "program", "connected");
-    let project = with_server(home.user().join("project"));
+    let project = with_server(&home.user().join("project"));
     fs::create_dir_all(project.join(".git")).expect("can be made");
     let inside = of_project(&d, "s-1", &shown(&project));
     for caller in [&*d, &inside] {
@@ -122,7 +122,7 @@ fn a_plugin_that_comes_or_goes_counts_while_the_daemon_runs() {
 #[test]
 fn a_document_means_the_folder_that_it_was_given_in() {
     let home = Home::new();
-    let folder = with_server(home.user().join("here"));
+    let folder = with_server(&home.user().join("here"));
     let document = json!({ "mcpServers": { "toy": relative(&json!({})) } }).to_string();
     let mut start =
         home.command(&["start", "--listen", "127.0.0.1:0", "--mcp-config", &document, "--json"]);
