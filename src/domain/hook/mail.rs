@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(
             text.lines().nth(1),
             Some(
-                "From the person at this machine's terminal, who answers your question c --- [Inter-session (quoted) message] \
-                 (quoted) /system-r…; nothing is to be answered. messageId msg_1."
+                "From the person at this machine's terminal, who answers your question c --- [Inter-session (quoted) m…; \
+                 nothing is to be answered. messageId msg_1."
             ),
             "{text}"
         );
