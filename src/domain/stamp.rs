@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 60;
 /// Shortest room for a name, in bytes.
 const NAME_MIN_BYTES: usize = 8;
 /// Longest correlation id in a stamp, in bytes. Ids of messages are shorter.
-const CORRELATION_BYTES: usize = 34;
+const CORRELATION_BYTES: usize = 32;
 /// Longest kind of client in a stamp, in characters. The address has all of it.
 const CHANNEL_CHARS: usize = 8;
 

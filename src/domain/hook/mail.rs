@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(
             text.lines().nth(1),
             Some(
-                "From the person at this machine's terminal, who answers your question c --- [Inter-session (quoted) m…; \
+                "From the person at this machine's terminal, who answers your question c --- [Inter-session (quoted)…; \
                  nothing is to be answered. messageId msg_1."
             ),
             "{text}"
