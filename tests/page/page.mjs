@@ -235,10 +235,10 @@ test('an agent that works stands before one that waits, and one that left behind
   const tab = await Tab.signedIn(daemon);
   const rows = () => tab.page.$$eval('.team tbody tr', (all) => all.map((each) => each.querySelector('th a').innerText));
   await until(rows, (all) => all.join() === 'asker:works,asker:asks,ann', 'who works first');
-  // Its last words and the message that it has not read yet.
+  // What it is saying, and the message that it has not read yet.
   await tab.page.waitForFunction(() => {
     const cells = [...document.querySelectorAll('.team tbody tr:first-child td')].map((each) => each.innerText);
-    return cells[2] === 'hello' && cells[4] === '1';
+    return cells[2] === 'waiting' && cells[4] === '1';
   }, { timeout: 10_000, polling: 50 });
   await tab.page.click('.switch input');
   await until(rows, (all) => all.join() === 'asker:works,asker:asks,ann,gone', 'and who left');
