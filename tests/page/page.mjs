@@ -850,6 +850,8 @@ for (const [agents, width, dark] of [0, 5, 500].flatMap((count) => [[count, 360,
       await tab.view(at(view));
       if (view === 'now' && agents) await tab.has(`agent-${String(agents - 1).padStart(3, '0')}`);
       if (view !== 'messages' && agents > 5) {
+        // There is nothing to search before the agents are there.
+        await tab.page.waitForSelector('[data-search]', { timeout: 60_000 });
         await tab.page.keyboard.press('/');
         await tab.page.keyboard.type('agent-321');
         await tab.page.waitForFunction(() => document.querySelectorAll('.team tbody tr, .threads li').length === 1, { timeout: 60_000, polling: 50 });
