@@ -895,6 +895,7 @@ test('texts of agents are text', async (daemon) => {
   assert.ok(href === text && rel.includes('noopener') && target === '_blank', JSON.stringify(links));
   await tab.view(`/ui/tasks/${task.task_id}`);
   await tab.has('red');
+  await tab.page.waitForSelector('.output .c1', { timeout: 60_000 });
   const red = await tab.page.$eval('.output .c1', (span) => [span.innerText, getComputedStyle(span).fontWeight, getComputedStyle(span).color !== getComputedStyle(document.body).color]);
   assert.deepEqual(red, ['red', '700', true]);
   await tab.has('900,000 characters');
