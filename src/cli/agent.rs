@@ -156,7 +156,7 @@ pub(super) async fn run(context: &Context, command: AgentCommand) -> anyhow::Res
         matches!(error.downcast_ref::<ClientError>(), Some(ClientError::NotRunning { .. }))
     };
     match by_daemon(context, command.clone()).await {
-        // Whoever named a daemon means that one.
+        // A daemon that was named by URL is not replaced by the hosts of this machine.
         Err(error) if is_away(&error) && context.discovery()?.fixed().is_none() => {
             by_hosts(context, command, error).await
         }

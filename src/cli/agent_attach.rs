@@ -178,7 +178,7 @@ struct SaidEntry {
     printed: usize,
     /// Nothing else was printed behind it.
     is_open: bool,
-    /// What comes next tells all of it once more.
+    /// Whether the next delta repeats all the words so far.
     is_told_again: bool,
 }
 
@@ -221,7 +221,7 @@ impl Printer {
         }
     }
 
-    /// Prints what is being said, in the line that it stands in.
+    /// Prints the words of a delta behind those of the same entry.
     pub(super) fn speak(&mut self, delta: &Value) -> anyhow::Result<()> {
         // Each line of such a program is an event.
         if self.is_exec {
@@ -246,13 +246,13 @@ impl Printer {
         }
     }
 
-    /// What is printed next begins a line.
+    /// Ends an open line, so that the next output begins on a line of its own.
     fn break_off(&mut self) -> anyhow::Result<()> {
         let is_open = self.said.as_mut().is_some_and(|said| std::mem::take(&mut said.is_open));
         if is_open { output::block("\n") } else { Ok(()) }
     }
 
-    /// Prints an entry: of one that is being said, the rest.
+    /// Prints an entry, without the words of it that deltas have printed already.
     fn print_entry(&mut self, entry: &Value) -> anyhow::Result<()> {
         let content = entry["content"].as_str().filter(|_| entry["role"] == "assistant");
         if let (Some(content), Some(said)) = (content, &self.said) {

@@ -20,7 +20,7 @@ use crate::hosts::{HostClient, HostError, HostNews};
 const NEEDS_A_DAEMON: &str =
     "svc: answering needs a daemon: `svc start`, then `svc agent answer` or attach again";
 
-/// Shows the agents whose hosts live. `away` says that no daemon runs, and is all there is to say if there are none.
+/// Lists the agents whose hosts answer. Without any, the error is `away`: no daemon runs.
 pub(super) async fn list(
     context: &Context,
     args: &AgentListArgs,
@@ -75,7 +75,7 @@ pub(super) async fn stop(
     print_stopped(context, named, &serde_json::to_value(stopped)?)
 }
 
-/// Shows what was said.
+/// Prints a page of an agent's history, read from its host.
 pub(super) async fn history(
     context: &Context,
     named: &str,

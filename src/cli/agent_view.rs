@@ -88,7 +88,7 @@ fn stopped_in_words(agent: &str, stopped: &Value) -> String {
     format!("{agent} has ended{how}{state}")
 }
 
-/// Shows what was said.
+/// Prints a page of an agent's history.
 pub(super) fn print_history(context: &Context, page: &Value) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(page)?;
