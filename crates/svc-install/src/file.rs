@@ -278,7 +278,7 @@ impl ForeignFile {
     }
 }
 
-/// Returns when the disk has the names in a folder, as far as it can be synced: a power cut takes along what it does not have.
+/// Syncs a folder, so that a power cut does not lose the names of its files. A folder that cannot be synced is left as it is.
 fn sync_names(folder: Option<&Path>) {
     let folder = File::open(folder.unwrap_or(Path::new("/")));
     folder.and_then(|folder| folder.sync_all()).ok();
