@@ -32,8 +32,21 @@ pub(crate) struct RequestContext {
     pub(crate) trace: RequestTrace,
 }
 
-/// What a client has named a request by. An id that the daemon has made is for its own log.
-pub(crate) fn trace_of(headers: &HeaderMap) -> RequestTrace {
+impl RequestContext {
+    /// The circumstances of a request over HTTP; its names are in the headers.
+    pub(crate) fn from_http(
+        (caller, headers): (&Caller, &HeaderMap),
+        origin: RequestOrigin,
+        acting_session: Option<Arc<str>>,
+        exposure: ToolExposure,
+    ) -> Self {
+        let (caller, trace) = (caller.clone(), trace_of(headers));
+        Self { caller, origin, acting_session, exposure, trace }
+    }
+}
+
+/// The names that a client gave a request. An id that the daemon made is for the daemon's log alone.
+fn trace_of(headers: &HeaderMap) -> RequestTrace {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(Arc::from);
     RequestTrace { request_id: text("x-request-id"), parent: text("traceparent") }
 }

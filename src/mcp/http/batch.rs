@@ -10,7 +10,7 @@ use super::{
         McpServer,
         call::{CallReply, RecordedCall},
         era,
-        origin::{RequestContext, RequestOrigin, trace_of},
+        origin::{RequestContext, RequestOrigin},
         rpc::{
             ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, UnreadableMessage,
             error_message,
@@ -87,13 +87,8 @@ impl McpServer {
     ) -> Result<String, RpcError> {
         let acting_session = self.named_session(caller, headers, &origin).await?;
         let exposure = self.exposure(caller, headers)?;
-        let context = RequestContext {
-            caller: caller.clone(),
-            origin,
-            acting_session,
-            exposure,
-            trace: trace_of(headers),
-        };
+        let context =
+            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         if request.method != "tools/call" {
             return self.answer(&context, &request).await;
         }

@@ -16,7 +16,7 @@ use super::{
         era,
         introduction::{client_name, introduction},
         metrics::{RequestEra, RequestOutcome},
-        origin::{RequestContext, RequestOrigin, trace_of},
+        origin::{RequestContext, RequestOrigin},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
             result_message,
@@ -174,13 +174,8 @@ impl McpServer {
         let origin = RequestOrigin::Legacy(Arc::clone(session));
         let acting_session = self.named_session(caller, headers, &origin).await?;
         let exposure = self.exposure(caller, headers)?;
-        let context = RequestContext {
-            caller: caller.clone(),
-            origin,
-            acting_session,
-            exposure,
-            trace: trace_of(headers),
-        };
+        let context =
+            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         if let Some(pending) = self.conversation_with_server(&context, &request)? {
             return Ok(Some(self.answer_with_messages(caller, session, pending).await));
         }

@@ -18,7 +18,7 @@ use super::{
         era,
         introduction::{client_name, introduction},
         metrics::{RequestEra, RequestMeter, RequestOutcome},
-        origin::{RequestContext, RequestOrigin, trace_of},
+        origin::{RequestContext, RequestOrigin},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, RpcError, result_message,
         },
@@ -137,13 +137,8 @@ impl McpServer {
             return Ok(response);
         }
         let exposure = self.exposure(caller, headers)?;
-        let context = RequestContext {
-            caller: caller.clone(),
-            origin,
-            acting_session,
-            exposure,
-            trace: trace_of(headers),
-        };
+        let context =
+            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
         if let Some(pending) = self.conversation_with_server(&context, &request)? {
             let (server, meter) = (self.clone(), meter.clone());
             let done = move |answer: &CallAnswer| meter.count(&server.metrics, answer.outcome);
