@@ -59,6 +59,10 @@ async fn read_client_records(services: Services) {
             tracing::error!(error = chain(&error), "cannot read what clients have on record");
             pause = limits::PID_CHECK;
         }
+        if let Err(error) = services.team.end_silent_turns().await {
+            tracing::error!(error = chain(&error), "cannot end the turns of which no hook told");
+            pause = limits::PID_CHECK;
+        }
         tokio::time::sleep(pause).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, eventually, svc, until};
-use crate::expect::page;
+use crate::expect::{page, text};
 use crate::identity::{FakeClient, event, id_of, peer_of, prompt, start};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -146,21 +146,22 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
 fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     let d = Daemon::start();
     let mut client = FakeClient::start(&d.home, "claude", "web", "");
-    let Some(started) = started(client.pid()) else { return };
+    let pid = client.pid();
+    let Some(started) = started(pid) else { return };
     client.hook(&start("s"));
     client.hook(&prompt("s"));
     let folder = d.home.user().join(".claude/sessions");
     fs::create_dir_all(&folder).expect("a folder");
     let is = |mode| fs::Permissions::from_mode(mode);
     fs::set_permissions(&folder, is(0o700)).expect("its mode");
-    let file = folder.join(format!("{}.json", client.pid()));
+    let file = folder.join(format!("{pid}.json"));
     let record = |state: &str, asks: Option<&str>| {
         let new = folder.join("new");
         fs::write(&new, "").expect("a file");
         let now = fs::metadata(&new).and_then(|meta| meta.modified()).expect("a time");
         let now = now.duration_since(std::time::UNIX_EPOCH);
         let record = json!({
-            "pid": client.pid(), "sessionId": "s", "procStart": started, "kind": "interactive", "status": state,
+            "pid": pid, "sessionId": "s", "procStart": started, "kind": "interactive", "status": state,
             "waitingFor": asks, "statusUpdatedAt": u64::try_from(now.expect("after 1970").as_millis()).expect("a time"),
         });
         fs::write(&new, record.to_string()).expect("a file");
@@ -176,6 +177,21 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     eventually(SOON, || peer_of(&d, "s")["waiting_for"]["kind"] == "question");
     record("idle", None);
     eventually(SOON, || status(&d, "s") == "idle");
+
+    // A question with which such a turn began is answered by nobody, and who asked is told so.
+    client.hook(&prompt("s"));
+    let ask = json!({ "text": "is it green?", "type": "query" });
+    let sent = d.post(&format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s"))), &ask).ok(200);
+    client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
+    let tool = json!({ "tool_name": "Bash", "tool_input": { "command": "make" } });
+    client.hook(&event("s", "PreToolUse", &tool));
+    record("idle", None);
+    let came_to = || {
+        let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
+        let states = question["states"].as_array()?.clone();
+        states.last()?["reason"].as_str().map(str::to_owned)
+    };
+    assert_eq!(until(SOON, came_to), "the turn was interrupted");
 }
 
 /// Gemini CLI calls none either. An entry of its conversation says that its person ended the turn.

@@ -310,6 +310,116 @@ fn only_the_turn_of_a_question_answers_it() {
     }
 }
 
+/// A question with which a turn of an attended session begins: what ends its present turn gives it.
+#[track_caller]
+fn begin_turn(d: &Daemon, asker: &Caller, client: &str, (prompt, stop): (&str, &str)) -> String {
+    let to = peer_of(d, "s");
+    hook(d, client, prompt, &json!({ "prompt": "go on" }));
+    let ask = json!({ "to": to, "text": "is it green?", "type": "query" });
+    let question = text(&call(asker, "peer_send", &ask), "id");
+    let given =
+        hook(d, client, stop, &json!({ "last_assistant_message": "so", "prompt_response": "so" }));
+    assert!(given.contains("is it green?") && given.contains("last words"), "{client}: {given}");
+    question
+}
+
+/// That a question came to nothing, for this reason: who asked is told so, once, and it waits for nobody.
+#[track_caller]
+fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
+    eventually(SOON, || !inbox(asker).is_empty());
+    assert_eq!(inbox(asker), [format!("No answer to {question}: {why}")]);
+    let shown = message(d, question);
+    assert_eq!(shown["state"], "injected", "{shown}");
+    let states = shown["states"].as_array().expect("states");
+    assert_eq!(states.last().expect("one")["reason"], why, "{shown}");
+    let waiting = d.get(&format!("/v1/peers/{}/messages?peek=true", peer_of(d, "s"))).ok(200);
+    assert_eq!(waiting["messages"], json!([]), "{waiting}");
+}
+
+#[test]
+fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
+    for (client, at, end, why) in [
+        (
+            "claude-code",
+            ("UserPromptSubmit", "Stop"),
+            json!({ "hook_event_name": "StopFailure", "error": "rate_limit", "last_assistant_message": "no credit" }),
+            "no credit",
+        ),
+        (
+            "codex",
+            ("UserPromptSubmit", "Stop"),
+            json!({ "hook_event_name": "Interrupt" }),
+            "the turn was interrupted",
+        ),
+    ] {
+        let d = Daemon::start();
+        let asker = asker(&d);
+        hook(&d, client, "SessionStart", &json!({ "source": "startup" }));
+        let question = begin_turn(&d, &asker, client, at);
+        hook(&d, client, "x", &end);
+        came_to_nothing(&d, &asker, &question, why);
+        // What is said later answers nothing, and the next question is one of its own.
+        let (prompt, stop) = at;
+        hook(&d, client, prompt, &json!({ "prompt": "go on" }));
+        hook(&d, client, stop, &json!({ "last_assistant_message": "it is green" }));
+        assert_eq!(message(&d, &question)["state"], "injected", "{client}");
+        let next = begin_turn(&d, &asker, client, at);
+        hook(&d, client, stop, &json!({ "last_assistant_message": "it is red" }));
+        assert_eq!(message(&d, &next)["state"], "acked", "{client}");
+    }
+}
+
+/// A session that is gone in the middle of a turn answers nobody either, and neither does one whose turn is over without a
+/// hook that says so, as its client's record shows.
+#[test]
+fn a_question_whose_attended_session_ended_is_not_acknowledged() {
+    let d = Daemon::start();
+    let asker = asker(&d);
+    hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup" }));
+    let question = begin_turn(&d, &asker, "claude-code", ("UserPromptSubmit", "Stop"));
+    hook(&d, "claude-code", "PostToolUse", &json!({ "tool_name": "Read", "tool_input": {} }));
+    hook(&d, "claude-code", "SessionEnd", &json!({ "reason": "exit" }));
+    let why = "the session ended in the turn: what came of it is not known";
+    came_to_nothing(&d, &asker, &question, why);
+}
+
+#[test]
+fn a_call_that_waits_for_an_attended_turn_hears_that_it_failed() {
+    let d = Daemon::start();
+    let asker = mint(&d, "s-1", &["agents"]);
+    hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup", "cwd": d.home.user() }));
+    hook(&d, "claude-code", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    for (tool, arguments) in [
+        (
+            "sessions_send",
+            json!({ "sessionKey": "agent:claude:s", "message": "is it green?", "timeoutSeconds": 60 }),
+        ),
+        (
+            "SendMessage",
+            json!({ "agent": "agent:claude:s", "prompt": "is it green?", "async": false }),
+        ),
+    ] {
+        let waits = {
+            let asker = asker.clone();
+            std::thread::spawn(move || {
+                result(&asker, tool, &arguments)["structuredContent"].clone()
+            })
+        };
+        let stop = json!({ "last_assistant_message": "so" });
+        eventually(SOON, || hook(&d, "claude-code", "Stop", &stop).contains("is it green?"));
+        hook(&d, "claude-code", "StopFailure", &json!({ "last_assistant_message": "no credit" }));
+        let answer = waits.join().expect("an answer");
+        let status = if tool == "SendMessage" { "failed" } else { "error" };
+        assert_eq!(answer["status"], status, "{answer}");
+        assert!(answer.to_string().contains("no credit"), "{answer}");
+        assert!(
+            inbox(&asker).is_empty(),
+            "{tool}: it was told by the answer alone: {:?}",
+            inbox(&asker)
+        );
+    }
+}
+
 #[test]
 fn an_answer_that_a_call_returned_is_told_no_second_time() {
     let d = world();

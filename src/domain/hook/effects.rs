@@ -260,7 +260,7 @@ pub fn follow_calls(
         HookMoment::Start { source } if *source != SessionSource::Compact => calls.clear(),
         HookMoment::Prompt { .. }
         | HookMoment::Stop { .. }
-        | HookMoment::TurnOver
+        | HookMoment::TurnOver { .. }
         | HookMoment::End { .. } => calls.clear(),
         HookMoment::Start { .. }
         | HookMoment::Waiting(_)

@@ -61,6 +61,10 @@ fn stop() -> HookMoment {
     HookMoment::Stop { again: false, words: None }
 }
 
+fn turn_over() -> HookMoment {
+    HookMoment::TurnOver { failure: None }
+}
+
 fn end() -> HookMoment {
     HookMoment::End { reason: Some("logout".to_owned()) }
 }
@@ -209,7 +213,7 @@ fn what_an_event_does_to_a_peer() {
         (prompt(), Some(Idle), Report(Busy)),
         (HookMoment::ToolStart(tool("Bash")), Some(Online), Report(Busy)),
         (stop(), Some(Busy), Report(Idle)),
-        (HookMoment::TurnOver, Some(Busy), Report(Idle)),
+        (turn_over(), Some(Busy), Report(Idle)),
         (compacted(), Some(Busy), Register(Busy)),
         (compacted(), Some(Idle), Register(Idle)),
         (asks(Some("Bash")), Some(Busy), Report(Waiting)),
@@ -280,7 +284,7 @@ fn a_call_is_open_from_its_start_to_its_end() {
     assert_eq!(follow(HookMoment::Other, live), (false, false));
     assert_eq!(follow(compacted(), live), (false, false));
     assert_eq!(follow(ends(), late(EARLIER)), (true, true));
-    for end in [prompt(), stop(), HookMoment::TurnOver, start(), end()] {
+    for end in [prompt(), stop(), turn_over(), start(), end()] {
         assert_eq!(follow(begins(), live), (true, false));
         assert_eq!(follow(end, live), (true, true));
     }

@@ -50,8 +50,11 @@ pub enum HookMoment {
     Waiting(HookPrompt),
     /// Such a prompt was answered.
     Answered,
-    /// The turn is over without last words: it failed, or its person ended it.
-    TurnOver,
+    /// The turn is over without last words: its person ended it, or it failed.
+    TurnOver {
+        /// Why it failed, on one line.
+        failure: Option<String>,
+    },
     /// The client replaced the model's context by a summary.
     Compacted,
     /// The session is over.
@@ -125,7 +128,7 @@ impl HookMoment {
                 Some(PeerStatus::Busy)
             }
             Self::Waiting(_) => Some(PeerStatus::Waiting),
-            Self::Stop { .. } | Self::TurnOver => Some(PeerStatus::Idle),
+            Self::Stop { .. } | Self::TurnOver { .. } => Some(PeerStatus::Idle),
             Self::End { .. } => Some(PeerStatus::Offline),
         }
     }

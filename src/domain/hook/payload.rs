@@ -77,10 +77,14 @@ fn common(
             again: is_true(payload, "stop_hook_active"),
             words: last_words(payload),
         },
-        "StopFailure" | "Interrupt" => HookMoment::TurnOver,
+        "StopFailure" => {
+            let said = text(payload, "last_assistant_message").or_else(|| text(payload, "error"));
+            HookMoment::TurnOver { failure: failure(said) }
+        }
+        "Interrupt" => HookMoment::TurnOver { failure: None },
         "PermissionRequest" => HookMoment::Waiting(prompt::of_tool(&tool_use(payload)?)),
         "Notification" => match text(payload, "notification_type").as_deref() {
-            Some("idle_prompt") => HookMoment::TurnOver,
+            Some("idle_prompt") => HookMoment::TurnOver { failure: None },
             Some(kind) => prompt::of_notification(kind, payload)
                 .map_or(HookMoment::Other, HookMoment::Waiting),
             None => HookMoment::Other,
@@ -140,7 +144,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
             ..tool_use(&properties["args"])?
         }),
         "session.idle" => HookMoment::Stop { again: false, words: last_words(payload) },
-        "session.error" => HookMoment::TurnOver,
+        "session.error" => HookMoment::TurnOver { failure: opencode_failure(&properties["error"]) },
         "permission.asked" => HookMoment::Waiting(prompt::of_permission(properties)),
         "question.asked" => HookMoment::Waiting(prompt::of_question(properties)),
         "permission.replied" | "question.replied" | "question.rejected" => HookMoment::Answered,
@@ -156,6 +160,20 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
         cwd: text(payload, "cwd").or_else(|| text(&properties["info"], "directory")),
         moment,
     })
+}
+
+/// What a client says of a turn that failed; something in any case.
+fn failure(said: Option<String>) -> Option<String> {
+    Some(said.map_or_else(|| "the turn failed".to_owned(), |said| prompt::one_line(&said)))
+}
+
+/// Why a turn of opencode failed; `None` if its person ended it.
+fn opencode_failure(error: &Value) -> Option<String> {
+    let name = text(error, "name");
+    if name.as_deref() == Some("MessageAbortedError") {
+        return None;
+    }
+    failure(text(&error["data"], "message").or(name))
 }
 
 /// The texts that a person typed. Other parts are files, or made by the client.
@@ -240,6 +258,46 @@ mod tests {
             let words = words.map(str::to_owned);
             let moment = read(client, Some(name), &payload).unwrap().moment;
             assert_eq!(moment, HookMoment::Stop { again: false, words }, "{payload}");
+        }
+    }
+
+    #[test]
+    fn a_turn_without_last_words_failed_or_was_ended_by_its_person() {
+        let error = |error: Value| json!({ "event": { "type": "session.error", "properties": { "error": error } } });
+        for (client, name, payload, failure) in [
+            (
+                HookClient::ClaudeCode,
+                "StopFailure",
+                json!({ "error": "rate_limit", "last_assistant_message": "You've hit\nyour limit" }),
+                Some("You've hit your limit"),
+            ),
+            (
+                HookClient::ClaudeCode,
+                "StopFailure",
+                json!({ "error": "server_error" }),
+                Some("server_error"),
+            ),
+            (HookClient::ClaudeCode, "StopFailure", json!({}), Some("the turn failed")),
+            (HookClient::Codex, "Interrupt", json!({}), None),
+            (
+                HookClient::Opencode,
+                "event",
+                error(json!({ "name": "APIError", "data": { "message": "no credit" } })),
+                Some("no credit"),
+            ),
+            (
+                HookClient::Opencode,
+                "event",
+                error(json!({ "name": "MessageAbortedError", "data": { "message": "Aborted" } })),
+                None,
+            ),
+            (HookClient::Opencode, "event", error(json!(null)), Some("the turn failed")),
+        ] {
+            let mut payload = payload;
+            payload["session_id"] = json!("s");
+            let failure = failure.map(str::to_owned);
+            let moment = read(client, Some(name), &payload).unwrap().moment;
+            assert_eq!(moment, HookMoment::TurnOver { failure }, "{payload}");
         }
     }
 

@@ -56,7 +56,7 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 /// A text within its bound, on one line.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(limits::WAITING_TITLE_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -144,7 +144,7 @@ mod tests {
         }
         let idle = json!({ "session_id": "s", "notification_type": "idle_prompt" });
         let moment = read(HookClient::ClaudeCode, Some("Notification"), &idle).unwrap().moment;
-        assert_eq!(moment, HookMoment::TurnOver);
+        assert_eq!(moment, HookMoment::TurnOver { failure: None });
         let replied = event("permission.replied", json!({ "sessionID": "s" }));
         let moment = read(HookClient::Opencode, None, &replied).unwrap().moment;
         assert_eq!(moment, HookMoment::Answered);

@@ -219,7 +219,7 @@ mod tests {
             (ClaudeCode, "Stop", stop.clone(), context("Stop")),
             (ClaudeCode, "Stop", again.clone(), json!({})),
             (ClaudeCode, "SessionEnd", HookMoment::End { reason: None }, json!({})),
-            (ClaudeCode, "Notification", HookMoment::TurnOver, json!({})),
+            (ClaudeCode, "Notification", HookMoment::TurnOver { failure: None }, json!({})),
             (Codex, "UserPromptSubmit", prompt(), context("UserPromptSubmit")),
             (Codex, "Stop", stop.clone(), json!({ "decision": "block", "reason": "b\n\na" })),
             (Codex, "Stop", again, json!({})),

@@ -27,6 +27,8 @@ enum Progress {
     Given,
     /// The session has answered, or its turn ended without words.
     Answered(Option<String>),
+    /// The turn that it began came to nothing: why.
+    Failed(String),
     /// The session did not take the message, or either is gone: why.
     Gone(&'static str),
     /// The session took the message. What came of it nobody knows.
@@ -174,13 +176,15 @@ impl Agents {
         task: &TaskRow,
     ) -> Result<Option<Progress>, Error> {
         let store = &self.core.store;
+        let run = store.run_of_message(&message.id).await?.filter(|run| run.ended_at.is_some());
+        if let Some(RunRow { state: RunState::Error, error: Some(error), .. }) = &run {
+            return Ok(Some(Progress::Failed(error.clone())));
+        }
         if let Some(answer) = store.answer_to(&message.id, &message.to_peer).await? {
             let text = (answer.kind == MessageType::Response).then_some(answer.text);
             return Ok(Some(Progress::Answered(text)));
         }
-        if let Some(run) =
-            store.run_of_message(&message.id).await?.filter(|it| it.ended_at.is_some())
-        {
+        if let Some(run) = run {
             // Nobody is left whom the answer would have reached.
             return Ok(Some(match run.state {
                 RunState::Ok | RunState::NoReply => Progress::Answered(None),
@@ -227,6 +231,11 @@ impl Agents {
                 let change = TaskChange::to(TaskStatus::Active, None);
                 tasks::apply(tx, &mut task, &change, None).await?;
                 Ok(())
+            }
+            Some(Progress::Failed(why)) => {
+                let report = TaskReport { error: Some(why), ..TaskReport::default() };
+                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
+                    .await
             }
             Some(Progress::Unknown) => {
                 take_back(tx, message).await?;

@@ -329,13 +329,23 @@ impl HookWriteJob {
         team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
-    /// The last words of a turn answer what the session was asked and has before its eyes.
+    /// The last words of a turn answer what the session was asked and has before its eyes; a turn without them answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
-        let HookMoment::Stop { words: Some(words), .. } = &self.event.moment else { return Ok(()) };
-        if self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
+        let moment = &self.event.moment;
+        let is_end =
+            matches!(moment, HookMoment::Stop { words: Some(_), .. } | HookMoment::TurnOver { .. });
+        if !is_end || self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
             return Ok(());
         }
-        team::turn_said(tx, &self.core, peer, words).await
+        match moment {
+            HookMoment::Stop { words: Some(words), .. } => {
+                team::turn_said(tx, &self.core, peer, words).await
+            }
+            HookMoment::TurnOver { failure } => {
+                team::turn_failed(tx, &self.core, peer, failure.as_deref()).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the session is that of an agent which the daemon runs: its host tells of its turns.

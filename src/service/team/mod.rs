@@ -27,7 +27,7 @@ pub(super) use peers::{
 };
 pub(super) use runs::{
     UNKNOWN_CLIENT, agent_ended, hosted_peer, mail_refused, open_run, peer_of_speaker,
-    remove_agents_peer, turn_began, turn_ended, turn_prompted, turn_said,
+    remove_agents_peer, turn_began, turn_ended, turn_failed, turn_prompted, turn_said,
 };
 pub(super) use session_stream::tell;
 pub(super) use sessions::{begin, end, owns_session};

@@ -3,6 +3,7 @@
 use super::{
     Team,
     peers::{PeerState, set_state},
+    runs,
 };
 use crate::{
     client_records,
@@ -12,6 +13,19 @@ use crate::{
 };
 
 impl Team {
+    /// Ends the turns that are over and of which no hook has told the end: whoever asked waits for no answer of theirs.
+    pub async fn end_silent_turns(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(limits::TURN_WORDS);
+        for peer in self.core.store.peers_of_silent_turns(before).await? {
+            let core = self.core.clone();
+            let job = self.core.store.write(move |tx| {
+                Box::pin(async move { runs::silent_turn_ended(tx, &core, &peer, before).await })
+            });
+            job.await?;
+        }
+        Ok(())
+    }
+
     /// Reads what clients have on record of their sessions, and corrects what is known of them.
     pub async fn read_client_records(&self) -> Result<(), Error> {
         let claude = self.core.store.peers_in_processes(client_records::CLAUDE).await?;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{
         Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerStatus,
-        RegisterInput, RunId, TokenId,
+        RegisterInput, RunId, Timestamp, TokenId,
         agent::{NO_TURN, TurnEnd, TurnOutcome},
         conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
         is_agent_key, is_reserved_name, limits, stamp,
@@ -26,6 +26,9 @@ pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
 /// What is told to whoever asked an agent that has ended since, and had the question or had it not.
 const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
 const UNSEEN: &str = "the agent ended before it had the message";
+/// The same of a session that a person started.
+const SESSION_ENDED: &str = "the session ended in the turn: what came of it is not known";
+const INTERRUPTED: &str = "the turn was interrupted";
 
 /// How a turn ended that a message began.
 #[derive(Debug)]
@@ -150,7 +153,7 @@ fn words_of(turn: &TurnEnd) -> TurnWords {
         TurnOutcome::Completed => {
             TurnWords::Said(TurnReply::of(turn.result.as_deref().unwrap_or_default()))
         }
-        TurnOutcome::Interrupted => failed("interrupted", "the turn was interrupted"),
+        TurnOutcome::Interrupted => failed("interrupted", INTERRUPTED),
         TurnOutcome::Failed => failed("failed", "the turn failed"),
         TurnOutcome::Refused => failed("refused", "the vendor refused"),
         TurnOutcome::Ended => failed("target_ended", "the program ended in the turn"),
@@ -165,15 +168,59 @@ pub(in crate::service) async fn turn_said(
     peer: &PeerId,
     words: &str,
 ) -> Result<(), Error> {
+    for question in end_turn(tx, peer).await? {
+        reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
+    }
+    Ok(())
+}
+
+/// The same without last words: it failed for this reason, or was interrupted.
+pub(in crate::service) async fn turn_failed(
+    tx: &mut WriteTx,
+    core: &Core,
+    peer: &PeerId,
+    failure: Option<&str>,
+) -> Result<(), Error> {
+    let (code, why) = failure.map_or(("interrupted", INTERRUPTED), |why| ("failed", why));
+    for question in end_turn(tx, peer).await? {
+        reply(tx, core, question, TurnWords::Failed(code, why.to_owned())).await?;
+    }
+    Ok(())
+}
+
+/// The same where no hook has told of it: the client's own record has, its process is gone, or it was silent for too long.
+pub(super) async fn silent_turn_ended(
+    tx: &mut WriteTx,
+    core: &Core,
+    peer: &PeerId,
+    before: Timestamp,
+) -> Result<(), Error> {
+    let Some(row) = tx.peer(peer).await?.filter(|row| row.peer.since < before) else {
+        return Ok(());
+    };
+    let (code, why) = match row.peer.status {
+        PeerStatus::Idle => ("interrupted", INTERRUPTED),
+        PeerStatus::Offline => ("target_ended", SESSION_ENDED),
+        _ => return Ok(()),
+    };
+    let is_hosted = tx.is_hosted(peer).await?;
+    for question in end_turn(tx, peer).await? {
+        // Of a hosted agent's turns its host tells.
+        if !is_hosted {
+            reply(tx, core, question, TurnWords::Failed(code, why.to_owned())).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The questions with which the turn began that is over now. None of them is one of the next turn.
+async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
     let mut questions = tx.questions_of_turn(peer).await?;
     // One that was given a moment ago may belong to the next turn.
     questions.retain(|question| question.state >= DeliveryState::Injected);
     let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
     tx.note_turn(&ids, false).await?;
-    for question in questions {
-        reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
-    }
-    Ok(())
+    Ok(questions)
 }
 
 /// A turn of a session that its hooks tell of begins with this prompt: one of the questions that are in it, or a person's.
@@ -303,7 +350,10 @@ async fn reply(
     if kind != MessageType::Response {
         terms.turn = None;
     }
-    let reply_id = put_reply(tx, core, &question, (kind, text), terms).await?;
+    // Of a task that fails, its end is the word to whoever gave it.
+    let is_told = failure.is_some() && tool_of(&question) == SourceTool::SendMessage;
+    let reply_id =
+        if is_told { None } else { put_reply(tx, core, &question, (kind, text), terms).await? };
     if let Some(run) = &mut run {
         (run.state, run.reply_id) = (state, reply_id);
         (run.reason, run.error) =
@@ -361,7 +411,7 @@ async fn put_reply(
     let session = answerer.as_ref().and_then(PeerRow::session_key);
     let sent_by = answerer.map_or_else(|| from.to_owned(), |row| row.principal().to_string());
     let provenance = question.provenance.as_ref();
-    let tool = provenance.map_or(SourceTool::PeerSend, |it| it.source_tool);
+    let tool = tool_of(question);
     let run = provenance.map_or_else(|| RunId::of_message(&question.id), |it| it.run_id.clone());
     let now = tx.now();
     let mut message = Message {
@@ -383,6 +433,11 @@ async fn put_reply(
         advance(tx, &to, std::slice::from_mut(&mut message), state, why).await?;
     }
     Ok(Some(id))
+}
+
+/// What a message was sent with.
+fn tool_of(message: &Message) -> SourceTool {
+    message.provenance.as_ref().map_or(SourceTool::PeerSend, |it| it.source_tool)
 }
 
 /// Whether a peer is that of a hosted agent which has ended, and no agent of its name lives.

@@ -636,6 +636,21 @@ impl Store {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
+    /// Receivers whose turn is over since before then, and has answered none of the questions with which it began.
+    pub async fn peers_of_silent_turns(
+        &self,
+        before: Timestamp,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let peers = sqlx::query_scalar!(
+            r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
+            where begins_turn = 1 and message.state = 'injected' and status in ('idle', 'offline') and since < ?"#,
+            before
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(peers)
+    }
+
     /// Messages whose ids begin so, the latest first, at most `limit`.
     pub async fn messages_with_prefix(
         &self,
