@@ -1,4 +1,4 @@
-// An agent of the Agent Client Protocol that asks before it does anything, or waits until it is told to stop.
+// An agent of the Agent Client Protocol that asks before it does anything, or waits or counts until it is told to stop.
 import readline from 'node:readline';
 
 const say = (message) => process.stdout.write(`${JSON.stringify({ jsonrpc: '2.0', ...message })}\n`);
@@ -29,6 +29,13 @@ function prompt(id, { sessionId, prompt: parts }) {
     update(sessionId, { sessionUpdate: 'tool_call_update', toolCallId: 'edit-1', status: 'completed', content });
     words(sessionId, 'edited');
     end('end_turn');
+  } else if (text === 'count') {
+    let count = 0;
+    const timer = setInterval(() => words(sessionId, `word ${count += 1}. `), 200);
+    waiting = () => {
+      clearInterval(timer);
+      end('cancelled');
+    };
   } else if (text === 'wait') {
     words(sessionId, 'waiting');
     waiting = () => end('cancelled');

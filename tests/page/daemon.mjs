@@ -191,9 +191,10 @@ export class Tab {
     return tab;
   }
 
-  /** One more tab of the same person. */
-  async another(at) {
+  /** One more tab of the same person; hidden, as one that is opened in the background. */
+  async another(at, { isHidden = false } = {}) {
     const page = await this.context.newPage();
+    if (isHidden) await page.evaluateOnNewDocument(() => Object.defineProperty(document, 'hidden', { value: true }));
     if (process.env.SVC_ASSETS) await fromDisk(this, page, process.env.SVC_ASSETS);
     page.on('console', (message) => message.type() === 'error' && this.problems.push(message.text()));
     page.on('pageerror', (error) => this.problems.push(String(error.stack)));

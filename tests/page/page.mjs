@@ -616,12 +616,60 @@ test('a turn is interrupted from the page', async (daemon) => {
   assert.deepEqual(tab.problems, []);
 });
 
+/** Waits until what was said in an agent has this text. */
+function showsInHistory(page, text) {
+  return page.waitForFunction((wanted) => document.querySelector('.history')?.innerText.includes(wanted), { timeout: 30_000, polling: 50 }, text)
+    .catch(async () => { throw new Error(`no "${text}" in ${await page.evaluate(() => document.body.innerText)}`); });
+}
+
+test('words show while they are said, from their beginning in a tab that joins later', async (daemon) => {
+  await daemon.configure('[agents.asker]', 'backend = "acp"', `command = [${JSON.stringify(process.execPath)}, ${JSON.stringify(path.join(import.meta.dirname, 'asker.mjs'))}]`);
+  const agent = await daemon.post('/v1/hosts', { instance: 'asker', cwd: daemon.home, prompt: 'count' });
+  const tab = await Tab.signedIn(daemon);
+  await tab.view(`/ui/agents/${agent.id}`);
+  await showsInHistory(tab.page, 'word 1. word 2. word 3.');
+  // One that is opened in the background hears from the first what comes.
+  const other = await tab.another(`/ui/agents/${agent.id}`, { isHidden: true });
+  await showsInHistory(other, 'word 1. word 2. word 3.');
+  const count = async (page) => Math.max(0, ...[...(await page.evaluate(() => document.querySelector('.history').innerText)).matchAll(/word (\d+)\./g)].map((found) => Number(found[1])));
+  const next = (await count(other)) + 2;
+  for (const page of [tab.page, other]) await showsInHistory(page, `word ${next}.`);
+  const { events } = await daemon.get(`/v1/events?stream=agent/${agent.id}&kind=chat_entry`);
+  assert.ok(!JSON.stringify(events).includes('word 1.'), 'all of this was said by deltas alone');
+  await daemon.post(`/v1/hosts/${agent.id}/interrupt`);
+  await until(() => daemon.get(`/v1/hosts/${agent.id}`), (host) => host.state === 'idle', 'its turn is over');
+  for (const page of [tab.page, other]) {
+    await page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'idle', { timeout: 30_000, polling: 50 });
+    await showsInHistory(page, 'word 1. word 2. word 3.');
+    const text = await page.evaluate(() => document.querySelector('.history').innerText);
+    const said = [...text.matchAll(/word (\d+)\./g)].map((found) => Number(found[1]));
+    assert.deepEqual(said, said.map((_, index) => index + 1), 'each word once, in order');
+  }
+  await daemon.post(`/v1/hosts/${agent.id}/stop`);
+  assert.deepEqual(tab.problems, []);
+});
+
 test('words go into a turn that is under way', async (daemon) => {
   await daemon.configure('[agents.lines]', 'backend = "exec"', 'turn_end = "over"', `command = ["sh", "-c", 'while read line; do echo "got $line"; [ "$line" = end ] && echo over; done']`);
   const agent = await daemon.post('/v1/hosts', { instance: 'lines', cwd: daemon.home, prompt: 'one' });
   const tab = await Tab.signedIn(daemon);
   await tab.view(`/ui/agents/${agent.id}`);
   await tab.page.waitForFunction(() => document.querySelector('.detail .state')?.innerText === 'running', { timeout: 10_000 });
+  // Lines that a tab has stay while others join: they are events, and come once.
+  const isLive = () => document.querySelector('.connection .state')?.textContent === 'live';
+  const steer = (input) => daemon.post(`/v1/hosts/${agent.id}/send`, { input, mode: 'steer' });
+  const other = await tab.another(`/ui/agents/${agent.id}`, { isHidden: true });
+  await other.waitForFunction(isLive, { timeout: 30_000, polling: 50 });
+  await other.waitForFunction(() => /one|Nothing was said yet/.test(document.querySelector('.history')?.innerText), { timeout: 30_000, polling: 50 });
+  await steer('two');
+  await showsInHistory(other, 'got two');
+  const third = await tab.another('/', { isHidden: true });
+  await third.waitForFunction(isLive, { timeout: 30_000, polling: 50 });
+  await steer('three');
+  await showsInHistory(other, 'got three');
+  assert.match(await other.evaluate(() => document.querySelector('.history').innerText), /got two/);
+  // A tab that lies behind another is clicked at in vain.
+  await tab.page.bringToFront();
   await tab.page.type('textarea[aria-label="Prompt"]', 'end');
   await tab.click('Steer');
   await tab.has('got end');

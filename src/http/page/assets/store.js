@@ -342,10 +342,16 @@ function hearDelta({ stream, data, at }) {
   const known = state.words.get(id);
   if (data.role !== 'user') {
     const before = known?.of === data.of ? known.text : '';
-    state.words.set(id, { text: before + data.text, at: at ?? new Date().toISOString(), of: data.of });
+    state.words.set(id, { text: before + data.text, at: at ?? new Date().toISOString(), of: data.of, role: data.role });
     changed('hosts');
   }
   for (const tell of followers.get(stream) ?? []) tell({ kind: 'delta', data });
+}
+
+/** What is being said, as a feed that begins tells it. */
+function wordsSoFar() {
+  const said = [...state.words].filter(([, { of, text }]) => of && text);
+  return [['silence', 'null'], ...said.map(([id, { at, ...data }]) => ['delta', JSON.stringify({ stream: `agent/${id}`, data, at })])];
 }
 
 /** A feed that begins tells all of what is being said once more. */
@@ -602,7 +608,10 @@ function isBack() {
 /** What another tab tells. */
 function hear({ type, status, from, frames }) {
   if (type === 'hello') {
-    if (isLeader) tellOthers({ type: 'status', status: state.connection.status });
+    if (!isLeader) return;
+    tellOthers({ type: 'status', status: state.connection.status });
+    // Whoever joins has not heard how an unfinished entry began.
+    tellOthers({ type: 'frames', frames: wordsSoFar() });
   } else if (isLeader) {
     // Two tabs may read for a moment, when one takes over from the other.
   } else if (type === 'status') {

@@ -14,6 +14,8 @@ import { Action, Answers, Asked, Choice, Dialog, Empty, Facts, Failure, FactLine
 const KEPT = 2000;
 /** Entries of the past that are read more at a time. */
 const PAGE = 400;
+/** What stands for the entry of the lines that a program prints. */
+const LINES = 'lines';
 /** Agents that a list shows at once. */
 const SHOWN = 300;
 
@@ -93,8 +95,9 @@ function useHistory(id) {
       latest = event.seq ?? latest;
       if (event.kind === 'delta') say(event.data);
       // The lines of such a program are its words.
-      else if (event.kind === 'output' && state.hosts?.get(id)?.backend === 'exec' && !event.data.encoding) say({ of: 'lines', text: `${event.data.data}\n` });
-      else if (event.kind === 'silence') history.saying.clear();
+      else if (event.kind === 'output' && state.hosts?.get(id)?.backend === 'exec' && !event.data.encoding) say({ of: LINES, text: `${event.data.data}\n` });
+      // Lines are events, and no feed tells them again.
+      else if (event.kind === 'silence') [...history.saying.keys()].filter((of) => of !== LINES).forEach((of) => history.saying.delete(of));
       else if (event.kind === 'chat_entry') {
         if (event.data.chat_entry.role !== 'user') history.saying.clear();
         since.push({ ...event.data.chat_entry, offset: event.seq, timestamp: moment(event.data.chat_entry.timestamp) ?? event.at });
