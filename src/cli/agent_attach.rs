@@ -97,6 +97,9 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
                 if line.trim().is_empty() {
                     continue;
                 }
+                if printer.asks_once_more(&line) {
+                    continue;
+                }
                 sent += 1;
                 let (path, body) = printer.meaning_of(&id, &line, sent);
                 if let Err(error) = post(context, &path, &body).await {
@@ -182,11 +185,22 @@ struct SaidEntry {
     is_told_again: bool,
 }
 
-/// A request that waits: its id, its title, and its options' ids and names.
+/// A request that waits.
 struct AskedRequest {
     id: String,
     title: String,
-    options: Vec<(String, String)>,
+    options: Vec<AskedOption>,
+    /// The line that chose one which holds for good.
+    chosen: Option<String>,
+}
+
+/// What may be answered to it.
+#[derive(Debug)]
+struct AskedOption {
+    id: String,
+    name: String,
+    /// Nobody is asked again after it.
+    holds_for_good: bool,
 }
 
 impl Printer {
@@ -300,7 +314,7 @@ impl Printer {
     fn answered(&self, event: &Value) -> String {
         let option = output::cell(event, "option_id");
         let offered = self.asked.iter().flat_map(|asked| &asked.options);
-        let name = offered.into_iter().find(|(id, _)| *id == option).map(|(_, name)| name.as_str());
+        let name = offered.into_iter().find(|it| it.id == option).map(|it| it.name.as_str());
         let said = name.unwrap_or(if option.is_empty() { "no option" } else { &option });
         format!("svc: answered by {}: {said}\n", output::cell(event, "by"))
     }
@@ -311,10 +325,14 @@ impl Printer {
             Some("request") => {
                 let options = output::items(event, "options").iter();
                 let options = options
-                    .map(|it| (output::cell(it, "option_id"), output::cell(it, "name")))
+                    .map(|it| AskedOption {
+                        id: output::cell(it, "option_id"),
+                        name: output::cell(it, "name"),
+                        holds_for_good: output::cell(it, "kind").ends_with("_always"),
+                    })
                     .collect();
                 let (id, title) = (output::cell(event, "request_id"), output::cell(event, "title"));
-                self.asked = Some(AskedRequest { id, title, options });
+                self.asked = Some(AskedRequest { id, title, options, chosen: None });
             }
             Some("answer" | "exit") => self.asked = None,
             _ => {}
@@ -325,8 +343,9 @@ impl Printer {
     pub(super) fn show_request(&self) {
         let Some(asked) = &self.asked else { return };
         let mut text = format!("svc: it asks: {}\n", asked.title);
-        for (number, (_, name)) in asked.options.iter().enumerate() {
-            writeln!(text, "  {}: {name}", number + 1).expect("writing to a string does not fail");
+        for (number, option) in asked.options.iter().enumerate() {
+            writeln!(text, "  {}: {}", number + 1, option.name)
+                .expect("writing to a string does not fail");
         }
         output::notes(&text);
     }
@@ -338,9 +357,13 @@ impl Printer {
     /// The request and the option that a line chooses by its number.
     pub(super) fn chosen(&self, line: &str) -> Option<(&str, &str)> {
         let asked = self.asked.as_ref()?;
-        let number: usize = line.trim().parse().ok()?;
-        let (option, _) = asked.options.get(number.checked_sub(1)?)?;
-        Some((&asked.id, option))
+        Some((&asked.id, &asked.option(line)?.id))
+    }
+
+    /// Asks once more whether a line is meant that chooses what holds for good.
+    fn asks_once_more(&mut self, line: &str) -> bool {
+        let question = self.asked.as_mut().and_then(|asked| asked.question_about(line));
+        question.inspect(|question| output::note(&format!("svc: {question}"))).is_some()
     }
 
     /// A number answers what was asked; everything else is input.
@@ -350,6 +373,27 @@ impl Printer {
         }
         let key = format!("attach-{}-{sent}", std::process::id());
         (host(id, "/send"), json!({ "input": line, "idempotency_key": key }))
+    }
+}
+
+impl AskedRequest {
+    /// The option that a line chooses by its number.
+    fn option(&self, line: &str) -> Option<&AskedOption> {
+        let number: usize = line.trim().parse().ok()?;
+        self.options.get(number.checked_sub(1)?)
+    }
+
+    /// What is asked about a line that chooses, for the first time, what holds for good.
+    fn question_about(&mut self, line: &str) -> Option<String> {
+        let earlier = self.chosen.take();
+        let option = self.option(line).filter(|option| option.holds_for_good)?;
+        let number = line.trim().to_owned();
+        if earlier.as_ref() == Some(&number) {
+            return None;
+        }
+        let question = format!("{}: this holds from now on; {number} again answers", option.name);
+        self.chosen = Some(number);
+        Some(question)
     }
 }
 
@@ -372,4 +416,32 @@ pub(super) fn entry_text(entry: &Value) -> String {
         (None, None) => cell("tool_result").unwrap_or_default().to_owned(),
     };
     format!("{role}: {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_for_good_is_asked_once_more() {
+        let option = |id: &str, holds_for_good| AskedOption {
+            id: id.to_owned(),
+            name: format!("Name of {id}"),
+            holds_for_good,
+        };
+        let options = vec![option("once", false), option("ever", true)];
+        let mut asked =
+            AskedRequest { id: "r".to_owned(), title: "May I?".to_owned(), options, chosen: None };
+        let question = Some("Name of ever: this holds from now on; 2 again answers".to_owned());
+        for (line, expected) in [
+            ("1", None),
+            ("2", question.clone()),
+            // Something else came in between.
+            ("3", None),
+            ("2", question),
+            (" 2 ", None),
+        ] {
+            assert_eq!(asked.question_about(line), expected, "{line}");
+        }
+    }
 }

@@ -99,6 +99,8 @@ pub(super) struct RequestChoice {
     pub(super) title: String,
     /// A number chooses one.
     pub(super) options: Vec<TeamRequestOption>,
+    /// One that holds for good and was chosen once.
+    pub(super) chosen: Option<usize>,
 }
 
 /// What lies on top of the lists.

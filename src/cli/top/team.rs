@@ -121,6 +121,15 @@ pub(super) struct TeamRequestOption {
     pub(super) option_id: String,
     #[serde(deserialize_with = "harmless")]
     pub(super) name: String,
+    #[serde(default)]
+    kind: String,
+}
+
+impl TeamRequestOption {
+    /// Whether nobody is asked again after it.
+    pub(super) fn holds_for_good(&self) -> bool {
+        self.kind.ends_with("_always")
+    }
 }
 
 /// Work that is not over.

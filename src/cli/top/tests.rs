@@ -426,6 +426,28 @@ fn asking() -> Model {
 }
 
 #[test]
+fn what_holds_for_good_is_asked_once_more() {
+    let mut model = asking();
+    let always = json!({ "option_id": "ever", "name": "Always allow", "kind": "allow_always" });
+    let option = serde_json::from_value(always).expect("an option");
+    model.team.requests[0].options.push(option);
+    press(&mut model, &[Key::Tab, Key::Char('a')]);
+    assert_eq!(press(&mut model, &[Key::Char('3')]), None);
+    let asked = "Always allow: this holds from now on; 3 again answers";
+    assert_eq!(model.notice.as_deref(), Some(asked));
+    // Whoever thinks better of it chooses another, and is asked again.
+    assert_eq!(
+        press(&mut model, &[Key::Char('9'), Key::Escape, Key::Char('a'), Key::Char('3')]),
+        None
+    );
+    assert_eq!(model.notice.as_deref(), Some(asked));
+    let Some(ScreenEffect::Answer { option_id, .. }) = press(&mut model, &[Key::Char('3')]) else {
+        panic!("it answers: {:?}", model.notice);
+    };
+    assert_eq!(option_id, "ever");
+}
+
+#[test]
 fn a_request_stands_first_and_beside_who_asks() {
     insta::assert_snapshot!(page(&asking(), 100, 30));
     let narrow = page(&asking(), 60, 20);

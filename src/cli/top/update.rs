@@ -170,7 +170,7 @@ fn look(model: &mut Model, scroll: u16, key: Key) -> Option<ScreenEffect> {
 }
 
 /// Chooses an option by its number.
-fn choose(model: &mut Model, choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
+fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<ScreenEffect> {
     let number = match key {
         Key::Escape | Key::Char('q') => return None,
         Key::Char(c) => c.to_digit(10),
@@ -178,6 +178,13 @@ fn choose(model: &mut Model, choice: RequestChoice, key: Key) -> Option<ScreenEf
     };
     let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
     if let Some(option) = index.and_then(|index| choice.options.get(index)) {
+        if option.holds_for_good() && choice.chosen != index {
+            let (name, number) = (&option.name, number.unwrap_or_default());
+            model.notice = Some(format!("{name}: this holds from now on; {number} again answers"));
+            choice.chosen = index;
+            model.overlay = Some(Overlay::Choose(choice));
+            return None;
+        }
         model.notice = Some("answering…".to_owned());
         return Some(ScreenEffect::Answer {
             option_id: option.option_id.clone(),
@@ -203,6 +210,7 @@ fn choice_of(model: &Model, row: Row<'_>) -> Option<RequestChoice> {
         name: model.team.asker(request).to_owned(),
         title: request.title.clone(),
         options: request.options.clone(),
+        chosen: None,
     })
 }
 
