@@ -1,6 +1,7 @@
 //! Waking: an idle session of Claude Code gets its message at once, the sender of any message hears when it arrives, and a
 //! daemon that was killed while everybody was idle comes back.
 
+use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -423,4 +424,46 @@ fn who_waits_holds_up_no_stop() {
         assert_eq!(waiting.join().expect("an answer")["state"], "nothing");
         took
     });
+}
+
+/// The plugin of opencode, as its own runtime runs it: there a request that is aborted tells of its close and of no error.
+#[test]
+fn a_prompt_in_opencode_goes_on_if_the_daemon_does_not_answer() {
+    const HTTP: &str = r#"
+import http from "node:http"
+export const request = ({ signal, ...options }, answered) => {
+  const sent = http.request(options, answered).on("error", () => {})
+  signal.addEventListener("abort", () => sent.destroy())
+  const on = sent.on.bind(sent)
+  sent.on = (name, heard) => (name === "error" ? sent : on(name, heard))
+  return sent
+}
+"#;
+    const RUN: &str = r#"
+import { once } from "node:events"
+import net from "node:net"
+import { SvcPlugin } from "./plugin.mjs"
+await once(net.createServer(() => {}).listen("svc.sock"), "listening")
+const plugin = await SvcPlugin({ directory: "/" })
+const message = { parts: [], message: { id: "msg_1" } }
+await plugin["chat.message"]({ sessionID: "ses_1" }, message)
+console.log("the prompt goes on")
+process.exit(0)
+"#;
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("not run: node is not there");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = json!({ "home": folder.path() }).to_string();
+    let plugin = include_str!("../../crates/svc-install/src/opencode_plugin.js")
+        .replace("@SETTINGS@", &settings)
+        .replace("\"node:http\"", "\"./http.mjs\"");
+    for (name, text) in [("plugin.mjs", plugin.as_str()), ("http.mjs", HTTP), ("run.mjs", RUN)] {
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let mut node = Command::new("node");
+    node.arg("run.mjs").current_dir(folder.path()).stdin(Stdio::null());
+    let ran = Running::spawn(node).wait(SOON);
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "the prompt goes on"), "{ran:?}");
 }
