@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     io::{Read as _, Write as _},
     net::SocketAddr,
+    path::PathBuf,
     process::Command,
     sync::Arc,
     time::Duration,
@@ -14,7 +15,7 @@ use anyhow::Context as _;
 use axum::{
     Router,
     body::Bytes,
-    extract::{Query, State},
+    extract::{Path, Query, State},
     http::{StatusCode, header},
     response::{
         IntoResponse, Response, Sse,
@@ -29,6 +30,8 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::{
+    append_inproc,
+    ceiling::{Appender, GroupCommit},
     daemon::DATA_BYTES,
     sandbox::{Process, Sandbox},
     target::Target,
@@ -43,11 +46,17 @@ pub(crate) struct ServerArgs {
     kind: Kind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum Kind {
     /// POST of anything answers a small JSON
     #[command(after_help = "Example:\n  svc-bench server noop")]
     Noop,
+    /// POST of anything to `/append/{stream}/{events}` inserts so many events in a bare group commit
+    #[command(after_help = "Example:\n  svc-bench server commits bench.db")]
+    Commits {
+        /// A database with our tables
+        database: PathBuf,
+    },
     /// An `axum::response::sse::Event` for each event and subscriber
     #[command(after_help = "Example:\n  svc-bench server events")]
     Events,
@@ -76,14 +85,17 @@ impl Server {
     pub(crate) fn start(sandbox: &Sandbox, kind: Kind) -> anyhow::Result<Self> {
         let name = match kind {
             Kind::Noop => "noop",
+            Kind::Commits { .. } => "commits",
             Kind::Events => "events",
             Kind::Raw => "raw",
             Kind::Json { .. } => "json",
         };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["server", name]);
-        if let Kind::Json { bytes } = kind {
-            command.arg(bytes.to_string());
+        match kind {
+            Kind::Json { bytes } => drop(command.arg(bytes.to_string())),
+            Kind::Commits { database } => drop(command.arg(database)),
+            Kind::Noop | Kind::Events | Kind::Raw => {}
         }
         let mut process = sandbox.start(name, &mut command)?;
         let line = process.first_line()?;
@@ -117,14 +129,15 @@ pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<()> {
     if args.kind == Kind::Raw {
         return raw();
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = append_inproc::runtime()?;
+    let router = router(&args.kind)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         announce(listener.local_addr()?)?;
         let listener = axum::serve::ListenerExt::tap_io(listener, |socket| {
             socket.set_nodelay(true).ok();
         });
-        axum::serve(listener, router(args.kind)).await?;
+        axum::serve(listener, router).await?;
         Ok(())
     })
 }
@@ -135,8 +148,15 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
     writeln!(stdout, "{address}").and_then(|()| stdout.flush())
 }
 
-fn router(kind: Kind) -> Router {
-    match kind {
+fn router(kind: &Kind) -> anyhow::Result<Router> {
+    Ok(match kind {
+        Kind::Commits { database } => {
+            let group = GroupCommit::start(database, i64::try_from(append_inproc::STREAMS)?)?;
+            let appender = group.appender();
+            // Ends with the process.
+            std::mem::forget(group);
+            Router::new().route("/append/{stream}/{events}", post(commit)).with_state(appender)
+        }
         Kind::Noop | Kind::Raw => Router::new().route("/v1/tasks/{id}/events", post(noop)),
         Kind::Events => {
             Router::new().route("/events", get(events)).with_state(broadcast::Sender::new(RING))
@@ -146,6 +166,21 @@ fn router(kind: Kind) -> Router {
             let text: Arc<str> = "x".repeat(bytes.saturating_sub(45)).into();
             Router::new().route("/mcp", post(answer_json)).with_state(text)
         }
+    })
+}
+
+/// The least that a durable append is: it reads the body, and answers when that many events are on the disk.
+async fn commit(
+    State(appender): State<Appender>,
+    Path((stream, events)): Path<(i64, usize)>,
+    body: Bytes,
+) -> Response {
+    match appender.append(stream, append_inproc::data(), events).await {
+        Ok(last) => {
+            let json = format!("{{\"first_id\":{},\"last_id\":{last}}}", body.len());
+            ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

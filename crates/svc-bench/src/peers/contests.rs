@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use super::{
+    bare::BareAxum,
     peer::{Contest, Part, Peer},
     postgres::{Installation, Postgres},
     redis::{Redis, RedisUse},
@@ -58,7 +59,8 @@ fn version(program: &str, mark: &str) -> Option<String> {
 
 /// Appends.
 pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
-    let peers = start(bench)?;
+    let mut peers = start(bench)?;
+    peers.push(Box::new(BareAxum::start(bench)?));
     let daemon = Daemon::start(&bench.sandbox, "peers-append")?;
     let tasks = append_http::make_tasks(bench, &daemon)?;
     let levels: &[usize] = if bench.quick { &[64] } else { &[1, 8, 64] };
@@ -79,7 +81,12 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
                 // Counted as events on both sides.
                 Ok(vec![Slice { count: slice.count * events as u64, ..slice }])
             },
-            |peer, window_of| Ok(vec![peer.append(window_of, producers)?]),
+            |peer, window_of| {
+                Ok(vec![match contest {
+                    Contest::Batches => peer.append_batches(window_of, producers)?,
+                    _ => peer.append(window_of, producers)?,
+                }])
+            },
         )?;
     }
     daemon.process.stop()

@@ -45,6 +45,11 @@ pub(super) trait Peer {
     /// Appends by `producers`, one event at a time each.
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
 
+    /// The same where ours has sixteen events in a request. A protocol of others stays at one, as ever.
+    fn append_batches(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
+        self.append(window_of, producers)
+    }
+
     /// Producers and subscribers of one stream.
     fn mixed(&self, window_of: WindowOf, crowd: Crowd) -> anyhow::Result<Both>;
 
