@@ -210,9 +210,9 @@ async fn peers(
     }
 }
 
-/// Whether a peer is that of an agent that the daemon runs: its session is that agent's key.
-fn is_hosted(peer: &Value) -> bool {
-    peer["session_id"].as_str().is_some_and(|id| id.starts_with("agent:"))
+/// Whether a peer is that of an agent that the daemon runs.
+pub(super) fn is_hosted(peer: &Value) -> bool {
+    peer["agent"].is_string()
 }
 
 /// Whether a peer is a session that a person opened, or a program that registered itself.
@@ -224,7 +224,7 @@ fn is_attended(peer: &Value) -> bool {
 fn hosted(agent: &Value, peers: &[Value]) -> Value {
     // Of one whose host does not answer nothing but its id may be known.
     let key = agent["session_key"].as_str().or(agent["id"].as_str()).unwrap_or_default();
-    let own = peers.iter().find(|peer| peer["session_id"] == agent["session_key"]);
+    let own = peers.iter().find(|peer| is_hosted(peer) && peer["agent"] == agent["session_key"]);
     let short = key.strip_prefix("agent:").unwrap_or(key);
     let short = short.strip_suffix(":main").unwrap_or(short);
     let name = own.and_then(|peer| peer["display_name"].as_str()).unwrap_or(short);
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn hosted_agents_and_sessions_of_people_are_told_alike() {
         let peers = [
-            json!({ "peer_id": "peer_1", "display_name": "worker", "session_id": "agent:codex:b", "role": "agent", "status": "online" }),
+            json!({ "peer_id": "peer_1", "display_name": "worker", "session_id": "c", "agent": "agent:codex:b", "role": "agent", "status": "online" }),
             json!({ "peer_id": "peer_2", "display_name": "claude-code@web", "backend": "claude-code", "session_id": "s", "role": "agent", "status": "busy" }),
             json!({ "peer_id": "peer_operator", "display_name": "operator", "role": "human", "status": "online" }),
         ];

@@ -48,6 +48,9 @@ pub struct Peer {
     /// The client's own id of its session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
+    /// Session key of the hosted agent that it is the peer of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// The tmux pane it runs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmux_pane: Option<String>,
@@ -108,6 +111,7 @@ impl From<PeerPresence> for Peer {
             since: presence.since,
             waiting_for: None,
             session_id: None,
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,
@@ -240,6 +244,7 @@ impl Peer {
             since: now,
             waiting_for: None,
             session_id: None,
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,

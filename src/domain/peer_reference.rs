@@ -121,6 +121,7 @@ mod tests {
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: session.map(str::to_owned),
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,

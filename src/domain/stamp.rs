@@ -332,6 +332,7 @@ mod tests {
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: Some(session.to_owned()),
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,

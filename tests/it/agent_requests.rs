@@ -372,6 +372,12 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     assert_eq!(status["requests"][0]["request_id"], json!(id), "{status}");
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(inbox.contains("  May I? Write: /etc/x"), "what is asked comes first: {inbox}");
+    assert!(!inbox.contains("needs permission"), "it is told once: {inbox}");
+    svc(&d.home, &["inbox", "--ack"]).ok();
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    let open = format!("{key} needs permission: Write: /etc/x");
+    let answer = format!("svc agent answer {key} {id} allow|deny");
+    assert!(inbox.contains(&open) && inbox.contains(&answer), "it is still open: {inbox}");
 
     let reply = svc(&d.home, &["reply", "latest", "allow"]);
     assert_eq!(reply.code, Some(1), "{reply:?}");

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{agent, ended, kill, runs};
-use crate::daemon::{Daemon, Home, eventually, until};
-use crate::expect::text;
+use crate::daemon::{Daemon, Home, eventually, svc, until};
+use crate::expect::{page, text};
 use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -160,6 +160,20 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     assert_eq!(known.len(), 1, "{known:?}");
     let peer = text(&known[0], "peer_id");
     assert_eq!(known[0]["session_id"], "s-1");
+    assert_eq!(known[0]["agent"], json!(coder.key), "{known:?}");
+
+    // Wherever it is shown it is one, and it has no terminal.
+    coder.hook(
+        &d,
+        "PermissionRequest",
+        &json!({ "tool_name": "Bash", "tool_input": { "command": "ls" } }),
+    );
+    let listed = svc(&d.home, &["agent", "list", "--json"]).json();
+    let listed = page(&listed, "agents");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!((&listed[0]["kind"], &listed[0]["key"]), (&json!("hosted"), &json!(coder.key)));
+    let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
+    assert!(!inbox.contains("at its terminal"), "{inbox}");
 
     // What it calls by its own server acts in the session that its hooks tell of, and sends as the peer of that.
     let sent = coder.call(&d, "peer_send", &json!({ "to": "operator", "text": "I am here" }));

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{inbox_path, name_of, open_questions, peer, present};
+use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::waits_at_terminal;
 use crate::cli::{Context, output};
 use crate::client::{Client, ClientError, with_query};
@@ -45,7 +46,9 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
         page["waiting"] = waiting.into();
         output::json(&page)?;
     } else {
-        print(context, &client, &page, &waiting).await?;
+        let requests = untold_requests(&client, &page).await?;
+        print_waiting(context, &waiting, &requests)?;
+        print(context, &client, &page, waiting.len() + requests.len()).await?;
     }
     if args.ack && !output::items(&page, "messages").is_empty() {
         acknowledge(&client, output::items(&page, "messages")).await?;
@@ -56,27 +59,56 @@ pub(in crate::cli) async fn inbox(context: &Context, args: InboxArgs) -> anyhow:
 /// Peers that show a prompt at their own terminals. What agents of ours ask is among the messages.
 async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError> {
     let page: Value = client.get("/v1/peers?status=waiting&limit=500").await?;
-    let is_hosted =
-        |peer: &Value| peer["session_id"].as_str().is_some_and(|id| id.starts_with("agent:"));
     let waiting = output::items(&page, "peers").iter();
     Ok(waiting.filter(|peer| !is_hosted(peer)).cloned().collect())
 }
 
-/// Shows who waits at a terminal, and then the messages.
-async fn print(
-    context: &Context,
-    client: &Client,
-    page: &Value,
-    waiting: &[Value],
-) -> anyhow::Result<()> {
+/// Open requests of agents that no message of this page tells of: who acknowledged the message has not answered the agent.
+async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, ClientError> {
+    let open: Value = client.get("/v1/requests?open=true&limit=500").await?;
+    let messages = output::items(page, "messages");
+    let is_told = |request: &Value| {
+        let id = request["request_id"].as_str().unwrap_or_default();
+        messages.iter().any(|it| it["text"].as_str().is_some_and(|text| text.contains(id)))
+    };
+    Ok(output::items(&open, "requests").iter().filter(|it| !is_told(it)).cloned().collect())
+}
+
+/// Shows who waits for a person: at a terminal, or for an answer to a request.
+fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> anyhow::Result<()> {
+    for request in requests {
+        let cell = |member| output::visible(&output::cell(request, member));
+        let since = context.screen.time(&output::cell(request, "opened_at"));
+        let options = output::items(request, "options").iter();
+        let options: Vec<String> =
+            options.map(|it| output::visible(&output::cell(it, "option_id"))).collect();
+        output::block(&format!(
+            "{} needs permission: {} ({since})\n  svc agent answer {} {} {}\n\n",
+            cell("session_key"),
+            cell("title"),
+            cell("session_key"),
+            cell("request_id"),
+            options.join("|")
+        ))?;
+    }
     for peer in waiting {
         let asked = waits_at_terminal(peer).unwrap_or_else(|| "you, at its terminal".to_owned());
         let since = context.screen.time(&output::cell(&peer["waiting_for"], "since"));
         let (name, asked) = (output::visible(&name_of(peer)), output::visible(&asked));
         output::block(&format!("{name} waits for {asked} ({since})\n\n"))?;
     }
+    Ok(())
+}
+
+/// Shows the messages, after this many lines about who waits.
+async fn print(
+    context: &Context,
+    client: &Client,
+    page: &Value,
+    waiting: usize,
+) -> anyhow::Result<()> {
     let messages = output::items(page, "messages");
-    if messages.is_empty() && !waiting.is_empty() {
+    if messages.is_empty() && waiting > 0 {
         output::line("your inbox is empty")?;
     } else if messages.is_empty() {
         output::line(

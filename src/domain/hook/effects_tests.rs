@@ -114,6 +114,7 @@ fn peer(status: PeerStatus, last_seen: Timestamp) -> Peer {
         since: last_seen,
         waiting_for: None,
         session_id: Some("s".to_owned()),
+        agent: None,
         tmux_pane: None,
         pid: None,
         metadata: None,

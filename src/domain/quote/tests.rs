@@ -239,6 +239,7 @@ proptest! {
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: Some(key),
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,

@@ -205,6 +205,7 @@ mod tests {
             since: Timestamp::from_millis(0),
             waiting_for: None,
             session_id: None,
+            agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,

@@ -406,6 +406,7 @@ pub(in crate::service) async fn create(
     let metadata = input
         .metadata
         .map(|given| given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+    let owner = caller.session().map(str::to_owned);
     let peer = Peer {
         peer_id,
         display_name: input.display_name,
@@ -417,13 +418,13 @@ pub(in crate::service) async fn create(
         since: now,
         waiting_for: None,
         session_id: given_owned(input.session_id),
+        agent: owner.clone().filter(|owner| is_agent_key(owner)),
         tmux_pane: given_owned(input.tmux_pane),
         pid: input.pid,
         metadata,
         registered_at: now,
         last_seen: now,
     };
-    let owner = caller.session().map(str::to_owned);
     let process_started = process.map(|process| process.started);
     let open_calls = OpenCalls::default();
     let row = PeerRow { peer, owner, project, process_started, open_calls };

@@ -14,7 +14,7 @@ use super::{
     tx::WriteTx,
 };
 use crate::{
-    domain::{OpenCalls, Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp},
+    domain::{OpenCalls, Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp, is_agent_key},
     store::{PageSize, PeerFilter, PeerRow, RowPage, StoreError},
 };
 
@@ -75,6 +75,7 @@ impl TryFrom<RawPeer> for PeerRow {
                 since: raw.since,
                 waiting_for,
                 session_id: given(raw.session_id),
+                agent: raw.owner.clone().filter(|owner| is_agent_key(owner)),
                 tmux_pane: given(raw.tmux_pane),
                 pid,
                 metadata,
