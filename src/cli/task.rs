@@ -240,6 +240,10 @@ pub(super) async fn watch(
             show(&frame)?;
         } else if kind == "reply" {
             output::notes(&reply_text(&data));
+        } else if kind == "task"
+            && let Some(reason) = data["reason"].as_str()
+        {
+            output::note(&format!("svc: {}", output::visible(reason)));
         }
         if kind == "terminal" {
             if !context.json {

@@ -83,6 +83,8 @@ fn a_session_that_hooks_made_known_takes_work() {
         (&json!("done"), &json!("it is done")),
         "{done}"
     );
+    let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+    assert_eq!(inbox["messages"], json!([]), "the answer was read in the task: {inbox}");
 
     // What it says last in the turn that begins with it answers, too.
     let task = dispatch(&d, work("coder", "ONCE-MORE"));

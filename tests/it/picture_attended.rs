@@ -87,6 +87,34 @@ fn each_session_of_a_process_has_the_folder_of_its_own_hooks() {
 }
 
 #[test]
+fn the_end_of_a_task_is_told_by_the_session_that_was_asked() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "codex", "api", "");
+    fs::create_dir_all(d.home.user().join("web/.git")).expect("a folder");
+    client.hook(&began(&d, "api", "s-api"));
+    client.hook(&began(&d, "web", "s-web"));
+    svc(&d.home, &["inbox"]).ok();
+    let asked = id_of(&peer_of(&d, "s-api"));
+    let body = json!({
+        "instance": asked, "prompt": "go", "opts": { "async": true, "from_peer_id": "operator" },
+    });
+    let task = d.post("/v1/send_message", &body).ok(202)["task_id"].clone();
+    let path = format!("/v1/tasks/{}", task.as_str().expect("an id"));
+    let name = peer_of(&d, "s-api")["display_name"].as_str().expect("a name").to_owned();
+    let waits = format!("waits in the inbox of {name}, which is ");
+    until(SOON, || {
+        let reason = d.get(&path).ok(200)["reason"].clone();
+        reason.as_str().filter(|reason| reason.starts_with(&waits)).map(str::to_owned)
+    });
+    d.post(&format!("{path}/cancel"), &json!({})).ok(202);
+    let told = until(SOON, || {
+        let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+        page(&inbox, "messages").first().cloned()
+    });
+    assert_eq!(told["from_peer"], json!(asked), "{told}");
+}
+
+#[test]
 fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let d = Daemon::start();
     let mut client = FakeClient::start(&d.home, "claude", "web", "");

@@ -78,7 +78,11 @@ fn a_repeated_idempotency_key_is_the_same_task() {
     append(&d, &id, &done());
     assert_eq!(d.post("/v1/tasks", &body).ok(200)["status"], "done", "it answers as it is now");
     d.post("/v1/tasks", &json!({ "idempotency_key": "k-2" })).ok(201);
-    for more in [json!({ "title": "twice" }), json!({ "prompt": "x" }), json!({ "metadata": { "of": "x" } })] {
+    for more in [
+        json!({ "title": "twice" }),
+        json!({ "prompt": "x" }),
+        json!({ "metadata": { "of": "x" } }),
+    ] {
         let mut other = body.clone();
         other.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
         let refusal = problem(&d.post("/v1/tasks", &other), 409, "conflict");

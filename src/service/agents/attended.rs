@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{
     Agents,
     queue::give_to,
-    settle::{end_task, retry},
+    records::set_reason,
+    settle::{end_task, note_returned, retry},
 };
 use crate::{
     domain::{
@@ -131,7 +132,10 @@ impl Agents {
         dispatch.wish.peer_id = Some(to);
         dispatch.wish.message_id = Some(message.id);
         tx.update_dispatch(dispatch).await?;
-        give_to(tx, task, session).await
+        give_to(tx, task, session).await?;
+        let (name, status) = (&row.peer.display_name, row.peer.status.as_str());
+        let why = format!("waits in the inbox of {name}, which is {status}");
+        set_reason(tx, task, Some(why)).await
     }
 
     /// Ends the tasks whose questions were answered, or will not be.
@@ -220,7 +224,12 @@ impl Agents {
         match progress {
             Some(Progress::Answered(text)) => {
                 let (done, none) = (TaskStatus::Done, TaskReport::default());
-                end_task(tx, &core, &mut dispatch, &mut task, done, text, none).await
+                end_task(tx, &core, &mut dispatch, &mut task, done, text, none).await?;
+                if task.task.from.is_none() && task.owned.owner == Some(Principal::Operator) {
+                    // Who gave the work without an inbox for its end reads the answer in the task.
+                    note_returned(tx, &dispatch).await?;
+                }
+                Ok(())
             }
             _ if task.task.cancel_requested_at.is_some() => {
                 take_back(tx, message).await?;

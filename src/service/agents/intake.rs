@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     presence,
-    records::{stream_of, tell_team, unknown},
+    records::{set_reason, stream_of, tell_team, unknown},
     settle::{self, settle_exit, settle_turn},
 };
 use crate::{
@@ -307,6 +307,12 @@ async fn give_words(
                 add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
             }
         }
+        AgentEventBody::Request(_) => {
+            let key = &row.info.session_key;
+            let why = format!("{key} needs an answer: svc agent answer {key} latest OPTION");
+            wait_for_person(tx, work, Some(why)).await?;
+        }
+        AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,
         AgentEventBody::State { turn: Some(turn), .. } => {
             let ended =
                 work.iter_mut().find(|it| turn.message_id.as_deref() == Some(it.task_id.as_str()));
@@ -318,6 +324,19 @@ async fn give_words(
         _ => {}
     }
     Ok(())
+}
+
+/// Says that the work under way waits for a person, or does not any more.
+async fn wait_for_person(
+    tx: &mut WriteTx,
+    work: &mut [DispatchRow],
+    why: Option<String>,
+) -> Result<(), Error> {
+    let Some(dispatch) = under_way(work) else { return Ok(()) };
+    match tx.task(&dispatch.task_id).await? {
+        Some(mut task) if !task.task.is_over() => set_reason(tx, &mut task, why).await,
+        _ => Ok(()),
+    }
 }
 
 /// The work whose prompt the agent has, and whose turn goes on.

@@ -12,14 +12,15 @@ use tokio::time::{sleep, timeout};
 use super::{
     Agents,
     allowance::still_permits,
+    records::{note, set_reason},
     settle::{end_task, retry},
     start::{AgentPlan, PlannedAgent, project_of_task},
 };
 use crate::{
     domain::{
-        AgentId, AgentInstance, NewEvent, Ownership, PeerStatus, Principal, StreamVisibility,
-        TaskId, TaskReport, TaskStatus,
-        agent::{AgentInput, SendInput, SendMode, StopAgent},
+        AgentId, AgentInstance, Ownership, PeerStatus, Principal, StreamVisibility, TaskId,
+        TaskReport, TaskStatus,
+        agent::{AgentInput, AgentState, SendInput, SendMode, StopAgent},
         limits,
     },
     hosts::HostError,
@@ -140,11 +141,10 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut task) = tx.task(&id).await? else { return Ok(()) };
-                    if task.task.is_over() || task.task.reason.as_ref() == Some(&reason) {
+                    if task.task.is_over() {
                         return Ok(());
                     }
-                    task.task.reason = Some(reason);
-                    note(tx, &task).await
+                    set_reason(tx, &mut task, Some(reason)).await
                 })
             })
             .await
@@ -233,10 +233,7 @@ impl Agents {
             let children = tx.live_children_of(&Principal::Session(key.clone())).await?;
             if children >= limits::SPAWN_CHILDREN {
                 let reason = format!("waits until one of {children} agents of its own has ended");
-                if task.task.reason.as_deref() != Some(&reason) {
-                    task.task.reason = Some(reason);
-                    note(tx, &task).await?;
-                }
+                set_reason(tx, &mut task, Some(reason)).await?;
                 // Others of the instance do not wait for it.
                 return Ok(QueueStep::Nothing);
             }
@@ -244,10 +241,7 @@ impl Agents {
         let full = self.full(tx, &instance).await?;
         let behind = || format!("waits behind others for instance {}", instance.name);
         if let Some(reason) = full.or_else(|| is_blocked.then(behind)) {
-            if task.task.reason.as_deref() != Some(&reason) {
-                task.task.reason = Some(reason);
-                note(tx, &task).await?;
-            }
+            set_reason(tx, &mut task, Some(reason)).await?;
             return Ok(QueueStep::Wait);
         }
         self.plan_for(tx, &mut dispatch, &mut task, instance).await
@@ -267,6 +261,10 @@ impl Agents {
         dispatch.backend = row.info.backend.to_string();
         tx.update_dispatch(dispatch).await?;
         give_to(tx, task, &row.info.session_key).await?;
+        if row.info.state != AgentState::Idle {
+            let why = format!("waits for the end of {}'s present turn", row.info.session_key);
+            set_reason(tx, task, Some(why)).await?;
+        }
         Ok(QueueStep::Send(id))
     }
 
@@ -461,17 +459,6 @@ pub(super) async fn give_to(
         tx.update_task(task).await?;
         Ok(())
     }
-}
-
-/// Stores a change of a task that is no change of its state, and says so in its stream.
-async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
-    let stream = tasks::stream_of(&task.task.task_id);
-    let head = tx.stream(&stream).await?.map_or(0, |state| state.head);
-    let shown =
-        crate::domain::Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
-    tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
-    tx.update_task(task).await?;
-    Ok(())
 }
 
 fn insert(at_work: &AtWork, id: &TaskId) -> bool {

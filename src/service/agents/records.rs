@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    domain::{AgentId, NewEvent, StreamName, StreamVisibility},
-    service::{Error, ResourceKind},
-    store::{AgentRow, StoreError, WriteTx},
+    domain::{AgentId, NewEvent, StreamName, StreamVisibility, Task},
+    service::{Error, ResourceKind, tasks},
+    store::{AgentRow, StoreError, TaskRow, WriteTx},
 };
 
 /// The stream of an agent, whose numbers are its host's.
@@ -36,5 +36,28 @@ pub(super) async fn tell_team(
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
     tx.append(&team, vec![NewEvent::new(kind, &data)]).await?;
+    Ok(())
+}
+
+/// Says what a task waits for, or that it does not wait any more.
+pub(super) async fn set_reason(
+    tx: &mut WriteTx,
+    task: &mut TaskRow,
+    reason: Option<String>,
+) -> Result<(), Error> {
+    if task.task.reason == reason {
+        return Ok(());
+    }
+    task.task.reason = reason;
+    note(tx, task).await
+}
+
+/// Stores a change of a task that is no change of its state, and says so in its stream.
+pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
+    let stream = tasks::stream_of(&task.task.task_id);
+    let head = tx.stream(&stream).await?.map_or(0, |state| state.head);
+    let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
+    tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
+    tx.update_task(task).await?;
     Ok(())
 }

@@ -275,20 +275,22 @@ async fn tell_asker(
         }
     }
     let text = end_in_words(&task.task, &dispatch.instance);
-    let from = writer_of(dispatch, task);
+    let session = writer_of(dispatch, task);
+    let from = writing_peer(tx, dispatch, &session).await?;
     let key = end_key(dispatch);
     let project = task.owned.project.as_deref();
     let tool = asker.tool.unwrap_or(SourceTool::SendMessage);
     let held_until = dispatch.wish.waits_until.filter(|until| *until > tx.now());
     let terms = MessageTerms { held_until, ..MessageTerms::default() };
-    tell(tx, core, (&from, project), peer.peer.peer_id, (tool, text), (Some(key), terms)).await
+    let from = AgentSender { session: &session, peer: from, project };
+    tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
 }
 
 /// The call that waited for the answer has it: who asked is not told once more.
 pub(super) async fn note_returned(tx: &mut WriteTx, dispatch: &DispatchRow) -> Result<(), Error> {
     let mut told = Vec::new();
     if let Some(task) = tx.task(&dispatch.task_id).await? {
-        let from = sender_of(tx, &writer_of(dispatch, &task)).await?;
+        let from = writing_peer(tx, dispatch, &writer_of(dispatch, &task)).await?;
         told = tx.messages_by_key(&from, &end_key(dispatch)).await?;
     }
     if let Some(question) = &dispatch.wish.message_id
@@ -317,6 +319,18 @@ fn writer_of(dispatch: &DispatchRow, task: &TaskRow) -> String {
     }
 }
 
+/// The peer that the word is from. A process may have several sessions, so of those it is the one that was asked.
+async fn writing_peer(
+    tx: &mut WriteTx,
+    dispatch: &DispatchRow,
+    session: &str,
+) -> Result<String, StoreError> {
+    match (&dispatch.wish.peer_id, &dispatch.wish.message_id) {
+        (Some(asked), Some(_)) => Ok(asked.to_string()),
+        _ => sender_of(tx, session).await,
+    }
+}
+
 /// The idempotency key of the word that a task is over.
 fn end_key(dispatch: &DispatchRow) -> String {
     format!("task-end-{}", dispatch.task_id)
@@ -340,20 +354,28 @@ fn end_in_words(task: &Task, instance: &str) -> String {
     text
 }
 
+/// Who sends a message about an agent.
+struct AgentSender<'a> {
+    session: &'a str,
+    /// The id of its peer, or its session key if it has none.
+    peer: String,
+    project: Option<&'a str>,
+}
+
 /// A message of an agent's to a peer. One for which there is no room is left out: what it tells of stands elsewhere, too.
 async fn tell(
     tx: &mut WriteTx,
     core: &Core,
-    (from, project): (&str, Option<&str>),
+    sender: AgentSender<'_>,
     to: PeerId,
     (tool, text): (SourceTool, String),
     (key, terms): (Option<String>, MessageTerms),
 ) -> Result<(), Error> {
     let caller = Caller::Session {
-        key: from.into(),
+        key: sender.session.into(),
         token: TokenId::from("tok_of_agent".to_owned()),
         scopes: Arc::from([]),
-        project: project.map(Arc::from),
+        project: sender.project.map(Arc::from),
         process: None,
         folder: None,
     };
@@ -364,12 +386,10 @@ async fn tell(
         correlation_id: None,
         idempotency_key: key,
     };
-    // An agent with a peer writes as that.
-    let from = sender_of(tx, from).await?;
     let outgoing = team::OutgoingMessage {
         core: core.clone(),
         caller,
-        from,
+        from: sender.peer,
         input: Arc::new(input),
         text_id: None,
         tool,
@@ -397,17 +417,22 @@ pub(super) async fn tell_operator(
         request.options.iter().map(|option| option.option_id.as_str()).collect();
     // What is asked comes first: lists show the beginning alone.
     let text = format!(
-        "May I? {}\n{} ({}) waits for one of {}: svc agent answer {} {} OPTION",
+        "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} {}",
         request.title,
         info.session_key,
         info.id,
-        options.join(", "),
         info.id,
-        request.request_id
+        request.request_id,
+        options.join("|")
     );
+    let own = sender_of(tx, &info.session_key).await?;
     for peer in tx.operator_peers(limits::TOLD_PEERS).await? {
         let terms = (Some(message_key(request)), MessageTerms::default());
-        let from = (info.session_key.as_str(), row.owned.project.as_deref());
+        let from = AgentSender {
+            session: &info.session_key,
+            peer: own.clone(),
+            project: row.owned.project.as_deref(),
+        };
         let asks = (SourceTool::AgentRequest, text.clone());
         tell(tx, core, from, peer, asks, terms).await?;
     }
