@@ -4,13 +4,16 @@ use serde_json::Value;
 
 use super::output::cell;
 
-/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause. Empty if an earlier daemon
-/// says nothing.
-pub(super) fn when(sent: &Value) -> &str {
+/// When a message that was just sent reaches its receiver, which is in this state: the daemon's word for it as a clause. Empty
+/// if an earlier daemon says nothing.
+pub(super) fn when<'a>(sent: &'a Value, status: &str) -> &'a str {
     match sent["delivery"].as_str().unwrap_or_default() {
         "wakes" => "the message wakes it now",
         "now" => "it gets the message in its present turn",
-        "next_turn" => "it reads the message in its next turn: the message does not wake it",
+        "next_turn" if status == "idle" => {
+            "it reads the message when somebody types there: the message does not wake it"
+        }
+        "next_turn" => "it reads the message in its next turn",
         "when_back" => "it gets the message when it is back",
         "never" => "its agent has ended, and the message cannot be delivered",
         // Of a later daemon.
@@ -20,7 +23,7 @@ pub(super) fn when(sent: &Value) -> &str {
 
 /// The same behind the state of the receiver, for a sentence about it.
 pub(super) fn expected(sent: &Value, status: &str) -> String {
-    match when(sent) {
+    match when(sent, status) {
         "" => format!("which is {status}"),
         when => format!("which is {status}: {when}"),
     }
@@ -83,6 +86,8 @@ mod tests {
             let said = expected(&json!({ "delivery": delivery }), "idle");
             assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");
         }
+        let busy = expected(&json!({ "delivery": "next_turn" }), "busy");
+        assert_eq!(busy, "which is busy: it reads the message in its next turn");
         assert_eq!(expected(&json!({}), "idle"), "which is idle", "of an earlier daemon");
     }
 

@@ -107,7 +107,8 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
         None => {
             let seconds = args.timeout.unwrap_or_default();
             let present = peer(&client, &to).await;
-            let (status, when) = (output::cell(&present, "status"), when(&question));
+            let status = output::cell(&present, "status");
+            let when = when(&question, &status);
             bail!(
                 "{name} has not answered within {seconds} s: it is {status} ({when}). The question {id} \
                  stays open, and the answer will be in `svc inbox`"

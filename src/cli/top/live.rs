@@ -338,9 +338,13 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     if let Some(question) = draft.answers {
         body["correlation_id"] = json!(question);
     }
-    let path = format!("/v1/peers/{}/messages", encode(&draft.to));
-    let sent: Value = context.client()?.post(&path, &body).await?;
-    Ok(terminal::line(delivery::when(&sent)).into_owned())
+    let client = context.client()?;
+    let peer = format!("/v1/peers/{}", encode(&draft.to));
+    let sent: Value = client.post(&format!("{peer}/messages"), &body).await?;
+    // What was sent is sent, whatever comes of this.
+    let receiver: Value = client.get(&peer).await.unwrap_or_default();
+    let status = receiver["status"].as_str().unwrap_or_default();
+    Ok(terminal::line(delivery::when(&sent, status)).into_owned())
 }
 
 /// Why the daemon does not answer, as far as a person has to do something: that it is away is waited for.
