@@ -136,9 +136,17 @@ impl Caller {
                     "agents that svc runs do not get it".to_owned()
                 }
             }
-            Self::Session { process: Some(_), .. } => format!(
-                "a person at this machine grants it with `svc install --scope {scope}`, and restarts this session"
-            ),
+            Self::Session { process: Some(_), key, .. } => {
+                // All its terminals are sessions of one process, which outlives them.
+                let restart = if key.starts_with("codex-") {
+                    "and then restarts Codex' background process: `codex app-server daemon stop`"
+                } else {
+                    "and restarts this session"
+                };
+                format!(
+                    "a person at this machine grants it with `svc install --scope {scope}`, {restart}"
+                )
+            }
             Self::Operator | Self::Session { .. } => minted,
         }
     }

@@ -47,6 +47,12 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
         }
     }
 
+    // All terminals of Codex are one process, so another terminal is not enough there.
+    let mut codex = FakeClient::start(&d.home, "codex", "p", "");
+    codex.hook(&start("s-codex"));
+    let (_, message) = refused(&mut codex, "SendMessage", &work);
+    assert!(message.contains("codex app-server daemon stop"), "{message}");
+
     let planned = svc(&d.home, &["install", "claude-code", "--scope", "agents", "--dry-run"]);
     assert!(planned.ok().contains("+scopes = [\"agents\"]"), "{planned:?}");
     assert!(!d.home.path("config.toml").exists(), "nothing is written");
@@ -58,7 +64,7 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
 
     // The daemon goes on, and so do the rights of who was there before.
     assert_eq!(refused(&mut before, "SendMessage", &work).0, "forbidden");
-    let mut after = FakeClient::start(&d.home, "codex", "p", "");
+    let mut after = FakeClient::start(&d.home, "gemini", "p", "");
     after.hook(&start("s-after"));
     for (tool, arguments) in [("SendMessage", &work), ("sessions_spawn", &child)] {
         let (kind, message) = refused(&mut after, tool, arguments);

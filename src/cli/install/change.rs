@@ -17,6 +17,7 @@ use super::report::{ClientChanges, Report};
 use super::status::status;
 use crate::cli::mcp::change_config;
 use crate::cli::{Context, UsageError};
+use crate::config::FileConfig;
 use crate::domain::HARMLESS_TOOLS;
 use crate::private_file;
 
@@ -106,12 +107,23 @@ pub(in crate::cli) async fn install(
             args.scope.join(", ")
         ));
     }
+    if args.scope.is_empty() {
+        notes.extend(scopes_note(context));
+    }
     if !args.dry_run && args.files() == InstallScope::User {
         notes.extend(daemon_note(context, &command, args.no_start).await);
     }
     let report =
         Report { clients: &results, settings: granted, notes: &notes, failures: &failures };
     report.print(context, args.dry_run, "installed")
+}
+
+/// Says which scopes sessions that a person starts have by the configuration, if any.
+fn scopes_note(context: &Context) -> Option<String> {
+    let file = FileConfig::load(&context.paths.config_file).ok()?;
+    let scopes = file.sessions.scopes.filter(|scopes| !scopes.is_empty())?;
+    let file = context.paths.config_file.display();
+    Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
 /// Adds scopes to those of sessions that a person starts (`[sessions] scopes`); gives the file and what changed in it, if
@@ -252,6 +264,7 @@ pub(in crate::cli) async fn uninstall(
     if changed && !args.dry_run {
         notes.push("open sessions keep what they have until they end".to_owned());
         notes.extend(after_uninstall(context, args.no_stop).await);
+        notes.extend(scopes_note(context));
     }
     let report = Report { clients: &results, settings: None, notes: &notes, failures: &[] };
     report.print(context, args.dry_run, "removed")

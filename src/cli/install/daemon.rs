@@ -65,7 +65,10 @@ pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<Str
     if !is_left && !no_stop {
         match stop_running(context).await {
             Ok(Some(pid)) => {
-                notes.push(format!("no client is left, so the daemon was stopped (pid {pid})"));
+                notes.push(format!(
+                    "no client is left, so the daemon was stopped (pid {pid}); the next prompt in a session that \
+                     is still open starts it again"
+                ));
                 notes.extend(agents_that_go_on(context).await);
             }
             Ok(None) => {}
