@@ -316,7 +316,12 @@ impl Printer {
         let offered = self.asked.iter().flat_map(|asked| &asked.options);
         let name = offered.into_iter().find(|it| it.id == option).map(|it| it.name.as_str());
         let said = name.unwrap_or(if option.is_empty() { "no option" } else { &option });
-        format!("svc: answered by {}: {said}\n", output::cell(event, "by"))
+        match output::cell(event, "by").as_str() {
+            "interrupt" => {
+                "svc: the request was withdrawn, as the turn was interrupted\n".to_owned()
+            }
+            by => format!("svc: answered by {by}: {said}\n"),
+        }
     }
 
     /// Notes what an event of the past changes of what it waits for.

@@ -51,8 +51,7 @@ fn ended_by(signal: &Value, is_stopped: bool) -> String {
         Some(15) => "SIGTERM",
         _ => return format!("signal {signal}"),
     };
-    let by_svc =
-        if is_stopped { "svc, which stopped it" } else { "another program, or the system" };
+    let by_svc = if is_stopped { "svc" } else { "another program, or the system" };
     format!("{by_svc} ({name})")
 }
 
@@ -77,9 +76,9 @@ fn stopped_in_words(agent: &str, stopped: &Value) -> String {
         return format!("{agent} has not ended yet: `svc agent status {agent}` says how it is");
     }
     let how = match (stopped["exit_code"].as_i64(), &stopped["signal"]) {
-        (Some(code), _) => format!(", its program with exit code {code}"),
+        (Some(code), _) => format!("; its program ended with exit code {code}"),
         (None, Value::Null) => String::new(),
-        (None, signal) => format!(", its program by {}", ended_by(signal, true)),
+        (None, signal) => format!("; it was stopped by {}", ended_by(signal, true)),
     };
     let state = match stopped["final_state"].as_str() {
         None | Some("done") => String::new(),
@@ -128,7 +127,7 @@ mod tests {
         assert_eq!(labelled(json!({ "pid": 5 })), json!({ "pid": 5 }));
         let ended =
             |state: &str| labelled(json!({ "state": state, "signal": 9 }))["ended by"].clone();
-        assert_eq!(ended("done"), "svc, which stopped it (SIGKILL)");
+        assert_eq!(ended("done"), "svc (SIGKILL)");
         assert_eq!(ended("error"), "another program, or the system (SIGKILL)");
     }
 
@@ -138,15 +137,15 @@ mod tests {
         for (stopped, sentence) in [
             (
                 json!({ "stopped": true, "exit_code": 0, "graceful": true, "final_state": "done" }),
-                "agent:claude:main has ended, its program with exit code 0",
+                "agent:claude:main has ended; its program ended with exit code 0",
             ),
             (
                 json!({ "stopped": true, "signal": 9, "final_state": "done" }),
-                "agent:claude:main has ended, its program by svc, which stopped it (SIGKILL)",
+                "agent:claude:main has ended; it was stopped by svc (SIGKILL)",
             ),
             (
                 json!({ "stopped": true, "exit_code": 3, "final_state": "error" }),
-                "agent:claude:main has ended, its program with exit code 3; its state is error",
+                "agent:claude:main has ended; its program ended with exit code 3; its state is error",
             ),
             (
                 json!({ "stopped": false }),

@@ -52,7 +52,7 @@ fn rows(
         })
         .collect();
     if !way.is_empty() {
-        rows.push(("way", way.join("\n")));
+        rows.push(("delivery", way.join("\n")));
     }
     if let Some(answered) = message["correlation_id"].as_str() {
         rows.push(("answers", answered.to_owned()));

@@ -197,7 +197,7 @@ function Attended({ row }) {
       ['Last words', row.words && html`<${Text} value=${row.words} cut=${600} />`],
       ['Client', peer.backend], ['Folder', peer.path && html`<code>${line(peer.path, 200)}</code>`],
       ['Session', peer.session_id && html`<code>${line(peer.session_id, 80)}</code>`], ['Process', peer.pid],
-      ['Heard of', html`<${Time} at=${peer.last_seen} />`], ['First seen', html`<${Time} at=${peer.registered_at} />`],
+      ['Last seen', html`<${Time} at=${peer.last_seen} />`], ['First seen', html`<${Time} at=${peer.registered_at} />`],
     ]} /></article>`;
 }
 

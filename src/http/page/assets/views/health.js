@@ -124,12 +124,12 @@ export function Health() {
       ['Commits', number('svc_store_commits_total')],
       ['Writes in them', number('svc_store_jobs_total')],
       ['Failed commits', number('svc_store_failures_total')],
-      ['Writes that wait', value.health.store.queued],
+      ['Queued writes', value.health.store.queued],
       ['Readers of streams', number('svc_subscribers')],
       ['Commit, median', latency('svc_store_commit_seconds', 0.5)], ['Commit, p99', latency('svc_store_commit_seconds', 0.99)],
       ['Request, median', latency('svc_http_request_duration_seconds', 0.5)], ['Request, p99', latency('svc_http_request_duration_seconds', 0.99)],
       ['Last backup', backup ? html`<${Time} at=${backup.at} />, ${bytes(backup.bytes)}, <code>${line(backup.path, 200)}</code>` : html`none: <code>svc backup FILE</code> makes one while the daemon runs`],
     ].filter(has)} />`}</section>
-  ${held.length > 0 && html`<section aria-labelledby="held"><header class="bar"><h2 id="held">What sessions hold</h2></header><${Facts} of=${held.map((row) => [String(row.labels.kind ?? '').replaceAll('_', ' '), row.labels.kind?.includes('bytes') ? bytes(row.value) : row.value.toLocaleString('en')])} /></section>`}
+  ${held.length > 0 && html`<section aria-labelledby="held"><header class="bar"><h2 id="held">In use by sessions</h2></header><${Facts} of=${held.map((row) => [String(row.labels.kind ?? '').replaceAll('_', ' '), row.labels.kind?.includes('bytes') ? bytes(row.value) : row.value.toLocaleString('en')])} /></section>`}
   <section aria-labelledby="tokens"><header class="bar"><h2 id="tokens">Who may come in</h2></header><${Browsers} /></section>`;
 }

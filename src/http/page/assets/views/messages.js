@@ -74,6 +74,11 @@ function useReading(element, message) {
 }
 
 const TYPES = { query: 'asks', response: 'answers', notification: 'tells', broadcast: 'tells all' };
+/** What its sender does by a message: “you tell”, “claude tells”. */
+function verb(message) {
+  const verb = TYPES[message.type] ?? message.type;
+  return message.from_peer === 'operator' ? verb.replace(/s( |$)/, '$1') : verb;
+}
 
 function Message({ message, state, isOpen, toggle, reply }) {
   const element = useRef();
@@ -86,7 +91,7 @@ function Message({ message, state, isOpen, toggle, reply }) {
   }, [isOpen]);
   const isOurs = message.from_peer === 'operator';
   return html`<li class=${`message${isOurs ? ' ours' : ''}`} data-row ref=${element}><header><span><span class="strong"><bdi>${line(nameOf(state, message.from_peer), 60)}</bdi></span>${' '}
-      <span class="muted">${TYPES[message.type] ?? message.type} <bdi>${line(nameOf(state, message.to_peer), 60)}</bdi></span></span>
+      <span class="muted">${verb(message)} <bdi>${line(nameOf(state, message.to_peer), 60)}</bdi></span></span>
       <button class="quiet" aria-expanded=${isOpen} title="Each step of the delivery" onClick=${toggle}><${Delivery} of=${message.state} /></button>${!isOurs && message.from_peer && html`<button class="quiet" onClick=${() => reply(message)}>Reply</button>`}<${Time} at=${message.timestamp} /></header>
     <div class="body"><${Text} value=${message.text} cut=${1200} /></div>
     ${isOpen && html`<ol class="states">${(detail.value?.states ?? []).map((each) => html`<li><${Delivery} of=${each.state} /> <time datetime=${each.at} title=${exact(each.at)}>${exact(each.at)}</time>${each.reason && html` <span class="bad-text">${line(each.reason, 200)}</span>`}</li>`)}</ol>
