@@ -41,7 +41,7 @@ struct TaskWire<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Why it waits, while it is pending.
+    /// What it waits for, while it does: before it begins, or for a permission.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     /// What came of it, in the words of the agent that did it.
