@@ -94,13 +94,14 @@ fn the_end_of_a_task_is_told_by_the_session_that_was_asked() {
     client.hook(&began(&d, "api", "s-api"));
     client.hook(&began(&d, "web", "s-web"));
     svc(&d.home, &["inbox"]).ok();
-    let asked = id_of(&peer_of(&d, "s-api"));
+    let api = peer_of(&d, "s-api");
+    let asked = id_of(&api);
     let body = json!({
         "instance": asked, "prompt": "go", "opts": { "async": true, "from_peer_id": "operator" },
     });
     let task = d.post("/v1/send_message", &body).ok(202)["task_id"].clone();
     let path = format!("/v1/tasks/{}", task.as_str().expect("an id"));
-    let name = peer_of(&d, "s-api")["display_name"].as_str().expect("a name").to_owned();
+    let name = api["display_name"].as_str().expect("a name");
     let waits = format!("waits in the inbox of {name}, which is ");
     until(SOON, || {
         let reason = d.get(&path).ok(200)["reason"].clone();
@@ -108,8 +109,7 @@ fn the_end_of_a_task_is_told_by_the_session_that_was_asked() {
     });
     d.post(&format!("{path}/cancel"), &json!({})).ok(202);
     let told = until(SOON, || {
-        let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
-        page(&inbox, "messages").first().cloned()
+        page(&d.get("/v1/peers/operator/messages?peek=true"), "messages").first().cloned()
     });
     assert_eq!(told["from_peer"], json!(asked), "{told}");
 }

@@ -365,7 +365,6 @@ async fn a_direct_job_that_fails_undoes_only_itself() {
             }
         }
     });
-    let before = store.stats();
     let outcomes = join_all(jobs).await;
     assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
     for number in 0..50 {
@@ -377,7 +376,5 @@ async fn a_direct_job_that_fails_undoes_only_itself() {
     let page = store.events(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
     let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
-    let stats = store.stats();
-    assert_eq!(stats.failures, 0, "what one job cannot do is no failure of a commit");
-    assert!(stats.commits - before.commits < 25, "they share commits: {stats:?}");
+    assert_eq!(store.stats().failures, 0, "what one job cannot do is no failure of a commit");
 }
