@@ -4,12 +4,10 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use svc::{
-    domain::{
-        Clock, Event, Framing, NewEvent, StreamName, StreamVisibility, SystemClock, Timestamp,
-    },
-    store::{OpenOptions, Store, StoreError, Writer, render},
+use svc_model::{
+    Clock, Event, Framing, NewEvent, StreamName, StreamVisibility, SystemClock, Timestamp,
 };
+use svc_store::{OpenOptions, Store, StoreError, Writer, render};
 use tokio::runtime::Runtime;
 
 const PRODUCERS: u64 = 64;

@@ -2,11 +2,10 @@
 //! is broken. `tests/fuzz` has a target for each; the tests here run each with its seeds, whole, cut off, and changed.
 
 use serde_json::{Value, json};
+use svc_host::host;
 use svc_install::{Edit, FileFormat, document::ConfigDocument, edit, edit::EditState};
-
-use crate::config::{FileConfig, sources::SourceDocument};
-use crate::domain::hook::{self, HookClient, HookFormat};
-use crate::{host, sources};
+use svc_model::hook::{self, HookClient, HookFormat};
+use svc_sys::config::{FileConfig, sources::SourceDocument};
 
 /// Longest input that is looked at, in bytes.
 const MOST: usize = 256 * 1024;
@@ -37,7 +36,7 @@ pub fn hook_payload(bytes: &[u8]) {
 /// If what is passed on of it is another document.
 pub fn child_message(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bounded(bytes)) else { return };
-    sources::read_message(text);
+    svc_sources::read_message(text);
 }
 
 /// Lines of an agent's output, each for every kind of agent.
@@ -56,7 +55,7 @@ pub fn host_socket(bytes: &[u8]) {
     let bytes = bounded(bytes);
     host::read_socket(bytes);
     for line in bytes.split(|byte| *byte == b'\n') {
-        crate::hosts::RawAgentEvent::parse(line).ok();
+        svc_client::hosts::RawAgentEvent::parse(line).ok();
     }
 }
 

@@ -1,47 +1,19 @@
-//! `svc`: the team daemon for coding agents.
+//! `svc`: the team daemon for coding agents, as a program: the command line.
 //!
-//! `ARCHITECTURE.md` is the map. In short, from the lowest floor up; each imports only what is below it:
+//! `ARCHITECTURE.md` is the map. In short, from the lowest crate up; each names only what is above it in this list:
 //!
-//! - [`domain`]: values and rules, without input or output.
-//! - [`store`]: the database and the log. The only SQL.
-//! - [`service`]: what the system does, without a protocol.
-//! - [`tools`]: what a model may ask of it, each tool declared once.
-//! - [`sources`]: child MCP servers, which it starts and whose tools it offers.
-//! - [`web`]: what the adapters that speak HTTP share.
-//! - [`mcp`]: the MCP server. [`http`]: the daemon's HTTP face. [`client`]: the other end of it.
-//! - `runner`: runs a program and sends what it prints to the daemon. Knows [`domain`] and [`client`] alone.
-//! - `host`: the process of one agent, which outlives the daemon. `hosts`: the daemon's side of it.
-//! - [`daemon`]: composition, sweeps, drains and lifecycle of the daemon.
-//! - [`cli`]: the command line. The only floor that prints. [`fuzzing`]: what the fuzzer feeds.
+//! - [`svc_model`]: values and rules, without input or output.
+//! - [`svc_sys`]: the operating system: files, sockets, processes, configuration, the log.
+//! - [`svc_wire`]: what both sides of a connection share.
+//! - [`svc_client`]: the other end of the daemon, and of a host.
+//! - [`svc_store`]: the database and the log. The only SQL.
+//! - `svc_core`: what the system does, without a protocol, and what a model may ask of it.
+//! - [`svc_sources`]: child MCP servers, which it starts and whose tools it offers.
+//! - [`svc_server`]: the adapters, composition, sweeps, drains and lifecycle of the daemon.
+//! - [`svc_host`]: the process of one agent, which outlives the daemon, and what runs a program.
+//! - [`cli`]: the command line. The only part that prints. [`fuzzing`]: what the fuzzer feeds.
 //!
-//! [`config`], [`telemetry`], `log_file`, `local_socket`, `connection_owner`, `private_file`, `project_folder`, `bounded_file`, `process_list`,
-//! `claude_registry`, `hook_spool` and `session_secret` are leaves. Read `store/sqlite/writer.rs` and `service/log/subscription.rs` first: the
-//! rest stands on them.
+//! Read `svc-store/sqlite/writer.rs` and `svc-core/service/log/subscription.rs` first: the rest stands on them.
 
-mod bounded_file;
 pub mod cli;
-pub mod client;
-mod client_records;
-pub mod config;
-mod connection_owner;
-pub mod daemon;
-pub mod domain;
 pub mod fuzzing;
-mod hook_spool;
-mod host;
-mod hosts;
-pub mod http;
-mod local_socket;
-mod log_file;
-pub mod mcp;
-mod private_file;
-mod process_list;
-mod project_folder;
-mod runner;
-pub mod service;
-mod session_secret;
-pub mod sources;
-pub mod store;
-pub mod telemetry;
-pub mod tools;
-pub mod web;

@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use svc_client::{ClientError, with_query};
+use svc_sys::private_file;
+use svc_wire::host_protocol::{HistoryQuery, SendMode, StopAgent};
 
 use super::agent_attach::host;
 use super::agent_list::AgentListArgs;
@@ -15,9 +18,6 @@ use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
 use super::naming::{self, AdvisedError};
 use super::output;
 use super::{Context, agent_attach, agent_away, agent_list};
-use crate::client::{ClientError, with_query};
-use crate::domain::agent::{HistoryQuery, SendMode, StopAgent};
-use crate::private_file;
 
 /// `svc agent …`.
 #[derive(Debug, Clone, Subcommand)]

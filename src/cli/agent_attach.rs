@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use svc_client::{ClientError, FollowItem, Follower, encode, with_query};
 use tokio::sync::mpsc;
 
 use super::events::note;
 use super::{Context, output};
-use crate::client::{ClientError, FollowItem, Follower, encode, with_query};
 
 /// Attempts to reach a daemon that restarts, and the wait between two.
 const ATTEMPTS: u32 = 60;

@@ -4,17 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::{Value, json};
+use svc_client::hosts::{HostClient, HostError, HostNews};
+use svc_model::LATEST;
+use svc_model::agent::{AgentInfo, AgentState};
+use svc_wire::host_protocol::{HistoryQuery, HostStatus, SendInput, SendMode, StopAgent};
 
 use super::agent_attach::{Printer, end_of, entry_text, paragraph, typed_lines};
 use super::agent_list::{self, AgentListArgs};
 use super::agent_view::{print_agent, print_history, print_sent, print_stopped};
 use super::living_hosts::{FoundHost, living_hosts};
 use super::{Context, output};
-use crate::domain::LATEST;
-use crate::domain::agent::{
-    AgentInfo, AgentState, HistoryQuery, HostStatus, SendInput, SendMode, StopAgent,
-};
-use crate::hosts::{HostClient, HostError, HostNews};
 
 /// What is said in place of an answer.
 const NEEDS_A_DAEMON: &str =

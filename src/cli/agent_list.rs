@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use svc_client::{Client, ClientError, with_query};
+use svc_sys::project_folder::project_root;
 
 use super::Context;
 use super::output::{self, Column, Listing};
-use crate::client::{Client, ClientError, with_query};
-use crate::project_folder::project_root;
 
 const LIST: Listing = Listing {
     items: "agents",

@@ -11,15 +11,12 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
+use svc_model::{Clock as _, SystemClock};
+use svc_sys::private_file;
 use tempfile::NamedTempFile;
 
 use super::database_lock::lock_database;
 use super::{Context, output};
-use crate::private_file;
-use crate::{
-    domain::{Clock as _, SystemClock},
-    store,
-};
 
 /// Arguments of `svc backup`.
 #[derive(Debug, Clone, Args)]
@@ -46,13 +43,13 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     anyhow::ensure!(!is_taken, "{} exists already: name a new file", to.display());
     let copied = private_file::check_above_file(to)
         .map_err(anyhow::Error::from)
-        .and_then(|()| Ok(block_on(store::backup(from, to))??));
+        .and_then(|()| Ok(block_on(svc_store::backup(from, to))??));
     copied.with_context(|| format!("cannot write {}", to.display()))?;
     let bytes = fs::metadata(to)?.len();
     let path = fs::canonicalize(to)?;
-    let last = store::LastBackup { path, bytes, at: SystemClock.now() };
+    let last = svc_store::LastBackup { path, bytes, at: SystemClock.now() };
     // The copy is good, whoever hears of it.
-    if let Err(error) = store::note_backup(from, &last) {
+    if let Err(error) = svc_store::note_backup(from, &last) {
         output::note(&format!("the time of this backup was not recorded: {error}"));
     }
     if context.json {
@@ -95,7 +92,7 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
     private_file::check_above_file(from)?;
     let mut copy = private_file::temporary_beside(to)?;
     io::copy(&mut source, copy.as_file_mut())?;
-    block_on(store::prepare_restore(copy.path(), SystemClock.now()))??;
+    block_on(svc_store::prepare_restore(copy.path(), SystemClock.now()))??;
     copy.as_file().sync_all()?;
     Ok(copy)
 }

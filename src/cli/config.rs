@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
+use svc_sys::config::{Config, ConfigError, Env, FileConfig, Flags};
 
 use super::output::{self, Column};
 use super::{Context, ServeArgs, UsageError};
-use crate::config::{Config, ConfigError, Env, FileConfig, Flags};
 
 const COLUMNS: &[Column] =
     &[Column::text("KEY", ""), Column::text("VALUE", ""), Column::text("ORIGIN", "").rank(1)];

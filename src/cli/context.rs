@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use svc_client::{Client, Discovery};
 use svc_install::ClientLocations;
+use svc_sys::config::{Config, Env, FileConfig, Flags, Paths};
 
 use super::global_flags::GlobalFlags;
 use super::output::{self, Screen};
-use crate::client::{Client, Discovery};
-use crate::config::{Config, Env, FileConfig, Flags, Paths};
 
 /// The edge of the program, read once and passed down.
 #[derive(Debug, Clone)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::config::Paths;
-use crate::daemon;
-use crate::store::{DatabaseLock, LockError};
+use svc_server::daemon;
+use svc_store::{DatabaseLock, LockError};
+use svc_sys::config::Paths;
 
 /// How long a daemon that has the lock may take to say who it is, before it is called a process.
 const INTRODUCTION: Duration = Duration::from_secs(2);

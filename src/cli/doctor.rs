@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
-use super::{Context, install, output};
-use crate::client::{Client, ClientError, Endpoint, Token, Url, with_query};
-use crate::config::{
+use svc_client::{Client, ClientError, Endpoint, Token, Url, with_query};
+use svc_model::{Clock as _, InstanceStatus, SystemClock, Timestamp};
+use svc_sys::config::{
     Config, Flags,
     sources::{SourceStanding, SourceVault},
 };
-use crate::domain::{Clock as _, InstanceStatus, SystemClock, Timestamp};
-use crate::private_file;
-use crate::store;
+use svc_sys::private_file;
+
+use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready, probe};
+use super::{Context, install, output};
 
 /// Below this much free space a warning, below a tenth of it a failure; in bytes.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -312,7 +311,7 @@ async fn schema(context: &Context) -> Option<Finding> {
     // The comparison holds connections in ways that a task on several threads may not.
     let runtime = tokio::runtime::Handle::current();
     let compared =
-        tokio::task::spawn_blocking(move || runtime.block_on(store::schema_difference(&path)));
+        tokio::task::spawn_blocking(move || runtime.block_on(svc_store::schema_difference(&path)));
     Some(match compared.await.ok()? {
         Ok(None) => ok(CHECK, "as svc makes it".to_owned()),
         Ok(Some(difference)) => {
@@ -375,7 +374,7 @@ async fn daemon(context: &Context, may_ask: bool) -> Vec<Finding> {
 /// Who answers at the configured address, if it is not the daemon of this data folder.
 async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     const CHECK: &str = "address";
-    let ours = crate::daemon::live_file(&context.paths);
+    let ours = svc_server::daemon::live_file(&context.paths);
     let address = config.listen.iter().find(|address| address.port() != 0)?;
     let url = Url::of_listener(*address);
     let health = match probe(Endpoint::Tcp(url.clone())).await {

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use svc_client::{FollowGap, FollowItem, Follower, with_query};
+use svc_model::GapReason;
 
 use super::feed::TerminalFeed;
 use super::output::{self, Column, Listing};
 use super::presence::OperatorPresence;
 use super::{Context, UsageError};
-use crate::client::{FollowGap, FollowItem, Follower, with_query};
-use crate::domain::GapReason;
 
 const LIST: Listing = Listing {
     items: "events",

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use serde_json::{Value, json};
+use svc_client::{ClientError, ClientProblem};
+use svc_sys::config::ConfigError;
 
 use super::database_lock::DatabaseInUse;
 use super::naming::{self, AdvisedError};
 use super::output::{self, OutputClosed};
 use super::terminal;
-use crate::client::{ClientError, ClientProblem};
-use crate::config::ConfigError;
 
 /// Another daemon or migrator has this database.
 pub const ALREADY_RUNNING: u8 = 3;
@@ -191,7 +191,7 @@ mod tests {
             field: None,
             request_id: None,
             retry_after: None,
-            token: crate::client::TokenSource::Withheld,
+            token: svc_client::TokenSource::Withheld,
         };
         for (detail, is_usage) in [
             ("status: \"lost\" is not online, busy, idle or offline", true),

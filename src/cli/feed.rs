@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use svc_client::Client;
 
 use super::output::{self, Screen, Style, clock, short, visible};
-use crate::client::Client;
 
 /// Turns events into sentences. Knows the names of peers, which events of messages do not have.
 #[derive(Debug, Default)]
@@ -349,10 +349,10 @@ fn reason(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use svc_model::Timestamp;
     use time::UtcOffset;
 
     use super::*;
-    use crate::domain::Timestamp;
 
     fn feed(width: Option<u16>) -> Vec<String> {
         let now = Timestamp::parse("2026-03-31T12:00:00Z").expect("a time");

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use svc_client::{encode, with_query};
 
 use super::Context;
 use super::output::{self, Column, Listing};
-use crate::client::{encode, with_query};
 
 const LIST: Listing = Listing {
     items: "ghap",
@@ -261,23 +261,23 @@ type ImportOutcome = Result<(u64, u64), (usize, String)>;
 /// Sends records together. If one of them is refused, sends them one by one, so that it alone is left out.
 async fn send_batch(
     batch: Vec<(usize, Value)>,
-    client: &crate::client::Client,
+    client: &svc_client::Client,
 ) -> anyhow::Result<Vec<ImportOutcome>> {
-    let send = async |records: Vec<&Value>| -> Result<(u64, u64), crate::client::ClientError> {
+    let send = async |records: Vec<&Value>| -> Result<(u64, u64), svc_client::ClientError> {
         let answer: Value = client.post("/v1/ghap/import", &json!({ "ghap": records })).await?;
         let count = |key: &str| answer.get(key).and_then(Value::as_u64).unwrap_or(0);
         Ok((count("imported"), count("known")))
     };
     match send(batch.iter().map(|(_, record)| record).collect()).await {
         Ok(counts) => return Ok(vec![Ok(counts)]),
-        Err(crate::client::ClientError::Problem(_)) => {}
+        Err(svc_client::ClientError::Problem(_)) => {}
         Err(error) => return Err(error.into()),
     }
     let mut outcomes = Vec::new();
     for (number, record) in &batch {
         outcomes.push(match send(vec![record]).await {
             Ok(counts) => Ok(counts),
-            Err(crate::client::ClientError::Problem(problem)) => {
+            Err(svc_client::ClientError::Problem(problem)) => {
                 Err((*number, problem.to_string().replace("ghap[0].", "")))
             }
             Err(error) => return Err(error.into()),

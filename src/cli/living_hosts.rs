@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use svc_client::hosts::{HostClient, HostError};
+use svc_model::AgentId;
+use svc_wire::host_protocol::HostStatus;
 use tokio::task::JoinSet;
 
 use super::Context;
-use crate::domain::AgentId;
-use crate::domain::agent::HostStatus;
-use crate::hosts::{HostClient, HostError};
 
 /// A host whose socket is there.
 pub(super) struct FoundHost {

@@ -8,11 +8,11 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use svc_model::limits;
+use svc_sys::{bounded_file, private_file};
 
 use super::daemon::daemon_url;
 use super::{Context, UsageError, output, program};
-use crate::domain::limits;
-use crate::{bounded_file, private_file};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

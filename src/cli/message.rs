@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use svc_client::{Client, encode, with_query};
 
 use super::naming::{message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::{Context, delivery, message_view};
-use crate::client::{Client, encode, with_query};
 
 /// How many of those whose inbox is full are named.
 const NAMED: usize = 10;

@@ -1,12 +1,12 @@
 //! One message for a person: names, states in words, and its text on lines that fit.
 
 use serde_json::Value;
+use svc_client::{Client, encode};
+use svc_model::PeerId;
 
 use super::Context;
 use super::delivery;
 use super::output::{self, Screen, cell, clock, items};
-use crate::client::{Client, encode};
-use crate::domain::PeerId;
 
 /// Prints a message with its way so far.
 pub(super) async fn show(

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use svc_store::{MigrateError, Migrations, StoreError};
+use svc_sys::private_file;
 
 use super::database_lock::lock_database;
 use super::{Context, MIGRATIONS_PENDING, output};
-use crate::private_file;
-use crate::store::{MigrateError, Migrations, StoreError};
 
 /// Arguments of `svc migrate`.
 #[derive(Debug, Clone, Args)]

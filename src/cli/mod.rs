@@ -1,7 +1,7 @@
-//! The command line: the only floor that prints.
+//! The command line: the only room that prints.
 //!
 //! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of its own and talks to
-//! the daemon through [`crate::client`]; `serve` runs [`crate::daemon`] in this process.
+//! the daemon through [`svc_client`]; `serve` runs [`svc_server::daemon`] in this process.
 //!
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 
@@ -60,7 +60,7 @@ use clap::Parser as _;
 
 use global_flags::GlobalFlags;
 
-use crate::runner;
+use svc_sys::server_process;
 
 pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
@@ -73,14 +73,16 @@ pub fn run() -> ExitCode {
     match arguments.next() {
         Some(first) if first == "hook" => return hook::run_alone(arguments),
         // The daemon starts its servers so.
-        Some(first) if first == runner::LAUNCHER => return runner::launch_server(arguments),
-        Some(first) if first == runner::CONVERTER => return runner::convert_page(),
+        Some(first) if first == server_process::LAUNCHER => {
+            return server_process::launch_server(arguments);
+        }
+        Some(first) if first == svc_sources::CONVERTER => return svc_sources::convert_page(),
         None => {
             return exit::code(commands::without_command(GlobalFlags::default()), false);
         }
         // The processes of a hosted agent are small, and so they begin before anything of the command line.
         Some(first) if first == "agent" => {
-            if let Some(code) = crate::host::run_if_asked(arguments) {
+            if let Some(code) = svc_host::host::run_if_asked(arguments) {
                 return code;
             }
         }

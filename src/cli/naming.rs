@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use http::StatusCode;
 use serde_json::Value;
+use svc_client::{Client, ClientError, ClientProblem, with_query};
 
 use super::output::{self, cell, items, visible};
-use crate::client::{Client, ClientError, ClientProblem, with_query};
 
 /// Most names that are proposed, and most candidates that are listed.
 const NEAR: usize = 3;
@@ -278,7 +278,7 @@ mod tests {
             field: None,
             request_id: None,
             retry_after: None,
-            token: crate::client::TokenSource::Withheld,
+            token: svc_client::TokenSource::Withheld,
         }))
     }
 

@@ -5,9 +5,9 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
+use svc_server::daemon;
 
 use super::{Context, daemon::daemon_url, output};
-use crate::daemon;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

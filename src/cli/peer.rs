@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use svc_client::{ClientError, TokenSource, encode, with_query};
+use svc_model::PeerId;
 
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
 use super::{Context, UsageError};
-use crate::client::{ClientError, TokenSource, encode, with_query};
-use crate::domain::PeerId;
 
 const LIST: Listing = Listing {
     items: "peers",

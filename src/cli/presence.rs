@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, TokenSource};
+use svc_model::PeerId;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::Context;
-use crate::client::{Client, ClientError, TokenSource};
-use crate::domain::PeerId;
 
 /// How often it is said: a peer that says nothing for a minute is away.
 const INTERVAL: Duration = Duration::from_secs(10);

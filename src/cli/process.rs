@@ -1,6 +1,6 @@
 //! The client whose hook or server this process is.
 
-use crate::process_list;
+use svc_sys::process_list;
 
 /// The process that a request on the socket names as the client's: where nobody knows it, this one.
 pub(super) fn client_or_own() -> u32 {

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-
-use crate::config::Env;
+use svc_sys::config::Env;
 
 /// The program that runs now, by the name by which the person runs it: a link on the PATH leads to another version after an
 /// upgrade, and the file that it leads to now may be gone then.

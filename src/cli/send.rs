@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use svc_client::TokenSource;
+use svc_model::PeerId;
 
 use super::people::which_one;
 use super::presence::say as present;
 use super::{Context, agent, output, task};
-use crate::client::TokenSource;
-use crate::domain::PeerId;
 
 /// Examples for the help.
 pub(super) const EXAMPLES: &str = concat!(

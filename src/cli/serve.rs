@@ -1,17 +1,18 @@
-//! `svc serve`: runs [`crate::daemon`] in the foreground.
+//! `svc serve`: runs [`svc_server::daemon`] in the foreground.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use svc_server::daemon::{self, Ready};
+use svc_store::MigrateError;
+use svc_sys::config::{Config, Env, LogFormat};
+use svc_sys::private_file;
+use svc_sys::telemetry::{self, LogOptions};
+
 use super::database_lock::lock_database;
 use super::migrate::with_advice;
 use super::{MIGRATIONS_PENDING, output};
-use crate::config::{Config, Env, LogFormat};
-use crate::daemon::{self, Ready};
-use crate::private_file;
-use crate::store::MigrateError;
-use crate::telemetry::{self, LogOptions};
 
 /// What it means to do without tokens.
 pub(super) const NO_AUTH: &str = "no_auth is on: every program of your user, and root's, is the operator, who reads and changes \

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-
-use crate::config::{Flags, sources::HandedDocument};
+use svc_sys::config::{Flags, sources::HandedDocument};
 
 /// Flags of `svc serve`.
 #[derive(Debug, Clone, Default, Args)]

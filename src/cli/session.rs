@@ -6,14 +6,14 @@ use anyhow::bail;
 use clap::Subcommand;
 use http::StatusCode;
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, encode, with_query};
+use svc_model::limits;
 
 use super::Context;
 use super::agent;
 use super::naming::{AdvisedError, peer_found, peer_names};
 use super::output::{self, Column, Listing};
 use super::tools::structured;
-use crate::client::{Client, ClientError, encode, with_query};
-use crate::domain::limits;
 
 const LIST: Listing = Listing {
     items: "sessions",

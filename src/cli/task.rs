@@ -7,12 +7,12 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use svc_client::{Client, FollowItem, Follower, encode, with_query};
 
 use super::events::note;
 use super::output::{self, Column, Listing};
 use super::peer::metadata;
 use super::{Context, task_run};
-use crate::client::{Client, FollowItem, Follower, encode, with_query};
 
 const LIST: Listing = Listing {
     items: "tasks",

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::domain::quote::{chars_with_visibility, is_invisible};
+use svc_model::quote::{chars_with_visibility, is_invisible};
 
 /// A text on one line. The tab stays.
 pub(super) fn line(text: &str) -> Cow<'_, str> {

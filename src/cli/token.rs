@@ -7,16 +7,16 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
+use svc_client::{Token, encode, with_query};
+use svc_model::Timestamp;
+use svc_sys::config::Flags;
+use svc_sys::private_file;
 
 use super::daemon::{DaemonProbe, find_daemon, no_socket, not_ready};
 use super::{
     Context,
     output::{self, Column, Listing},
 };
-use crate::client::{Token, encode, with_query};
-use crate::config::Flags;
-use crate::domain::Timestamp;
-use crate::private_file;
 
 /// `svc token …`.
 #[derive(Debug, Subcommand)]
@@ -123,7 +123,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
         return print(context, token, &path);
     }
     private_file::check_folder(&context.paths.home)?;
-    let token = crate::domain::new_secret();
+    let token = svc_model::new_secret();
     let folder = path.parent().unwrap_or(Path::new("."));
     private_file::create_folder(folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -134,7 +134,7 @@ async fn rotate(context: &Context) -> anyhow::Result<ExitCode> {
 
 fn init(context: &Context, path: &Path) -> anyhow::Result<ExitCode> {
     private_file::check_above_file(path)?;
-    let token = crate::domain::new_secret();
+    let token = svc_model::new_secret();
     match private_file::create_new(path, format!("{token}\n").as_bytes()) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {

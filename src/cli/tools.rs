@@ -9,11 +9,12 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
+use svc_client::{Client, ClientError, McpReply, with_query};
+use svc_model::source::BUILTIN_CORE;
+use svc_wire::mcp_request;
 
 use super::output::{self, Column, Screen, plain};
 use super::{Context, UsageError};
-use crate::client::{Client, ClientError, McpReply, mcp, with_query};
-use crate::domain::source::BUILTIN_CORE;
 
 const TOOLS: &[Column] = &[
     Column::text("TOOL", ""),
@@ -183,8 +184,10 @@ pub(super) async fn result_of(
     params: Value,
 ) -> anyhow::Result<Value> {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-    let request =
-        mcp::post(Bytes::from(serde_json::to_vec(&body)?), mcp::RequestSetting::default());
+    let request = mcp_request::post(
+        Bytes::from(serde_json::to_vec(&body)?),
+        mcp_request::RequestSetting::default(),
+    );
     let mut answer = ask(client, &request).await?;
     match answer.get("error") {
         Some(error) => bail!("{}", failure(error)),
@@ -272,14 +275,14 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
         "params": { "name": args.name, "arguments": arguments },
     });
     let body = Bytes::from(serde_json::to_vec(&body)?);
-    let mut request = mcp::post(body, mcp::RequestSetting::default());
+    let mut request = mcp_request::post(body, mcp_request::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(client, &request).await?;
     print_answer(context, &answer)
 }
 
 /// Sends the request and finds the response to it.
-async fn ask(client: &Client, request: &mcp::McpRequest) -> anyhow::Result<Value> {
+async fn ask(client: &Client, request: &mcp_request::McpRequest) -> anyhow::Result<Value> {
     let stream = client.open("/mcp", request).await?;
     if !stream.status.is_success() {
         let reply = stream.collect().await?;

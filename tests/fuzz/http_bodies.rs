@@ -5,17 +5,18 @@
 
 use std::sync::{Arc, LazyLock};
 
+use svc_core::service::{Services, Tokens, Tuning};
+use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
+use svc_server::{
+    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    web::Beat,
+};
+use svc_store::{OpenOptions, Store};
+
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
-use svc::{
-    domain::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits},
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
-    service::{Services, Tokens, Tuning},
-    store::{OpenOptions, Store},
-    web::Beat,
-};
 use tokio::runtime::Runtime;
 
 struct World {
@@ -41,7 +42,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let services = Services::new(store, clock, Ids::counting(), Tuning::default(), tokens);
         let app = App::new(Parts {
             services,
-            tools: svc::tools::catalogue(),
+            tools: svc_core::tools::catalogue(),
             sources: None,
             doctor: None,
             metrics: Metrics::default(),

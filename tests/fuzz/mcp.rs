@@ -10,20 +10,21 @@ use std::{
     time::Duration,
 };
 
+use svc_core::service::{Services, Tokens, Tuning};
+use svc_model::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits};
+use svc_server::{
+    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
+    mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
+    web::Beat,
+};
+use svc_store::{OpenOptions, Store};
+
 use axum::body::Body;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use svc::{
-    domain::{Clock, Ids, LocalProcess, ManualClock, Timestamp, limits},
-    http::{App, Edge, EntryRules, Identity, Metrics, Parts},
-    mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources},
-    service::{Services, Tokens, Tuning},
-    store::{OpenOptions, Store},
-    web::Beat,
-};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +53,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         let tokens = Tokens::open_or_make(&folder.path().join("token")).expect("a token");
         let tuning = Tuning { mcp_task_after: LISTEN / 2, ..Tuning::default() };
         let services = Services::new(store, clock, Ids::counting(), tuning, tokens);
-        let (tools, stop) = (svc::tools::catalogue(), CancellationToken::new());
+        let (tools, stop) = (svc_core::tools::catalogue(), CancellationToken::new());
         let beat = Beat::new(limits::SSE_KEEP_ALIVE);
         let mcp = McpServer::start(McpServerParts {
             services: services.clone(),

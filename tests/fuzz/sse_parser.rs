@@ -2,8 +2,9 @@
 
 #![no_main]
 
+use svc_wire::sse_parser::SseParser;
+
 use libfuzzer_sys::fuzz_target;
-use svc::client::SseParser;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (piece, bytes) = input;

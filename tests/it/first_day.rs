@@ -108,7 +108,7 @@ fn a_log_level_that_is_none_is_refused_and_what_has_no_limit_is_called_so() {
     let wrong = svc(&home, &["config", "show", "--log-level", "verbose"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("`verbose` is not a log level"), "{wrong:?}");
-    for level in ["DEBUG", "off", "warn,svc=debug", "svc::http=trace"] {
+    for level in ["DEBUG", "off", "warn,svc=debug", "svc_server::http=trace"] {
         svc(&home, &["config", "show", "--log-level", level]).ok();
     }
     let shown = svc(&home, &["config", "show"]);

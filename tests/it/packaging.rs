@@ -130,7 +130,7 @@ fn cargo_binstall_finds_the_archive_and_the_program_in_it() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
     let manifest: toml::Value = toml::from_str(&manifest).expect("TOML");
     let binstall = &manifest["package"]["metadata"]["binstall"];
-    let version = manifest["package"]["version"].as_str().expect("a version");
+    let version = manifest["workspace"]["package"]["version"].as_str().expect("a version");
     let host = run(Command::new("rustc").arg("-vV"));
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
     let filled = |key: &str| {

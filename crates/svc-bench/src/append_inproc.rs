@@ -6,11 +6,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use svc::{
-    daemon::worker_threads,
-    domain::{NewEvent, StreamName, StreamVisibility, SystemClock},
-    store::{OpenOptions, Store, StoreError, Writer},
-};
+use svc_model::{NewEvent, StreamName, StreamVisibility, SystemClock};
+use svc_server::daemon::worker_threads;
+use svc_store::{OpenOptions, Store, StoreError, Writer};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{

@@ -8,9 +8,8 @@ use std::{
 };
 
 use rusqlite::{Connection, OpenFlags, params};
+use svc_model::{Clock as _, SystemClock, limits};
 use tokio::sync::{mpsc, oneshot};
-
-use svc::domain::{Clock as _, SystemClock, limits};
 
 /// A group commit: one thread, one transaction for all that is queued, the very tables of ours.
 #[derive(Debug)]

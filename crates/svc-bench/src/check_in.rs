@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use svc::{
-    domain::{Caller, Ids, NewEvent, StreamName, SystemClock, limits},
-    service::{Services, Tokens, Tuning, team::ActingSession},
-};
+use svc_core::service::{Services, Tokens, Tuning, team::ActingSession};
+use svc_model::{Caller, Ids, NewEvent, StreamName, SystemClock, limits};
 
 use crate::{
     append_inproc::{self, Append, Ours, STREAMS},

@@ -9,13 +9,14 @@ use std::{
 };
 
 use anyhow::Context as _;
+use svc_model::{Event, Frame, FrameKind, Framing, StreamName, TaskId, Timestamp};
+use svc_wire::sse;
 
 use crate::{
     sandbox::{self, Process, Sandbox},
     target::Target,
     wire::FrameSize,
 };
-use svc::domain::{Event, Frame, FrameKind, Framing, StreamName, TaskId, Timestamp, sse};
 
 /// Bytes of data of each event.
 pub(crate) const DATA_BYTES: usize = 200;

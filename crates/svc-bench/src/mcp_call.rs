@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
+use svc_wire::mcp::{self, Revision, meta};
 
 use crate::{
     append_http::slice,
@@ -14,7 +15,6 @@ use crate::{
     target::Target,
     wire,
 };
-use svc::domain::mcp::{self, Revision, meta};
 
 /// Peers that a list of them shows.
 const PEERS: usize = 5;

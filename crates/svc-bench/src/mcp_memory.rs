@@ -1,6 +1,8 @@
 //! `mcp-memory`: what the daemon holds for MCP clients that are silent: for each session without a connection, and for
 //! each that has its stream open.
 
+use svc_wire::mcp;
+
 use crate::{
     bench::Bench,
     caller::Caller,
@@ -12,7 +14,6 @@ use crate::{
     stats::float,
     subscribers::{Frames, Subscribers},
 };
-use svc::domain::mcp;
 
 /// Sessions that come first and make what all share.
 const FIRST: usize = 64;

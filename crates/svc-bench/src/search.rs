@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use svc::domain::RowReader;
-use svc::service::search::{
+use svc_core::service::search::{
     find,
     retrieval::{Estimate, NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
 };
+use svc_model::RowReader;
 use tokio::runtime::Runtime;
 
 use crate::{

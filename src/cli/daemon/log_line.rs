@@ -41,10 +41,10 @@ fn words(screen: &Screen, line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use svc_model::Timestamp;
     use time::UtcOffset;
 
     use super::*;
-    use crate::domain::Timestamp;
 
     #[test]
     fn lines_by_table() {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
+use svc_sys::bounded_file;
 use tokio::time::sleep;
 
 use super::super::{Context, output};
 use super::log_line::readable;
-use crate::bounded_file;
 
 /// How often a followed file is looked at.
 const POLL: Duration = Duration::from_millis(200);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
+use svc_client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
+use svc_server::daemon;
 use tokio::time::{Instant, sleep};
 
 use super::super::Context;
-use crate::client::{Client, ClientError, DaemonFile, DaemonTarget, Endpoint, Url};
-use crate::daemon;
 
 /// How long `/health` may take: it reads nothing but memory.
 const PATIENCE: Duration = Duration::from_secs(3);

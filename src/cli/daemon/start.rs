@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
+use svc_client::{DaemonFile, Endpoint, Url};
+use svc_model::agent::AGENT_MARK;
+use svc_sys::bounded_file;
+use svc_sys::config::Origin;
+use svc_sys::private_file;
 use tokio::time::{Instant, sleep};
 
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
-use crate::bounded_file;
-use crate::client::{DaemonFile, Endpoint, Url};
-use crate::config::Origin;
-use crate::domain::agent::AGENT_MARK;
-use crate::private_file;
 
 /// How long the daemon may take until it answers. It makes or migrates its database first, and waits for the disk with
 /// each step: on a disk that needs a second for each, a first start takes 15.

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use svc_client::{Client, DaemonTarget};
 
 use super::super::Context;
 use super::super::output::{self, Screen};
 use super::probe::{DaemonProbe, HealthAnswer, find_daemon, no_socket, not_ready, probe};
-use crate::client::{Client, DaemonTarget};
 
 /// Whether the daemon runs; exit code 0 if it does, else 1.
 pub(in crate::cli) async fn status(context: &Context) -> anyhow::Result<ExitCode> {

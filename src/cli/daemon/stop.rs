@@ -7,15 +7,15 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use svc_server::daemon;
+use svc_sys::private_file;
+use svc_sys::process_list::is_running;
 use tokio::time::{Instant, sleep};
 
 use super::super::living_hosts::living_hosts;
 use super::super::{Context, ServeArgs, output};
 use super::probe::{DaemonProbe, find_settled_daemon, not_ready};
 use super::start::start;
-use crate::daemon;
-use crate::private_file;
-use crate::process_list::is_running;
 
 /// How long the end may take after the first signal: the daemon itself drains for 10 s.
 const FIRST_SIGNAL: Duration = Duration::from_secs(15);

@@ -7,6 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use svc_model::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
+use svc_model::{Clock as _, HookId, Ids, SystemClock};
+use svc_sys::config::Env;
+use svc_sys::hook_spool::SPOOLED_PROCESS;
+use svc_sys::process_list;
+use svc_sys::session_secret::SessionSecrets;
 
 use super::args::PrintFormat;
 use super::cold;
@@ -16,12 +22,6 @@ use super::offline::{self, PendingEvent};
 use super::payload;
 use crate::cli::context::Context;
 use crate::cli::process;
-use crate::config::Env;
-use crate::domain::hook::{self, HookClient, HookFormat, UnexpectedOutput, session_of};
-use crate::domain::{Clock as _, HookId, Ids, SystemClock};
-use crate::hook_spool::SPOOLED_PROCESS;
-use crate::process_list;
-use crate::session_secret::SessionSecrets;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);

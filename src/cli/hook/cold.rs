@@ -4,14 +4,14 @@ use std::process::Child;
 use std::time::Duration;
 
 use serde_json::Value;
+use svc_server::daemon::{live_file, stays_stopped};
+use svc_sys::config::Flags;
 
 use super::args::PrintFormat;
 use super::deliver::{DeliveryError, deliver};
 use super::offline;
 use crate::cli::ALREADY_RUNNING;
 use crate::cli::context::Context;
-use crate::config::Flags;
-use crate::daemon::{live_file, stays_stopped};
 
 /// How long a script's prompt waits, which asked for an answer in any case.
 const SCRIPT_WAIT: Duration = Duration::from_secs(30);

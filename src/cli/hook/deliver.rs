@@ -2,10 +2,10 @@
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError};
 
 use crate::cli::context::Context;
 use crate::cli::process;
-use crate::client::{Client, ClientError};
 
 /// Why an event has no answer. The texts are for the log.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use svc_model::{Clock as _, SystemClock};
+use svc_sys::config::{Env, Paths};
+use svc_sys::private_file;
+
 use crate::cli::context::Context;
-use crate::config::{Env, Paths};
-use crate::domain::{Clock as _, SystemClock};
-use crate::private_file;
 
 /// Size in bytes at which a new file begins; the one before it is kept beside it.
 const MAX_BYTES: u64 = 256 * 1024;

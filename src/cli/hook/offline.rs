@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::Child;
 
 use serde_json::Value;
+use svc_model::limits;
+use svc_server::daemon::stays_stopped;
+use svc_sys::hook_spool::{HookSpool, UnprintedAnswer, UnprintedAnswers};
+use svc_sys::private_file;
 
 use super::hook_log::HookLog;
 use crate::cli::context::Context;
 use crate::cli::daemon;
-use crate::daemon::stays_stopped;
-use crate::domain::limits;
-use crate::hook_spool::{HookSpool, UnprintedAnswer, UnprintedAnswers};
-use crate::private_file;
 
 /// An event that the daemon may not have.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use svc_server::daemon::{stays_stopped, was_killed};
+use svc_sys::private_file;
 use tokio::time::Instant;
 
 use super::hook_log::HookLog;
 use crate::cli::context::Context;
 use crate::cli::daemon;
-use crate::daemon::{stays_stopped, was_killed};
-use crate::private_file;
 
 /// How long the daemon is left to others, who may start it again: a service manager, or a person.
 const GRACE: Duration = Duration::from_secs(3);
@@ -136,7 +136,7 @@ mod tests {
         let since = revival.away_since.expect("it was killed");
         revival.is_away(&context, &log).await;
         assert_eq!(revival.away_since, Some(since), "others have time to start it");
-        crate::daemon::forget_killed(&context.paths);
+        svc_server::daemon::forget_killed(&context.paths);
         revival.is_away(&context, &log).await;
         assert_eq!(revival.away_since, None, "somebody stopped it");
         assert!(!folder.path().join("revival.lock").exists(), "nothing was started");

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::{CommandFactory as _, Parser as _};
 use serde_json::json;
+use svc_model::hook::HookClient;
 
 use super::args::{HookArgs, HookCommand, PrintFormat, WaitHelp};
 use super::attempt::{HookAnswer, HookJob, attempt};
@@ -15,7 +16,6 @@ use super::{print, wait};
 use crate::cli::context::Context;
 use crate::cli::global_flags::GlobalFlags;
 use crate::cli::output;
-use crate::domain::hook::HookClient;
 
 /// Runs `svc hook …` given the arguments that follow `hook`.
 pub(in crate::cli) fn run_alone(arguments: impl Iterator<Item = OsString>) -> ExitCode {

@@ -9,6 +9,10 @@ use http::StatusCode;
 use rustix::process::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, backoff, encode};
+use svc_model::{ClientProcess, Clock as _, HookId, Ids, SystemClock};
+use svc_sys::config::Flags;
+use svc_sys::process_list;
 use tokio::time::sleep;
 
 use super::hook_log::HookLog;
@@ -17,10 +21,6 @@ use super::waiting_client::WaitingClient;
 use super::{offline, payload, print};
 use crate::cli::context::Context;
 use crate::cli::process;
-use crate::client::{Client, ClientError, backoff, encode};
-use crate::config::Flags;
-use crate::domain::{ClientProcess, Clock as _, HookId, Ids, SystemClock};
-use crate::process_list;
 
 /// The exit code that Claude Code takes for "wake up".
 const WAKE: u8 = 2;

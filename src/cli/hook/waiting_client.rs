@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use svc_install::{ClientVersion, KnownClient, probe};
-
-use crate::bounded_file;
-use crate::config::{Env, WakeMode};
-use crate::domain::ClientProcess;
-use crate::process_list;
+use svc_model::ClientProcess;
+use svc_sys::bounded_file;
+use svc_sys::config::{Env, WakeMode};
+use svc_sys::process_list;
 
 /// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such a session ends only
 /// when all its hooks have, so a waiter would keep it for ever.

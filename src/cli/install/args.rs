@@ -94,6 +94,6 @@ fn scope(text: &str) -> Result<String, String> {
     match text {
         "project" => Err("the files of this project: --project".to_owned()),
         "user" => Err("your own files: leave the flag out".to_owned()),
-        text => crate::config::scope(text),
+        text => svc_sys::config::scope(text),
     }
 }

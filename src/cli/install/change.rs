@@ -9,6 +9,9 @@ use svc_install::{
     ClientCommand, ClientLocations, Edit, FileChange, FileFormat, FileOutcome, InstallParts,
     InstallRecord, InstallScope, Installer, KnownClient, apply, probe, trust,
 };
+use svc_model::HARMLESS_TOOLS;
+use svc_sys::config::FileConfig;
+use svc_sys::private_file;
 
 use super::args::{InstallArgs, InstallCommand, UninstallArgs};
 use super::daemon::{after_uninstall, daemon_note};
@@ -17,9 +20,6 @@ use super::report::{ClientChanges, Report};
 use super::status::status;
 use crate::cli::mcp::change_config;
 use crate::cli::{Context, UsageError};
-use crate::config::FileConfig;
-use crate::domain::HARMLESS_TOOLS;
-use crate::private_file;
 
 /// How long Codex may take to list its hooks.
 const PATIENCE: Duration = Duration::from_secs(15);

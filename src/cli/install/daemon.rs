@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use svc_install::{ClientCommand, InstallRecord, InstallScope};
+use svc_server::daemon::stays_stopped;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -13,7 +14,6 @@ use crate::cli::Context;
 use crate::cli::daemon::{
     DaemonProbe, EnsuredDaemon, agents_that_go_on, ensure_apart, find_daemon, stop_running,
 };
-use crate::daemon::stays_stopped;
 
 /// How long `svc stdio` may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

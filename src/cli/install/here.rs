@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use svc_install::{ClientCommand, KnownClient};
+use svc_model::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
+use svc_sys::config::Flags;
 
 use crate::cli::{Context, program};
-use crate::config::Flags;
-use crate::domain::{HARMLESS_TOOLS, SHORT_LIST, ToolExposure};
 
 /// How clients run the program that runs now, with the data folder that it uses.
 pub(super) fn command(context: &Context) -> anyhow::Result<ClientCommand> {

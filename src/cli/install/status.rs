@@ -6,17 +6,17 @@ use std::process::ExitCode;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use serde_json::json;
+use svc_client::{Token, Url};
 use svc_install::{
     ClientStatus, DaemonAddress, Expectation, InstallRecord, KnownClient, OperatorToken,
     ToolApprovals,
 };
+use svc_model::HARMLESS_TOOLS;
+use svc_sys::config::Flags;
 
 use super::here;
 use crate::cli::output::Screen;
 use crate::cli::{Context, output};
-use crate::client::{Token, Url};
-use crate::config::Flags;
-use crate::domain::HARMLESS_TOOLS;
 
 /// How many tools are named unless all are wanted.
 const NAMED: usize = 3;
@@ -83,7 +83,7 @@ pub(in crate::cli) async fn drift(context: &Context) -> anyhow::Result<(usize, V
 
 fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let config = context.config(&Flags::default()).ok();
-    let live = crate::daemon::live_file(&context.paths);
+    let live = svc_server::daemon::live_file(&context.paths);
     let listener = || {
         let addresses = &config.as_ref()?.listen;
         let address = addresses.iter().find(|address| address.port() != 0)?;
@@ -160,10 +160,10 @@ fn tools(screen: &Screen, client: &str, approvals: &ToolApprovals, verbose: bool
 
 #[cfg(test)]
 mod tests {
+    use svc_model::{Clock as _, SystemClock};
     use time::UtcOffset;
 
     use super::*;
-    use crate::domain::{Clock as _, SystemClock};
 
     #[test]
     fn tools_are_counted_and_named_on_demand_between_words() {

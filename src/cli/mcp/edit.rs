@@ -7,21 +7,21 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use http::StatusCode;
 use serde_json::{Value, json};
+use svc_client::ClientError;
 use svc_install::InstallScope;
 use svc_install::document::{ConfigDocument, PathStep};
 use svc_install::file::{self, FileError, ForeignFile, LinkRule};
+use svc_model::source::{BUILTIN_CORE, SourceEntry, source_name};
+use svc_sys::config::FileConfig;
+use svc_sys::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
+use svc_sys::private_file;
+use svc_sys::project_folder::project_root;
 
 use super::super::naming::AdvisedError;
 use super::super::output;
 use super::super::{Context, UsageError};
 use super::args::{AddArgs, AddOptions, EntryScope, EntryTransport};
 use super::show::path_of;
-use crate::client::ClientError;
-use crate::config::FileConfig;
-use crate::config::sources::{ApprovedEntry, SourceChoices, SourceDocument, project_files};
-use crate::domain::source::{BUILTIN_CORE, SourceEntry, source_name};
-use crate::private_file;
-use crate::project_folder::project_root;
 
 /// What adding entries to a file came to.
 pub(super) struct InsertedEntries {

@@ -6,12 +6,12 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use svc_install::apply::{diff, format_of};
 use svc_install::{Edit, FileChange, FileOutcome, InstallRecord, InstallScope, Installer};
+use svc_model::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
+use svc_sys::bounded_file;
+use svc_sys::config::sources::{ImportFile, ImportedClient};
 
 use super::super::{Context, output};
 use super::edit::{InsertedEntries, ServerFile, tell_daemon};
-use crate::bounded_file;
-use crate::config::sources::{ImportFile, ImportedClient};
-use crate::domain::source::{SourceEntry, SourceProblem, SourceTransport, source_name};
 
 /// Largest file of a client, in bytes. Some keep a history in it.
 const MAX_FILE: u64 = 64 * 1024 * 1024;

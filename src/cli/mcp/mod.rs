@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use svc_sys::config::sources::ImportedClient;
 
 use self::args::AddArgs;
 pub(super) use self::edit::change_config;
 use super::Context;
-use crate::config::sources::ImportedClient;
 
 /// `svc mcp`, which alone lists the servers.
 #[derive(Debug, Args)]

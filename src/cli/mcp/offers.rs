@@ -1,12 +1,12 @@
 //! `svc mcp list --tools`: what servers offer, server by server.
 
 use serde_json::{Value, json};
+use svc_client::Client;
+use svc_sys::config::Flags;
 
 use super::super::output;
 use super::super::{Context, tools};
 use super::project::ProjectClient;
-use crate::client::Client;
-use crate::config::Flags;
 
 /// The kinds of what a server offers, with the member that names one of them.
 const KINDS: [(&str, &str, &str); 3] =

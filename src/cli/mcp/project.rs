@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use svc_client::{Client, Token};
 
 use super::super::Context;
-use crate::client::{Client, Token};
 
 /// How long its token is good if this process is killed, in seconds.
 const TTL: u64 = 3600;

@@ -8,14 +8,14 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use svc_model::{Clock as _, SystemClock};
+use svc_sys::config::Flags;
+use svc_sys::{bounded_file, private_file};
+use svc_wire::tls::choose_tls;
 
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
 use super::project::ProjectClient;
-use crate::client::choose_tls;
-use crate::config::Flags;
-use crate::domain::{Clock as _, SystemClock};
-use crate::{bounded_file, private_file};
 
 /// How long what a registry has said is good.
 const KEPT_FOR: Duration = Duration::from_hours(24);

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use serde_json::json;
+use svc_model::source::source_name;
+use svc_sys::config::Flags;
+use svc_sys::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
 
 use super::super::{Context, UsageError, output};
 use super::edit::tell_daemon;
-use crate::config::Flags;
-use crate::config::sources::{MAX_SOURCE_SECRET, SecretBearer, SourceVault};
-use crate::domain::source::source_name;
 
 fn vault(context: &Context) -> SourceVault {
     SourceVault::of(&context.paths.home)

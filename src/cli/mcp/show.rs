@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use http::StatusCode;
 use serde_json::{Value, json};
+use svc_client::{encode, with_query};
+use svc_sys::config::Flags;
+use svc_sys::config::sources::project_files;
 
 use super::super::naming::source_missing;
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};
 use super::offers;
 use super::project::ProjectClient;
-use crate::client::{encode, with_query};
-use crate::config::Flags;
-use crate::config::sources::project_files;
 
 /// How long a call waits for a server that was never connected to say which tools it has, and how often it looks.
 const FIRST_LISTS: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
 //! The time of day of something in a feed, whose lines stay on the screen: "3 min ago" would not stay true.
 
+use svc_model::Timestamp;
 use time::OffsetDateTime;
 
 use super::screen::Screen;
 use super::style::Style;
-use crate::domain::Timestamp;
 
 /// `at`, as RFC 3339 wrote it, for the beginning of a line: on a screen the local time, with the day if it is not today.
 /// Exact for a program and with `--utc`.

@@ -1,13 +1,13 @@
 //! What stands in a column of a table.
 
 use serde_json::Value;
+use svc_model::Timestamp;
 
 use super::relative_time::relative;
 use super::screen::Screen;
 use super::style::{Style, state_style};
 use super::write::plain;
 use crate::cli::terminal;
-use crate::domain::Timestamp;
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]

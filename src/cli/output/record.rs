@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use svc_model::Timestamp;
 
 use super::fitting::wrapped;
 use super::relative_time::relative;
 use super::screen::Screen;
 use super::write::{block, json, plain, visible};
-use crate::domain::Timestamp;
 
 /// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! Times as people say them.
 
-use crate::domain::Timestamp;
+use svc_model::Timestamp;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;

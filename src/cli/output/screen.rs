@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal as _};
 
 use clap::ValueEnum;
+use svc_model::{Clock as _, SystemClock, Timestamp};
+use svc_sys::config::Env;
 use time::UtcOffset;
 
 use super::relative_time::relative;
-use crate::config::Env;
-use crate::domain::{Clock as _, SystemClock, Timestamp};
 
 /// Width of a terminal that does not tell its own, in columns.
 const USUAL: u16 = 80;

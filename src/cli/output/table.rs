@@ -174,8 +174,9 @@ fn styled_cell(cell: Cell, style: Style) -> Cell {
 
 #[cfg(test)]
 mod tests {
+    use svc_model::Timestamp;
+
     use super::*;
-    use crate::domain::Timestamp;
 
     const COLUMNS: &[Column] = &[
         Column::id("PEER", "peer_id"),

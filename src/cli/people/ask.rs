@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
+use svc_client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
+use svc_model::PeerId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
@@ -15,8 +17,6 @@ use crate::cli::message::text_or_input;
 use crate::cli::naming::peer_found;
 use crate::cli::presence::OperatorPresence;
 use crate::cli::{Context, output};
-use crate::client::{ClientError, FollowItem, Follower, backoff, encode, with_query};
-use crate::domain::PeerId;
 
 /// Of a command that SIGINT ended.
 const INTERRUPTED: u8 = 130;

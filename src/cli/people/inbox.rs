@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, with_query};
 
 use super::{inbox_path, name_of, open_questions, peer, present};
 use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::waits_at_terminal;
 use crate::cli::{Context, output};
-use crate::client::{Client, ClientError, with_query};
 
 /// Arguments of `svc inbox`.
 #[derive(Debug, Args)]

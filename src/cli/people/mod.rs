@@ -9,16 +9,14 @@ use anyhow::bail;
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, ClientProblem, TokenSource, encode, post_keyed, with_query};
+use svc_model::{LATEST, PeerId};
 
 use super::delivery::expected;
 use super::message::text_or_input;
 use super::naming::{AdvisedError, message_found, peer_found};
 use super::presence::say as present;
 use super::{Context, UsageError, output};
-use crate::client::{
-    Client, ClientError, ClientProblem, TokenSource, encode, post_keyed, with_query,
-};
-use crate::domain::{LATEST, PeerId};
 
 pub(super) use ask::{AskArgs, ask};
 pub(super) use inbox::{InboxArgs, inbox};

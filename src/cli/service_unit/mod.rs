@@ -13,12 +13,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use svc_sys::config::Flags;
+use svc_sys::private_file;
 use tokio::time::{Instant, sleep};
 
 use super::daemon::{DaemonProbe, find_daemon};
 use super::{Context, output};
-use crate::config::Flags;
-use crate::private_file;
 use manager::ServiceState;
 use unit::{Present, Unit};
 

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use svc_sys::{bounded_file, private_file};
 
 use crate::cli::{Context, program};
-use crate::{bounded_file, private_file};
 
 /// Stands in every file that is ours, and in no other.
 const MARKER: &str = "Made by svc service install";

@@ -7,6 +7,10 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use svc_client::{McpReply, StreamingReply, backoff};
+use svc_model::ToolExposure;
+use svc_wire::mcp::SESSION_ID;
+use svc_wire::mcp_request::{self, JsonRpcEnvelope, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;
@@ -15,9 +19,6 @@ use super::lines::LineWriter;
 use super::link::{DaemonLink, Effort, LinkError};
 use super::session::{CurrentSession, LegacySession};
 use super::tools::{ToolCache, ToolPage};
-use crate::client::mcp::{self, JsonRpcEnvelope, RequestSetting};
-use crate::client::{McpReply, StreamingReply, backoff};
-use crate::domain::{ToolExposure, mcp::SESSION_ID};
 
 /// How often a request is sent again that brings no answer. A request that brings the daemon down must not do so for ever.
 pub(super) const REPEATS: u32 = 3;
@@ -58,8 +59,10 @@ impl Bridge {
     ) -> Result<(Option<HeaderValue>, Box<RawValue>), String> {
         // A tool that the client does not list may be called, too.
         let expose = Some(ToolExposure::All);
-        let outgoing =
-            mcp::post(request.clone(), RequestSetting { expose, ..RequestSetting::default() });
+        let outgoing = mcp_request::post(
+            request.clone(),
+            RequestSetting { expose, ..RequestSetting::default() },
+        );
         let mut repeats = 0;
         loop {
             let problem = match self.link.open(&outgoing, Effort::Demand).await {
@@ -102,7 +105,7 @@ impl Bridge {
             .await
             .map_err(|problem| format!("the session cannot be renewed: {problem}"))?;
         let session = LegacySession::new(id, &result, stale.params.as_deref());
-        let initialized = mcp::post(Bytes::from_static(INITIALIZED), session.setting());
+        let initialized = mcp_request::post(Bytes::from_static(INITIALIZED), session.setting());
         match self.link.open(&initialized, Effort::Demand).await {
             Ok(answer) if answer.status.is_success() => {}
             Ok(answer) => return Err(format!("the session cannot be renewed: {}", answer.status)),

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-
-use crate::client::mcp::JsonRpcEnvelope;
+use svc_wire::mcp_request::JsonRpcEnvelope;
 
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use svc_client::{McpReply, StreamingReply, backoff, one_line};
+use svc_wire::mcp::SESSION_ID;
+use svc_wire::mcp_request::{self, JsonRpcEnvelope, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;
@@ -12,9 +15,6 @@ use super::bridge::{Bridge, REPEATS, note_garbage};
 use super::call::{CallFailure, CallKind, ClientCall, OneWayMessage, Settlement};
 use super::link::{Effort, LinkError};
 use super::session::LegacySession;
-use crate::client::mcp::{self, JsonRpcEnvelope, RequestSetting};
-use crate::client::{McpReply, StreamingReply, backoff, one_line};
-use crate::domain::mcp::SESSION_ID;
 
 /// The error of a server that misses an argument in the headers.
 const HEADER_MISMATCH: i64 = -32020;
@@ -52,7 +52,7 @@ impl Bridge {
         loop {
             let session = (!note.modern).then(|| self.session.get()).flatten();
             let setting = session.as_deref().map(LegacySession::setting).unwrap_or_default();
-            let request = mcp::post(note.line.clone(), setting);
+            let request = mcp_request::post(note.line.clone(), setting);
             let problem = match self.link.open(&request, Effort::Demand).await {
                 Ok(answer) if answer.status.is_success() => return,
                 Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
@@ -91,7 +91,7 @@ impl Bridge {
                 expose: self.expose,
                 ..session.as_deref().map(LegacySession::setting).unwrap_or_default()
             };
-            let request = mcp::post(call.line.clone(), setting);
+            let request = mcp_request::post(call.line.clone(), setting);
             // To keep up a subscription is no reason to start a daemon.
             let again = call.kind == CallKind::Listen && attempts.repeats > 0;
             let effort = if again { Effort::Background } else { Effort::Demand };
@@ -156,7 +156,7 @@ impl Bridge {
             let (Some(id), Some(session)) = (&last, session.filter(|it| it.id.is_some())) else {
                 return Err(AnswerError::Cut(problem));
             };
-            let request = mcp::get(session.setting(), Some(id));
+            let request = mcp_request::get(session.setting(), Some(id));
             answer = loop {
                 sleep(backoff(failures, answer.retry())).await;
                 failures += 1;

@@ -7,16 +7,16 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
-
-use super::super::{Context, daemon, output, process};
-use crate::client::mcp::McpRequest;
-use crate::client::{
+use svc_client::{
     Client, ClientError, ClientProblem, DaemonTarget, Discovery, StreamingReply, Token,
     TokenSource, backoff,
 };
-use crate::daemon::stays_stopped;
-use crate::domain::PROCESS_TOKENS_PATH;
+use svc_model::PROCESS_TOKENS_PATH;
+use svc_server::daemon::stays_stopped;
+use svc_wire::mcp_request::McpRequest;
+use tokio::time::{Instant, sleep};
+
+use super::super::{Context, daemon, output, process};
 
 /// What is said in place of an answer while nobody is to start the daemon.
 const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc start` starts it, and then this client finds it";

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use svc_client::{McpReply, backoff};
+use svc_wire::mcp_request;
 use tokio::time::sleep;
 
 use super::super::output;
 use super::bridge::Bridge;
 use super::link::{Effort, LinkError};
 use super::session::LegacySession;
-use crate::client::mcp;
-use crate::client::{McpReply, backoff};
 
 impl Bridge {
     /// Passes on the messages of the session's own stream. Ends only if there is no session, or the daemon has no such
@@ -26,7 +26,7 @@ impl Bridge {
             if !heard_in.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
                 (last, heard_in) = (None, Some(Arc::clone(&session)));
             }
-            let request = mcp::get(session.setting(), last.as_deref());
+            let request = mcp_request::get(session.setting(), last.as_deref());
             let mut retry_after = None;
             match self.link.open(&request, Effort::Background).await {
                 Ok(stream) if stream.status == StatusCode::OK && stream.is_event_stream() => {
@@ -67,7 +67,7 @@ impl Bridge {
     /// Ends the session. If the daemon cannot be reached, the session expires there.
     pub(super) async fn end_session(&self) {
         if let Some(session) = self.session.get().filter(|it| it.id.is_some()) {
-            self.link.open(&mcp::delete(session.setting()), Effort::Once).await.ok();
+            self.link.open(&mcp_request::delete(session.setting()), Effort::Once).await.ok();
         }
     }
 }

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use svc_model::ToolExposure;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ use self::dispatcher::{CallDispatcher, LAST_WORDS};
 use self::lines::LineWriter;
 use self::link::DaemonLink;
 use super::Context;
-use crate::domain::ToolExposure;
 
 pub(super) const EXAMPLES: &str = "\
 Example:

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use svc_wire::mcp::Revision;
+use svc_wire::mcp_request::{JsonRpcEnvelope, RequestSetting};
 
 use super::super::process;
-use crate::client::mcp::{JsonRpcEnvelope, RequestSetting};
-use crate::domain::mcp::Revision;
 
 /// A session as its requests need it.
 #[derive(Debug)]

@@ -5,10 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::Value;
+use svc_client::{Client, ClientError, Discovery};
+use svc_host::runner::{SpoolHeader, TaskDocument};
 use tokio::time::{Instant, sleep};
-
-use crate::client::{Client, ClientError, Discovery};
-use crate::runner::{SpoolHeader, TaskDocument};
 
 /// How long a daemon that is just starting is waited for.
 pub(super) const STARTING: Duration = Duration::from_secs(5);

@@ -3,13 +3,13 @@
 //! The bytes are printed as they come: the program is the person's own, and would write them to the same terminal itself.
 
 use serde_json::{Value, json};
+use svc_host::runner::{OutputFrame, RunNotice, RunObserver, TaskDocument};
+use svc_model::FrameKind;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, Stderr, Stdout};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{output, terminal};
-use crate::domain::FrameKind;
-use crate::runner::{OutputFrame, RunNotice, RunObserver, TaskDocument};
 
 /// Prints a run. An output that is closed is not written to again.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::json;
+use svc_host::runner::{EventSender, LeftoverSpool, SendOutcome, TaskDocument};
 
 use super::super::{Context, output};
 use super::printer::{PrintMode, RunPrinter};
 use super::run::patience;
-use crate::runner::{EventSender, LeftoverSpool, SendOutcome, TaskDocument};
 
 /// How long the daemon may be away: someone sits at the terminal, and the file stays.
 const PATIENCE: Duration = Duration::from_secs(5);

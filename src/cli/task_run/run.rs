@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
+use svc_host::runner::{
+    Run, RunReport, RunnerChild, SendOutcome, Signals, SpoolHeader, TaskDocument,
+};
+use svc_sys::server_process::find_program;
 
 use super::super::{Context, UsageError, exit, output};
 use super::claim::{STARTING, check_reachable, claim};
 use super::printer::{PrintMode, RunPrinter};
-use crate::runner::{
-    Run, RunReport, RunnerChild, SendOutcome, Signals, SpoolHeader, TaskDocument, find_program,
-};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
@@ -160,7 +161,7 @@ fn conclude(report: RunReport) -> anyhow::Result<ExitCode> {
 }
 
 fn header(args: &RunArgs) -> SpoolHeader {
-    let run = format!("run_{}", &crate::domain::new_secret()[..24]);
+    let run = format!("run_{}", &svc_model::new_secret()[..24]);
     let line: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let title = args.title.clone().unwrap_or_else(|| line.join(" ").chars().take(TITLE).collect());
     let fields = [

@@ -16,6 +16,8 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use serde_json::{Value, json};
+use svc_client::{Client, ClientError, FollowItem, Follower, encode, with_query};
+use svc_model::{Clock as _, SystemClock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{interval, sleep};
@@ -26,8 +28,6 @@ use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::presence::OperatorPresence;
 use crate::cli::{Context, UsageError, delivery, terminal};
-use crate::client::{Client, ClientError, FollowItem, Follower, encode, with_query};
-use crate::domain::{Clock as _, SystemClock};
 
 /// How long events are gathered before the lists are fetched.
 const GATHER: Duration = Duration::from_millis(80);

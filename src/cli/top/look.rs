@@ -1,10 +1,10 @@
 //! How styles and times look on the page.
 
 use ratatui::style::{Color, Modifier, Style as Look};
+use svc_model::Timestamp;
 
 use super::model::Model;
 use crate::cli::output::{Style, relative};
-use crate::domain::Timestamp;
 
 /// A style of the command line as the page draws it: none of it where colours are not wanted.
 pub(super) fn look(model: &Model, style: Style) -> Look {

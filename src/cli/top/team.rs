@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use svc_model::{PeerId, Timestamp};
 
 use crate::cli::peer::is_of_task;
 use crate::cli::terminal;
-use crate::domain::{PeerId, Timestamp};
 
 /// What was fetched, all at about the same time.
 #[derive(Debug, Clone, Default, PartialEq)]

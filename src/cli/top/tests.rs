@@ -3,6 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
+use svc_model::Timestamp;
 use time::UtcOffset;
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
@@ -10,7 +11,6 @@ use super::team::{TeamSnapshot, items, without_copies};
 use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
-use crate::domain::Timestamp;
 
 fn page(model: &Model, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");

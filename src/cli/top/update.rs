@@ -1,8 +1,9 @@
 //! What changes the page. A function of the model and of what came in, without I/O.
 
+use svc_model::{PeerId, Timestamp};
+
 use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, RequestChoice, Row};
 use super::team::TeamSnapshot;
-use crate::domain::{PeerId, Timestamp};
 
 /// A key, as far as the page knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

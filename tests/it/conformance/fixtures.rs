@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
-use svc::domain::{Caller, StreamName};
-use svc::mcp::{
+use svc_core::service::Services;
+use svc_core::tools::{
+    Call, ClientQuestion, ErrorType, Failure, LogLevel, Output, Tool, ToolError, ToolProgress,
+};
+use svc_model::{Caller, StreamName};
+use svc_server::mcp::{
     McpServer, PromptArgument, PromptTemplate, Resource, ResourcePage, ResourceProvider,
     ResourceTemplate, RpcError,
-};
-use svc::service::Services;
-use svc::tools::{
-    Call, ClientQuestion, ErrorType, Failure, LogLevel, Output, Tool, ToolError, ToolProgress,
 };
 
 /// A red dot.

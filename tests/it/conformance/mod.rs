@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use svc::domain::{Clock, Ids, SystemClock, Timestamp, limits};
-use svc::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
-use svc::mcp::{self, McpMetrics, McpServer, McpServerParts};
-use svc::service::{Services, Tokens, Tuning};
-use svc::store::{OpenOptions, Store};
-use svc::tools::Catalogue;
-use svc::web::Beat;
+use svc_core::service::{Services, Tokens, Tuning};
+use svc_core::tools::Catalogue;
+use svc_model::{Clock, Ids, SystemClock, Timestamp, limits};
+use svc_server::http::{self, App, Edge, EntryRules, Identity, Metrics, Parts};
+use svc_server::mcp::{self, McpMetrics, McpServer, McpServerParts};
+use svc_server::web::Beat;
+use svc_store::{OpenOptions, Store};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

@@ -1,0 +1,431 @@
+//! One small HTTP/1.1 client: JSON in, JSON out, and streams.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use svc_model::PROCESS_HEADER;
+use svc_wire::mcp_request::McpRequest;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::connect::{Sender, connect};
+use super::discover::DaemonTarget;
+use super::error::{ClientError, ClientProblem};
+
+/// How long an answer may take, head and body each.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Largest JSON answer, in bytes.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Talks to one daemon. Cheap to clone; clones share one kept-alive connection and take turns on it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    target: Arc<DaemonTarget>,
+    idle: Arc<Mutex<Option<Sender>>>,
+    /// Of the daemon, as the kernel knows it; 0 if it is unknown.
+    pid: Arc<AtomicI32>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct HttpReply {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+    target: Arc<DaemonTarget>,
+}
+
+/// An answer whose body is still arriving.
+#[derive(Debug)]
+pub struct StreamingReply {
+    /// The status: 2xx, unless it came from [`Client::open`].
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    body: Incoming,
+    target: Arc<DaemonTarget>,
+}
+
+impl Client {
+    /// A client for this target; connects at the first request.
+    pub fn new(target: DaemonTarget) -> Self {
+        Self { target: Arc::new(target), idle: Arc::default(), pid: Arc::default() }
+    }
+
+    /// Where the daemon is, and where the token came from.
+    pub fn target(&self) -> &DaemonTarget {
+        &self.target
+    }
+
+    /// `GET`, decoded.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.request(Method::GET, path, None).await?.json()
+    }
+
+    /// `POST` of a JSON body, decoded.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.unexpected(error.to_string()))?;
+        self.request(Method::POST, path, Some(body.into())).await?.json()
+    }
+
+    /// `DELETE`, decoded.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.request(Method::DELETE, path, None).await?.json()
+    }
+
+    /// Sends a request whose body, if any, is JSON already. Any status but 2xx is an error.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<HttpReply, ClientError> {
+        let reply = self.exchange(method, path, body).await?;
+        if reply.status.is_success() {
+            return Ok(reply);
+        }
+        Err(ClientError::Problem(Box::new(reply.problem())))
+    }
+
+    /// Sends a request and gives the answer, whatever its status.
+    ///
+    /// The request is sent again, on a new connection, only if the kept-alive connection turned out to be closed before
+    /// anything was written.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<HttpReply, ClientError> {
+        let mut request = self.build(method, path, body, &accept("application/json"))?;
+        let mut idle = self.idle.lock().await;
+        let response = loop {
+            let kept = match idle.take() {
+                // Not ready means closed, or cut off in the middle of an answer that nobody waited for.
+                Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
+                None => None,
+            };
+            let (mut sender, reused) = match kept {
+                Some(sender) => (sender, true),
+                None => (self.connect().await?, false),
+            };
+            match self.limit(sender.try_send_request(request)).await? {
+                Ok(response) => {
+                    *idle = Some(sender);
+                    break response;
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if reused => request = unsent,
+                    unsent => return Err(self.broken(failed.error(), unsent.is_none())),
+                },
+            }
+        };
+        let (parts, body) = response.into_parts();
+        let body = match self.limit(collect(body)).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(problem)) => {
+                *idle = None;
+                return Err(ClientError::Connection { url: self.url(), problem, sent: true });
+            }
+            Err(error) => {
+                *idle = None;
+                return Err(error);
+            }
+        };
+        drop(idle);
+        Ok(HttpReply {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            target: Arc::clone(&self.target),
+        })
+    }
+
+    /// Opens a stream on a connection of its own. Only the head of the answer has a time limit.
+    pub async fn stream(
+        &self,
+        path: &str,
+        headers: &[(&'static str, String)],
+    ) -> Result<StreamingReply, ClientError> {
+        let mut all = accept("text/event-stream");
+        for (name, value) in headers {
+            let value =
+                HeaderValue::from_str(value).map_err(|error| self.unexpected(error.to_string()))?;
+            all.insert(*name, value);
+        }
+        let request = self.build(Method::GET, path, None, &all)?;
+        let stream = self.limit(self.send(request)).await??;
+        if stream.status.is_success() {
+            return Ok(stream);
+        }
+        let reply = self.limit(stream.collect()).await??;
+        Err(ClientError::Problem(Box::new(reply.problem())))
+    }
+
+    /// Sends a request to an MCP server on a connection of its own; any status is an answer.
+    ///
+    /// Only connecting has a time limit: a tool may take as long as its caller allows. The connection closes when the
+    /// answer or this future is dropped.
+    pub async fn open(
+        &self,
+        path: &str,
+        outgoing: &McpRequest,
+    ) -> Result<StreamingReply, ClientError> {
+        let McpRequest { method, headers, body } = outgoing;
+        let body = (!body.is_empty()).then(|| body.clone());
+        self.send(self.build(method.clone(), path, body, headers)?).await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<StreamingReply, ClientError> {
+        let mut sender = self.connect().await?;
+        let response = sender.try_send_request(request).await.map_err(|mut failed| {
+            let unsent = failed.take_message().is_some();
+            self.broken(failed.error(), !unsent)
+        })?;
+        let (parts, body) = response.into_parts();
+        let target = Arc::clone(&self.target);
+        Ok(StreamingReply { status: parts.status, headers: parts.headers, body, target })
+    }
+
+    fn build(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        headers: &HeaderMap,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.target.endpoint.path(path))
+            .header(HOST, self.target.endpoint.authority())
+            .header(USER_AGENT, concat!("svc/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(token) = &self.target.token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                .map_err(|error| self.unexpected(error.to_string()))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(process) = self.target.process {
+            request = request.header(PROCESS_HEADER, process);
+        }
+        if body.is_some() && !headers.contains_key(CONTENT_TYPE) {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request
+            .body(Full::new(body.unwrap_or_default()))
+            .map_err(|error| self.unexpected(error.to_string()))
+    }
+
+    async fn connect(&self) -> Result<Sender, ClientError> {
+        let connected = connect(&self.target).await?;
+        if let Some(pid) = connected.pid {
+            self.pid.store(pid, Relaxed);
+        }
+        Ok(connected.sender)
+    }
+
+    /// The daemon's process, once there was a connection to its socket.
+    pub fn pid(&self) -> Option<i32> {
+        Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
+    }
+
+    async fn limit<F: Future>(&self, work: F) -> Result<F::Output, ClientError> {
+        timeout(ANSWER, work)
+            .await
+            .map_err(|_| ClientError::Timeout { url: self.url(), seconds: ANSWER.as_secs() })
+    }
+
+    fn url(&self) -> String {
+        self.target.endpoint.to_string()
+    }
+
+    fn unexpected(&self, problem: String) -> ClientError {
+        ClientError::Unexpected { url: self.url(), problem }
+    }
+
+    fn broken(&self, error: &hyper::Error, sent: bool) -> ClientError {
+        ClientError::Connection { url: self.url(), problem: error.to_string(), sent }
+    }
+}
+
+impl HttpReply {
+    /// Decodes the body.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
+            url: self.target.endpoint.to_string(),
+            problem: error.to_string(),
+        })
+    }
+
+    /// The error that the body describes.
+    pub fn problem(&self) -> ClientProblem {
+        ClientProblem::parse(
+            self.status,
+            retry_after(&self.headers),
+            &self.body,
+            self.target.token_source.clone(),
+        )
+    }
+}
+
+impl StreamingReply {
+    /// The next bytes, or `None` at the end of the body.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| ClientError::Connection {
+                url: self.url(),
+                problem: error.to_string(),
+                sent: true,
+            })?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rest of the body at once.
+    pub async fn collect(self) -> Result<HttpReply, ClientError> {
+        let Self { status, headers, body, target } = self;
+        let body = collect(body).await.map_err(|problem| ClientError::Connection {
+            url: target.endpoint.to_string(),
+            problem,
+            sent: true,
+        })?;
+        Ok(HttpReply { status, headers, body, target })
+    }
+
+    /// How long the server asked to wait before the next try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        retry_after(&self.headers)
+    }
+
+    /// Whether the body is a stream of events.
+    pub fn is_event_stream(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        kind.and_then(|kind| kind.split(';').next())
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    }
+
+    /// Where the daemon is, for people.
+    pub fn url(&self) -> String {
+        self.target.endpoint.to_string()
+    }
+}
+
+fn accept(kind: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(kind))])
+}
+
+async fn collect(mut body: Incoming) -> Result<Bytes, String> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(|error| error.to_string())?.into_data() {
+            if bytes.len() + data.len() > MAX_ANSWER {
+                return Err(format!("the answer is larger than {MAX_ANSWER} bytes"));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// Only seconds are read, as no daemon sends a date. A minute is the longest wait.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(60)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::fake_daemon::{FakeDaemon, answer, target};
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
+        let fine = || answer("200 OK", "", "{\"n\":1}");
+        // The first connection ends after two answers without a word of warning.
+        let home = tempfile::tempdir().expect("a folder");
+        let fake = FakeDaemon::start(home.path(), vec![vec![fine(), fine()], vec![fine()]]);
+        let client = Client::new(target(home.path()));
+        for _ in 0..3 {
+            let value: Value = client.post("/v1/x", &json!({ "a": 1 })).await.expect("answers");
+            assert_eq!(value["n"], 1);
+        }
+        let requests = fake.requests();
+        assert_eq!(requests.len(), 3);
+        let first = requests[0].to_ascii_lowercase();
+        for part in [
+            "post /v1/x http/1.1",
+            "authorization: bearer tok",
+            "content-type: application/json",
+            "{\"a\":1}",
+        ] {
+            assert!(first.contains(part), "{part} in {first}");
+        }
+        assert!(first.contains("host: localhost"), "{first}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_why_and_when_to_come_back() {
+        let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(
+            home.path(),
+            vec![vec![answer("503 Service Unavailable", "retry-after: 7\r\n", body)]],
+        );
+        let error =
+            Client::new(target(home.path())).get::<Value>("/v1/x").await.expect_err("is a refusal");
+        assert_eq!(error.to_string(), "the daemon is starting; try again in 7 s");
+        assert_eq!(
+            (error.is_transient(), error.retry_after()),
+            (true, Some(Duration::from_secs(7)))
+        );
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_said_with_the_remedy() {
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(home.path(), Vec::new());
+        let client = Client::new(target(home.path()));
+        // The fake's listener goes away with its script.
+        let error = loop {
+            match client.get::<Value>("/v1/x").await {
+                Err(error @ ClientError::NotRunning { .. }) => break error,
+                Err(ClientError::Connection { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(error.to_string().contains("svc start"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
+        let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(home.path(), vec![vec![cut]]);
+        let error =
+            Client::new(target(home.path())).get::<Value>("/v1/x").await.expect_err("is cut");
+        assert!(matches!(error, ClientError::Connection { sent: true, .. }), "{error:?}");
+    }
+}

@@ -1,0 +1,305 @@
+//! Finding the daemon and the token.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use svc_model::check_secret;
+use svc_sys::config::{Config, Env};
+use svc_sys::{bounded_file, private_file};
+
+use super::endpoint::Endpoint;
+use super::error::ClientError;
+use super::token_source::TokenSource;
+use super::url::Url;
+
+/// Largest `daemon.json`, in bytes.
+const MAX_DAEMON_FILE: u64 = 64 * 1024;
+
+/// How to find the daemon. The token is read again for every connection, as a restart may change it.
+#[derive(Debug, Clone)]
+pub struct Discovery {
+    home: PathBuf,
+    endpoint: Endpoint,
+    token: Option<Token>,
+    token_file: PathBuf,
+}
+
+/// Where the daemon is, and the credential for it.
+#[derive(Debug, Clone)]
+pub struct DaemonTarget {
+    /// Where the daemon listens.
+    pub endpoint: Endpoint,
+    /// The credential, if there is one.
+    pub token: Option<Token>,
+    /// Where the credential came from.
+    pub token_source: TokenSource,
+    /// The client's process for which a request on the socket is made, in place of a token.
+    pub process: Option<u32>,
+}
+
+/// A bearer token; `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// `daemon.json`: written by the daemon once it listens, removed when it exits. For people: it says which process to
+/// look at, and never where to send a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonFile {
+    /// The daemon's process id.
+    pub pid: i32,
+    /// Its base URL.
+    pub url: String,
+    /// Its version.
+    pub version: String,
+    /// Made anew at every start.
+    pub boot_id: String,
+    /// RFC 3339.
+    pub started_at: String,
+}
+
+impl Discovery {
+    /// The URL of `--url`, else `SVC_URL`, else the socket in the data folder; the token of `SVC_TOKEN`, else the token
+    /// file. Reads no file yet.
+    ///
+    /// Fails if the URL given or the token in the environment cannot be used.
+    pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
+        let text = |name: &str| env.os(name).map(|value| value.to_string_lossy().into_owned());
+        let endpoint = match url_flag.map(str::to_owned).or_else(|| text("SVC_URL")) {
+            Some(url) => Endpoint::Tcp(Url::parse(&url)?),
+            None => Endpoint::Socket(config.paths.socket.clone()),
+        };
+        let token = text("SVC_TOKEN")
+            .map(|token| Token::parse(&token, Path::new("SVC_TOKEN")))
+            .transpose()?;
+        Ok(Self {
+            endpoint,
+            home: config.paths.home.clone(),
+            token,
+            token_file: config.token_file.value.clone(),
+        })
+    }
+
+    /// The same with the token of this file, whatever else says which counts.
+    #[must_use]
+    pub fn with_token_file(self, file: PathBuf) -> Self {
+        Self { token: None, token_file: file, ..self }
+    }
+
+    /// The URL that was given by flag or environment. The daemon there may be on another machine.
+    pub fn fixed(&self) -> Option<&Url> {
+        match &self.endpoint {
+            Endpoint::Socket(_) => None,
+            Endpoint::Tcp(url) => Some(url),
+        }
+    }
+
+    /// Reads the token.
+    ///
+    /// Fails with [`ClientError::TokenFile`] if the token file exists but cannot be used.
+    pub fn target(&self) -> Result<DaemonTarget, ClientError> {
+        if self.fixed().is_none() || self.token.is_none() {
+            self.check_home()?;
+        }
+        let (token, token_source) = match &self.token {
+            Some(token) => (Some(token.clone()), TokenSource::Env),
+            None => match Token::read(&self.token_file)? {
+                Some(token) => (Some(token), TokenSource::File(self.token_file.clone())),
+                None => (None, TokenSource::Missing(self.token_file.clone())),
+            },
+        };
+        Ok(DaemonTarget { endpoint: self.endpoint.clone(), token, token_source, process: None })
+    }
+
+    /// Whether `SVC_TOKEN` gives the token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// The target for what a client has started, which is not the operator: the token of `SVC_TOKEN`, else the socket, where
+    /// the daemon sees that this process belongs to the client's.
+    ///
+    /// Fails with [`ClientError::NoAgentToken`] if there is a URL and no token.
+    pub fn agent_target(&self, client: u32) -> Result<DaemonTarget, ClientError> {
+        if self.has_token() {
+            return self.target();
+        }
+        let open = self.open_target()?;
+        Ok(DaemonTarget { token_source: TokenSource::Process, process: Some(client), ..open })
+    }
+
+    /// The socket, for a request without a credential.
+    ///
+    /// Fails with [`ClientError::NoAgentToken`] if there is a URL.
+    pub fn open_target(&self) -> Result<DaemonTarget, ClientError> {
+        if let Some(url) = self.fixed() {
+            return Err(ClientError::NoAgentToken { url: url.to_string() });
+        }
+        self.check_home()?;
+        Ok(DaemonTarget::without_token(self.endpoint.clone()))
+    }
+
+    /// Whoever can write the data folder could put a socket or a token of their own there.
+    fn check_home(&self) -> Result<(), ClientError> {
+        private_file::check_folder(&self.home)
+            .map_err(|error| ClientError::DataFolder(error.to_string()))
+    }
+}
+
+impl DaemonTarget {
+    /// A target for requests that need no credential.
+    pub fn without_token(endpoint: Endpoint) -> Self {
+        Self { endpoint, token: None, token_source: TokenSource::Withheld, process: None }
+    }
+}
+
+impl Token {
+    /// Takes a token from text; `source`, a file or a variable's name, is for the message.
+    ///
+    /// Fails if it is blank or could not stand in a header.
+    pub fn parse(text: &str, source: &Path) -> Result<Self, ClientError> {
+        let token = text.trim();
+        let is_valid = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_valid {
+            return Ok(Self(token.to_owned()));
+        }
+        Err(ClientError::TokenFile {
+            path: source.to_path_buf(),
+            problem: "it holds no token (one line of letters and digits)".to_owned(),
+        })
+    }
+
+    /// Reads a token file; `None` if it does not exist.
+    pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
+        let bad = |problem: String| ClientError::TokenFile { path: path.to_path_buf(), problem };
+        let text = private_file::read_secret(path).map_err(|error| bad(error.to_string()))?;
+        let Some(text) = text else { return Ok(None) };
+        let token = Self::parse(&text, path)?;
+        check_secret(&token.0).map_err(|fault| bad(format!("it {fault}")))?;
+        Ok(Some(token))
+    }
+
+    /// The token itself, for the header or for someone who asked to see it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl DaemonFile {
+    /// Reads the file; `None` if it is not there or not (yet) whole.
+    pub fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&bounded_file::read(path, MAX_DAEMON_FILE).ok()??).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_sys::config::{Flags, Paths};
+
+    use super::*;
+
+    fn discovery(
+        home: &Path,
+        env: &[(&str, &str)],
+        url: Option<&str>,
+    ) -> Result<Discovery, ClientError> {
+        let env: Env = env.iter().copied().collect();
+        let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
+        let config = Config::resolve(paths, &env, &Flags::default()).expect("is valid");
+        Discovery::new(&config, &env, url)
+    }
+
+    #[test]
+    fn only_a_url_that_is_given_leads_away_from_the_socket() {
+        let home = tempfile::tempdir().expect("a folder");
+        let socket = home.path().join("svc.sock").display().to_string();
+        let daemon = DaemonFile {
+            pid: i32::try_from(std::process::id()).expect("fits"),
+            url: "http://127.0.0.1:9999".to_owned(),
+            version: "0".to_owned(),
+            boot_id: "b".to_owned(),
+            started_at: "t".to_owned(),
+        };
+        let file = serde_json::to_vec(&daemon).expect("serialises");
+        std::fs::write(home.path().join("daemon.json"), file).expect("writes");
+        let cases = [
+            (None, None, socket.as_str()),
+            (Some(("SVC_LISTEN", "127.0.0.1:5")), None, &socket),
+            (Some(("SVC_URL", "")), None, &socket),
+            (Some(("SVC_URL", "http://e:1")), None, "http://e:1"),
+            (Some(("SVC_URL", "http://e:1")), Some("http://f:1"), "http://f:1"),
+        ];
+        for (env, flag, expected) in cases {
+            let discovery = discovery(home.path(), env.as_slice(), flag).expect("is valid");
+            let target = discovery.target().expect("is valid");
+            assert_eq!(target.endpoint.to_string(), expected, "{env:?} {flag:?}");
+            assert_eq!(discovery.fixed().is_some(), expected.starts_with("http"));
+        }
+    }
+
+    #[test]
+    fn what_an_agent_starts_has_no_token_of_the_operators() {
+        let home = tempfile::tempdir().expect("a folder");
+        std::fs::write(home.path().join("token"), "abc\n").expect("writes");
+        let target = |env: &[(&str, &str)], url: Option<&str>| {
+            discovery(home.path(), env, url).expect("is valid").agent_target(7)
+        };
+        let on_socket = target(&[], None).expect("the socket");
+        assert_eq!((on_socket.token, on_socket.process), (None, Some(7)));
+        let given = target(&[("SVC_TOKEN", "xyz")], Some("http://e:1")).expect("a URL and a token");
+        assert_eq!((given.token.expect("it is given").expose(), given.process), ("xyz", None));
+        let refused = target(&[], Some("http://e:1")).expect_err("the token file is not theirs");
+        assert!(matches!(refused, ClientError::NoAgentToken { .. }), "{refused}");
+    }
+
+    #[test]
+    fn the_token_comes_from_the_environment_or_the_file() {
+        let home = tempfile::tempdir().expect("a folder");
+        let found =
+            |env: &[(&str, &str)]| discovery(home.path(), env, None).and_then(|d| d.target());
+        assert_eq!(
+            found(&[]).expect("found").token_source,
+            TokenSource::Missing(home.path().join("token"))
+        );
+        let write = |token: &str| {
+            private_file::replace(&home.path().join("token"), token.as_bytes()).expect("writes");
+        };
+        let token = svc_model::new_secret();
+        write(&format!("{token}\n"));
+        let target = found(&[]).expect("found");
+        assert_eq!(target.token.expect("read").expose(), token);
+        assert_eq!(
+            found(&[("SVC_TOKEN", "xyz")]).expect("found").token.expect("given").expose(),
+            "xyz"
+        );
+        found(&[("SVC_TOKEN", "x y")]).expect_err("has a space");
+        write("abc");
+        let error = found(&[]).expect_err("can be guessed").to_string();
+        assert!(error.contains("128 bits") && error.contains("/token"), "{error}");
+        write("");
+        found(&[]).expect_err("is empty");
+    }
+
+    #[test]
+    fn nothing_is_read_from_a_folder_that_others_can_write() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o770))
+            .expect("is ours");
+        let found =
+            |env: &[(&str, &str)], url| discovery(home.path(), env, url).and_then(|d| d.target());
+        for (env, url) in
+            [(&[][..], None), (&[("SVC_TOKEN", "t")], None), (&[], Some("http://e:1"))]
+        {
+            let error = found(env, url).expect_err("others can write it").to_string();
+            assert!(error.contains("chmod 700 "), "{error}");
+        }
+        found(&[("SVC_TOKEN", "t")], Some("http://e:1")).expect("needs nothing of it");
+    }
+}

@@ -1,0 +1,430 @@
+//! A subscription that resumes by itself.
+//!
+//! It reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts, and it never yields an id twice. Events that the daemon has pruned are reported as a [`FollowGap`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::de::{Deserializer, IntoDeserializer as _, value};
+use serde::{Deserialize, Serialize};
+use svc_model::GapReason;
+use svc_wire::sse_parser::{SseEvent, SseParser};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::connection::{Client, StreamingReply};
+use super::discover::Discovery;
+use super::error::ClientError;
+
+/// First and longest wait between two tries, before jitter.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Longest wait that a daemon may request.
+const MAX_REQUESTED: Duration = Duration::from_mins(1);
+/// Silence after which a stream counts as broken: the daemon comments every 15 s.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// Follows one event stream.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the connection")]
+pub struct Follower {
+    discovery: Discovery,
+    path: String,
+    /// Whether the first connection may wait for a daemon.
+    patient: bool,
+    /// The id to resume after.
+    cursor: Option<u64>,
+    /// Whether there was a connection.
+    was_connected: bool,
+    open: Option<(StreamingReply, SseParser)>,
+    queue: VecDeque<FollowItem>,
+    last_gap: Option<FollowGap>,
+    /// The stream broke and has not been resumed.
+    is_broken: bool,
+    /// The daemon said that the stream is over.
+    ended: bool,
+    /// Failed tries since the last event.
+    failures: u32,
+    /// The reconnection time that the stream requested last.
+    retry: Option<Duration>,
+    not_before: Option<Instant>,
+}
+
+/// An item of a subscription.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowItem {
+    /// An event. Ids rise strictly; an event without an id passes as it is.
+    Event {
+        /// The SSE id.
+        id: Option<u64>,
+        /// The SSE event type.
+        kind: String,
+        /// One JSON document.
+        data: String,
+    },
+    /// Events that the daemon no longer has.
+    Gap(FollowGap),
+    /// The stream broke; it will be resumed.
+    Disconnected {
+        /// Why, for people.
+        problem: String,
+    },
+    /// The stream is back after [`FollowItem::Disconnected`].
+    Resumed,
+}
+
+/// Events that a reader cannot have, as the daemon describes them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FollowGap {
+    /// The id that was resumed from.
+    #[serde(default)]
+    pub requested: u64,
+    /// The first id after `requested` that there is.
+    #[serde(default)]
+    pub oldest: u64,
+    /// The newest.
+    #[serde(default)]
+    pub latest: u64,
+    /// Why; `None` for a reason that this program does not know.
+    #[serde(default, deserialize_with = "known_reason")]
+    pub reason: Option<GapReason>,
+}
+
+impl FollowGap {
+    /// Whether the log ends before the id that was resumed from, so that everything follows from the start.
+    pub fn is_set_back(&self) -> bool {
+        self.reason == Some(GapReason::Ahead)
+    }
+}
+
+/// A gap for a reason that only a later daemon knows is a gap all the same.
+fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason>, D::Error> {
+    let word = String::deserialize(source)?;
+    let reason: Result<_, value::Error> = GapReason::deserialize(word.into_deserializer());
+    Ok(reason.ok())
+}
+
+impl Follower {
+    /// Follows `path` (with its query). Connects at the first [`next`](Self::next).
+    pub fn new(discovery: Discovery, path: String) -> Self {
+        Self {
+            discovery,
+            path,
+            patient: false,
+            cursor: None,
+            was_connected: false,
+            open: None,
+            queue: VecDeque::new(),
+            last_gap: None,
+            is_broken: false,
+            ended: false,
+            failures: 0,
+            retry: None,
+            not_before: None,
+        }
+    }
+
+    /// Resumes after this id from the start, whatever the query says.
+    #[must_use]
+    pub fn after(self, id: u64) -> Self {
+        Self { cursor: Some(id), ..self }
+    }
+
+    /// Also waits for a daemon that is away at the very first connection, which otherwise is an error.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { patient: true, ..self }
+    }
+
+    /// The id of the last event, or the one that the daemon said to resume after.
+    pub fn cursor(&self) -> Option<u64> {
+        self.cursor
+    }
+
+    /// The next item, or `None` when the daemon says that the stream is over (204). May be dropped at any await.
+    ///
+    /// Fails when trying again cannot help: refused, unknown, or not an event stream.
+    pub async fn next(&mut self) -> Result<Option<FollowItem>, ClientError> {
+        loop {
+            if let Some(item) = self.queue.pop_front() {
+                return Ok(Some(item));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            if self.open.is_some() {
+                self.read().await?;
+            } else {
+                self.connect().await?;
+            }
+        }
+    }
+
+    /// Connects, unless it is connected: what happens from then on comes, also if the query says `after=latest`.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub async fn open(&mut self) -> Result<(), ClientError> {
+        while self.open.is_none() && !self.ended {
+            self.connect().await?;
+        }
+        Ok(())
+    }
+
+    async fn connect(&mut self) -> Result<(), ClientError> {
+        if let Some(at) = self.not_before {
+            sleep_until(at).await;
+            self.not_before = None;
+        }
+        match self.try_connect().await {
+            Ok(stream) if stream.status == StatusCode::NO_CONTENT => self.ended = true,
+            Ok(stream) => {
+                if !stream.is_event_stream() {
+                    return Err(ClientError::Unexpected {
+                        url: stream.url(),
+                        problem: format!("{} is not an event stream", self.path),
+                    });
+                }
+                self.open = Some((stream, SseParser::new()));
+                if std::mem::take(&mut self.is_broken) {
+                    self.queue.push_back(FollowItem::Resumed);
+                }
+            }
+            Err(error) if error.is_transient() && (self.patient || self.was_connected) => {
+                self.disconnect(error.to_string(), error.retry_after());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn try_connect(&mut self) -> Result<StreamingReply, ClientError> {
+        let target = self.discovery.target()?;
+        let headers: Vec<_> =
+            self.cursor.map(|id| ("last-event-id", id.to_string())).into_iter().collect();
+        let stream = Client::new(target).stream(&self.path, &headers).await?;
+        self.was_connected = true;
+        Ok(stream)
+    }
+
+    async fn read(&mut self) -> Result<(), ClientError> {
+        let Some((stream, parser)) = &mut self.open else {
+            return Ok(());
+        };
+        let chunk = match timeout(SILENCE, stream.chunk()).await {
+            Ok(chunk) => chunk,
+            Err(_) => Err(ClientError::Timeout { url: stream.url(), seconds: SILENCE.as_secs() }),
+        };
+        match chunk {
+            Ok(Some(bytes)) => {
+                let mut events = Vec::new();
+                let fed = parser.feed(&bytes, &mut events);
+                let url = stream.url();
+                self.retry = parser.retry();
+                // A block with an id and no data moves the cursor: so a daemon can say where `latest` is.
+                let last_id = parser.last_event_id().parse().ok();
+                for event in events {
+                    self.take(event);
+                }
+                self.cursor = self.cursor.max(last_id);
+                fed.map_err(|source| ClientError::Stream { url, source })?;
+            }
+            Ok(None) => self.disconnect("the daemon closed the stream".to_owned(), None),
+            Err(error) => self.disconnect(error.to_string(), None),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: SseEvent) {
+        self.failures = 0;
+        let id: Option<u64> = event.id.as_deref().and_then(|id| id.parse().ok());
+        match id {
+            None if event.event == "gap" => {
+                if let Ok(gap) = serde_json::from_str::<FollowGap>(&event.data) {
+                    self.take_gap(gap);
+                }
+                return;
+            }
+            Some(id) if self.cursor.is_some_and(|cursor| id <= cursor) => return,
+            Some(id) => self.cursor = Some(id),
+            None => {}
+        }
+        self.queue.push_back(FollowItem::Event { id, kind: event.event, data: event.data });
+    }
+
+    /// Reports a gap once, although every reconnection before the next event meets it again.
+    fn take_gap(&mut self, gap: FollowGap) {
+        if gap.is_set_back() {
+            self.cursor = Some(0);
+        }
+        if self.last_gap.as_ref() != Some(&gap) {
+            self.last_gap = Some(gap.clone());
+            self.queue.push_back(FollowItem::Gap(gap));
+        }
+    }
+
+    fn disconnect(&mut self, problem: String, retry_after: Option<Duration>) {
+        self.open = None;
+        if !std::mem::replace(&mut self.is_broken, true) {
+            self.queue.push_back(FollowItem::Disconnected { problem });
+        }
+        let wait = backoff(self.failures, self.retry.max(retry_after));
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(Instant::now() + wait);
+    }
+}
+
+/// The wait before the next try: doubles from 50 ms to 2 s, and is at least as long as the daemon requests.
+///
+/// Up to a quarter is added, so that a thousand readers of a daemon that restarts do not reconnect at one instant.
+pub fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
+    let doubled = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
+    let base = doubled.max(requested.unwrap_or_default().min(MAX_REQUESTED));
+    // Without randomness there is no jitter.
+    let jitter = getrandom::u32().unwrap_or(0);
+    base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake_daemon::{FakeDaemon, answer, discovery, stream};
+    use super::*;
+
+    fn event(id: u64) -> String {
+        format!("id: {id}\nevent: frame\ndata: {id}\n\n")
+    }
+
+    async fn all(follower: &mut Follower) -> Vec<String> {
+        let mut seen = Vec::new();
+        while let Some(item) = follower.next().await.expect("goes on") {
+            seen.push(match item {
+                FollowItem::Event { id, data, .. } => {
+                    assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(data.as_str()));
+                    data
+                }
+                FollowItem::Gap(gap) => format!("gap {:?} {}", gap.reason, gap.oldest),
+                FollowItem::Disconnected { .. } => "lost".to_owned(),
+                FollowItem::Resumed => "resumed".to_owned(),
+            });
+        }
+        seen
+    }
+
+    fn cursors(fake: &FakeDaemon) -> Vec<Option<String>> {
+        let header = |request: &String| {
+            request.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned)
+            })
+        };
+        fake.requests().iter().map(header).collect()
+    }
+
+    #[tokio::test]
+    async fn resumes_where_it_was_and_yields_no_id_twice() {
+        let home = tempfile::tempdir().expect("a folder");
+        let half = format!("{}{}id: 3\nda", event(1), event(2));
+        let fake = FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![stream(&half)],
+                vec![answer("503 Service Unavailable", "", "")],
+                vec![stream(&[event(2), event(3)].concat())],
+                vec![answer("204 No Content", "", "")],
+            ],
+        );
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x?task_id=t".to_owned());
+        assert_eq!(all(&mut follower).await, ["1", "2", "lost", "resumed", "3", "lost"]);
+        let two = Some("2".to_owned());
+        assert_eq!(cursors(&fake), [None, two.clone(), two, Some("3".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn finds_a_daemon_that_comes_back() {
+        let home = tempfile::tempdir().expect("a folder");
+        FakeDaemon::start(home.path(), vec![vec![stream(&event(1))]]);
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
+        let kind = |item: Option<FollowItem>| format!("{item:?}");
+        assert!(kind(follower.next().await.expect("goes on")).contains("Event"));
+        assert!(kind(follower.next().await.expect("goes on")).contains("Disconnected"));
+        let second = FakeDaemon::start(
+            home.path(),
+            vec![vec![stream(&event(2))], vec![answer("204 No Content", "", "")]],
+        );
+        assert_eq!(all(&mut follower).await, ["resumed", "2", "lost"]);
+        assert_eq!(cursors(&second)[0].as_deref(), Some("1"));
+    }
+
+    #[tokio::test]
+    async fn gaps_are_reported_once_and_a_log_set_back_is_read_from_its_start() {
+        let home = tempfile::tempdir().expect("a folder");
+        let gap = |reason: &str| {
+            format!(
+                "event: gap\ndata: {{\"requested\":9,\"oldest\":5,\"latest\":6,\"reason\":\"{reason}\"}}\n\n"
+            )
+        };
+        let fake = FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![stream(&gap("pruned"))],
+                vec![stream(&[gap("pruned"), event(12)].concat())],
+                vec![stream(&[gap("ahead"), event(1), event(2), gap("from the future")].concat())],
+                vec![answer("204 No Content", "", "")],
+            ],
+        );
+        let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned()).after(9);
+        let seen = all(&mut follower).await;
+        let expected = [
+            "gap Some(Pruned) 5",
+            "lost",
+            "resumed",
+            "12",
+            "lost",
+            "resumed",
+            "gap Some(Ahead) 5",
+            "1",
+            "2",
+            "gap None 5",
+            "lost",
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(cursors(&fake).last().cloned().flatten().as_deref(), Some("2"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_get_better_is_an_error() {
+        let home = tempfile::tempdir().expect("a folder");
+        let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
+        start("/v1/x").next().await.expect_err("there is no daemon");
+        FakeDaemon::start(
+            home.path(),
+            vec![
+                vec![answer("404 Not Found", "", r#"{"code":"not_found","detail":"no task t"}"#)],
+                vec![answer("200 OK", "content-type: application/json\r\n", "{}")],
+            ],
+        );
+        let error = start("/v1/x").next().await.expect_err("is unknown");
+        assert_eq!(error.to_string(), "no task t");
+        let error = start("/v1/x").next().await.expect_err("is no stream");
+        assert!(error.to_string().contains("not an event stream"), "{error}");
+    }
+
+    #[test]
+    fn waits_grow_and_are_never_shorter_than_requested() {
+        let cases = [
+            (0, None, 50),
+            (1, None, 100),
+            (5, None, 1600),
+            (6, None, 2000),
+            (99, None, 2000),
+            (0, Some(3000), 3000),
+            (0, Some(999_000), 60_000),
+        ];
+        for (failures, requested, expected) in cases {
+            let least = Duration::from_millis(expected);
+            let waited = backoff(failures, requested.map(Duration::from_millis));
+            assert!(
+                least <= waited && waited <= least.mul_f64(1.25),
+                "{failures} {requested:?} {waited:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Browsers that the operator signs in. `svc open` gets a code or a ticket, the page gives it back once, and gets the secret
+//! of a cookie. A person sees a code; a ticket stands in the arguments of the program that opens the browser.
+//!
+//! The cookie is the operator's, but it is no token: it is good in a browser's requests to its own origin only (the edge sees
+//! to that), it ends with the operator's token under which it was made, and nobody makes another credential with it.
+
+use std::{fmt, sync::atomic::Ordering::SeqCst};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{Caller, Timestamp, TokenHash, TokenId, limits, new_secret, token_hash};
+use svc_store::{LoginCodeRow, TokenRow};
+
+use super::{
+    Access, Credential,
+    credentials::{Browser, Seen},
+    tokens::only_operator,
+};
+use crate::service::Error;
+
+/// What the row of a browser has as its session. It is reserved: no session token is made for it.
+const SUBJECT: &str = "operator";
+
+/// A code that signs a browser in, once. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct LoginCode {
+    /// The code.
+    pub code: String,
+    /// Until when it may be used.
+    pub expires_at: Timestamp,
+}
+
+/// A ticket that signs a browser of the daemon's user in, once. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct LoginTicket {
+    /// The ticket.
+    pub ticket: String,
+    /// Until when it may be used.
+    pub expires_at: Timestamp,
+}
+
+/// What signs a browser in.
+#[derive(Clone, Copy)]
+pub enum SignInKey<'a> {
+    /// A code, which a person passed on.
+    Code(&'a str),
+    /// A ticket. The adapter takes it from this user's programs alone.
+    Ticket(&'a str),
+}
+
+/// A browser that was signed in.
+#[derive(Debug, Clone)]
+pub struct BrowserSignIn {
+    /// The secret of its cookie. The only time that it is shown.
+    pub secret: String,
+    /// Its row's id.
+    pub token_id: TokenId,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+}
+
+impl Access {
+    /// Makes a code that signs a browser in. Only the operator may.
+    pub async fn make_login_code(&self, caller: &Caller) -> Result<LoginCode, Error> {
+        let code = new_secret();
+        let expires_at = self.store_key(caller, SignInKey::Code(&code)).await?;
+        Ok(LoginCode { code, expires_at })
+    }
+
+    /// Makes a ticket that signs a browser of the daemon's user in. Only the operator may.
+    pub async fn make_login_ticket(&self, caller: &Caller) -> Result<LoginTicket, Error> {
+        let ticket = new_secret();
+        let expires_at = self.store_key(caller, SignInKey::Ticket(&ticket)).await?;
+        Ok(LoginTicket { ticket, expires_at })
+    }
+
+    async fn store_key(&self, caller: &Caller, key: SignInKey<'_>) -> Result<Timestamp, Error> {
+        only_operator(caller)?;
+        let (hash, credential) = (key.hash(), self.tokens.operator_fingerprint());
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
+                    tx.forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
+                        .await?;
+                    tx.insert_login_code(&hash, &credential, expires_at).await?;
+                    Ok::<_, Error>(expires_at)
+                })
+            })
+            .await
+    }
+
+    /// Signs a browser in.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] for a key that is wrong, old, or used.
+    pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn, Error> {
+        let (hash, word) = (key.hash(), key.word());
+        let operator = self.tokens.operator_fingerprint();
+        // Before anything is written: who asks has shown nothing yet.
+        let known = self.core.store.login_code(&hash).await?;
+        check_key(word, known.as_ref(), &operator, self.core.now())?;
+        let secret = new_secret();
+        let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
+        let row = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let known = tx.login_code(&hash).await?;
+                    check_key(word, known.as_ref(), &operator, tx.now())?;
+                    tx.use_login_code(&hash).await?;
+                    tx.forget_browsers(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
+                    let row = TokenRow {
+                        token_id: TokenId::new(&ids, tx.now()),
+                        session: SUBJECT.to_owned(),
+                        scopes: Vec::new(),
+                        project: None,
+                        created_at: tx.now(),
+                        expires_at: tx.now().plus(limits::BROWSER_TTL),
+                        last_used_at: None,
+                        revoked_at: None,
+                        process: None,
+                        cwd: None,
+                        operator_credential: Some(operator),
+                    };
+                    tx.insert_token(&row, &cookie).await?;
+                    Ok::<_, Error>(row)
+                })
+            })
+            .await?;
+        Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
+    }
+
+    /// The operator, if this is the secret of a browser's cookie that is good now; and the browser's row.
+    pub async fn authenticate_browser(
+        &self,
+        secret: &str,
+    ) -> Result<Option<(Caller, Credential, TokenId)>, Error> {
+        let (hash, now) = (cookie_hash(secret), self.core.now());
+        let known = self.tokens.seen().by_cookie.get(&hash).cloned();
+        let browser = match known.filter(|browser| browser.seen.is_fresh(now)) {
+            Some(browser) => browser,
+            None => match self.look_up_browser(&hash).await? {
+                Some(browser) => browser,
+                None => return Ok(None),
+            },
+        };
+        let Browser { seen, operator_credential } = browser;
+        if seen.expires_at <= now || operator_credential != self.tokens.operator_fingerprint() {
+            return Ok(None);
+        }
+        self.record_use(&seen, now).await;
+        Ok(Some((Caller::Operator, seen.credential(), seen.id)))
+    }
+
+    async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>, Error> {
+        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let row = self.core.store.token_by_hash(hash).await?;
+        let Some(row) = row.filter(|row| row.revoked_at.is_none()) else {
+            return Ok(None);
+        };
+        let Some(operator_credential) = row.operator_credential.clone() else {
+            return Ok(None);
+        };
+        let browser = Browser { seen: Seen::of(row, read_at), operator_credential };
+        let mut known = self.tokens.seen();
+        if self.tokens.0.revocations.load(SeqCst) == revocations {
+            known.make_room();
+            known.by_cookie.insert(*hash, browser.clone());
+            known.good.insert(browser.seen.id.clone(), read_at);
+        }
+        Ok(Some(browser))
+    }
+
+    /// Signs all browsers out. Should that fail, they are out all the same, as the operator's token is another one; only what
+    /// they have open stays until its end.
+    pub(super) async fn end_browsers(&self) {
+        let ended =
+            self.core.store.write(|tx| Box::pin(async move { tx.revoke_browsers().await })).await;
+        match ended {
+            Ok(ids) => self.forget(&ids),
+            Err(error) => {
+                let error = svc_sys::telemetry::chain(&error);
+                tracing::warn!(error, "cannot sign browsers out");
+            }
+        }
+    }
+}
+
+/// Shows which it is, and not the secret.
+impl fmt::Debug for SignInKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(self.word()).finish_non_exhaustive()
+    }
+}
+
+impl SignInKey<'_> {
+    /// Codes, tickets, cookies and tokens are hashed apart: none passes for another.
+    fn hash(self) -> TokenHash {
+        match self {
+            Self::Code(code) => token_hash(&format!("login code\n{code}")),
+            Self::Ticket(ticket) => token_hash(&format!("login ticket\n{ticket}")),
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Code(_) => "code",
+            Self::Ticket(_) => "ticket",
+        }
+    }
+}
+
+/// Whether a key signs in, under this credential of the operator. `word` says what it is.
+fn check_key(
+    word: &str,
+    key: Option<&LoginCodeRow>,
+    operator: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let fault = match key {
+        None => "is not known",
+        Some(key) if key.used_at.is_some() => "was used already",
+        Some(key) if key.expires_at <= now => "has expired: it is valid for a minute",
+        Some(key) if key.operator_credential != operator => {
+            "was made under an operator token that was changed since"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Error::Forbidden(format!("this {word} {fault}: `svc open` makes a new one")))
+}
+
+fn cookie_hash(secret: &str) -> TokenHash {
+    token_hash(&format!("browser\n{secret}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    #[tokio::test]
+    async fn a_code_lives_a_minute_and_a_cookie_half_a_day() {
+        let test = TestStore::open().await;
+        let access = services(&test).access.clone();
+        let why =
+            async |code: &str| access.sign_in(SignInKey::Code(code)).await.unwrap_err().to_string();
+        let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        test.clock.advance(limits::LOGIN_CODE_TTL);
+        assert!(why(&code).await.contains("has expired"));
+
+        let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        test.clock.advance(limits::LOGIN_CODE_TTL.saturating_sub(Duration::from_millis(1)));
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
+        let is_good = async || {
+            let known = access.authenticate_browser(&browser.secret).await.unwrap();
+            known.is_some_and(|(caller, ..)| caller.is_operator())
+        };
+        assert!(is_good().await);
+        assert!(why(&code).await.contains("used already"));
+        test.clock.advance(limits::BROWSER_TTL.saturating_sub(Duration::from_millis(1)));
+        assert!(is_good().await);
+        test.clock.advance(Duration::from_millis(1));
+        assert!(!is_good().await);
+
+        // A code of long ago is forgotten, and with it what became of it.
+        test.clock.advance(limits::LOGIN_CODE_KEPT + limits::LOGIN_CODE_TTL);
+        access.make_login_code(&Caller::Operator).await.unwrap();
+        assert!(why(&code).await.contains("not known"));
+    }
+
+    #[tokio::test]
+    async fn a_browser_ends_with_the_operator_token_also_with_one_that_another_wrote() {
+        let test = TestStore::open().await;
+        let access = services(&test).access.clone();
+        let waiting = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
+        // A daemon that is started after `svc token rotate` has another token, over the same rows.
+        std::fs::remove_file(test.folder().join("token")).unwrap();
+        let later = services(&test).access.clone();
+        assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        let refused = later.sign_in(SignInKey::Code(&waiting)).await.unwrap_err().to_string();
+        assert!(refused.contains("was changed"), "{refused}");
+        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
+
+        access.rotate_operator_token(&Caller::Operator).await.unwrap();
+        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_none());
+        let listed = access.list_tokens(&Caller::Operator, None, None).await.unwrap();
+        assert!(listed.items[0].revoked_at.is_some());
+    }
+
+    /// A code, a cookie and a token are three things.
+    #[tokio::test]
+    async fn none_passes_for_another() {
+        let test = TestStore::open().await;
+        let access = services(&test).access.clone();
+        let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
+        let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
+        assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_some());
+        for secret in [&spare, &code, &browser.secret, &format!("browser\n{}", browser.secret)] {
+            assert!(access.authenticate(secret).await.unwrap().is_none(), "as a token");
+        }
+        assert!(access.authenticate_browser(&spare).await.unwrap().is_none(), "a code as a cookie");
+        let ticket = access.make_login_ticket(&Caller::Operator).await.unwrap().ticket;
+        for key in [
+            SignInKey::Code(&browser.secret),
+            SignInKey::Ticket(&browser.secret),
+            SignInKey::Ticket(&spare),
+            SignInKey::Code(&ticket),
+        ] {
+            assert!(access.sign_in(key).await.is_err(), "as another {}", key.word());
+        }
+        assert!(access.authenticate(&ticket).await.unwrap().is_none(), "a ticket as a token");
+        access.sign_in(SignInKey::Ticket(&ticket)).await.unwrap();
+        assert!(access.sign_in(SignInKey::Ticket(&ticket)).await.is_err(), "a ticket works once");
+    }
+}

@@ -1,0 +1,206 @@
+//! Which client a process on the Unix socket belongs to. The socket shows the process; that it descends from the client which
+//! it names is looked up in the system's list, so that nobody can name a client that did not start it.
+
+use std::path::PathBuf;
+
+use svc_model::{ClientProcess, LocalProcess, SHELLS, limits};
+use svc_sys::process_list::{self, ProcessEntry};
+
+use crate::service::Error;
+
+/// A client's process, as the system shows it.
+#[derive(Debug, Clone)]
+pub(super) struct FoundClient {
+    pub(super) process: ClientProcess,
+    /// Name of its program.
+    pub(super) name: String,
+    /// The processes between it and the one on the socket, that one included. None of them may be a client of its own: it
+    /// would speak as the one that started it.
+    pub(super) between: Vec<ClientProcess>,
+    /// The process on the socket.
+    peer: u32,
+    /// When that started.
+    peer_started: u64,
+}
+
+impl FoundClient {
+    /// The client that the process at the other end of the socket names, which must be one of its ancestors or itself; without
+    /// a name, its nearest ancestor that is no shell.
+    pub(super) fn of(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
+        let forbidden = |why: String| Err(Error::Forbidden(why));
+        let LocalProcess { pid, started, .. } = peer;
+        let Some(peer) = pid.filter(|pid| *pid > 0) else {
+            return forbidden("the system does not say which process this is".to_owned());
+        };
+        if !process_list::is_available() {
+            let why = "this system has no list of processes (/proc) that says which client this is";
+            return forbidden(why.to_owned());
+        }
+        let now = ProcessEntry::read(peer).map(|entry| entry.started);
+        let Some(mut descendant_started) = started.filter(|_| now == started) else {
+            // Whoever has kept its connection may be anybody, and so may the process that has its id by now.
+            return forbidden("the process that connected has ended".to_owned());
+        };
+        let peer_started = descendant_started;
+        let mut between = Vec::new();
+        let mut pid = peer;
+        for _ in 0..limits::PROCESS_DEPTH {
+            // One that started later has the id of an ancestor that ended as it was looked up.
+            let is_ancestor =
+                |entry: &ProcessEntry| entry.is_running && entry.started <= descendant_started;
+            let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else {
+                break;
+            };
+            descendant_started = entry.started;
+            let is_client = match named {
+                Some(named) => pid == named,
+                None => pid != peer && !SHELLS.contains(&entry.name.as_str()),
+            };
+            if is_client {
+                if user_of(pid) != Some(rustix::process::geteuid().as_raw()) {
+                    return forbidden(format!("process {pid} is another user's"));
+                }
+                let (process, name) = (entry.identity(pid), entry.name);
+                return Ok(Self { process, name, between, peer, peer_started });
+            }
+            between.push(entry.identity(pid));
+            if entry.parent <= 1 {
+                break;
+            }
+            pid = entry.parent;
+        }
+        match named {
+            Some(named) => {
+                forbidden(format!("process {named} did not start process {peer}, which names it"))
+            }
+            None => forbidden(format!("no client started process {peer}")),
+        }
+    }
+
+    /// The folder that the client works in. Of a client that hides it (a program may ask the system to), that of the process
+    /// on the socket, which it started.
+    pub(super) fn cwd(&self) -> Option<String> {
+        folder_of(self.process.pid).or_else(|| self.own_folder())
+    }
+
+    /// The folder that the process on the socket works in.
+    pub(super) fn own_folder(&self) -> Option<String> {
+        folder_of(self.peer)
+    }
+
+    /// Names the process on the socket, which bears what it is given.
+    pub(super) fn bearer(&self) -> String {
+        format!("{}:{}", self.peer, self.peer_started)
+    }
+}
+
+/// Whether the process that [`FoundClient::bearer`] named still runs.
+pub(super) fn bears_still(bearer: &str) -> bool {
+    let Some((pid, started)) = bearer.split_once(':') else { return false };
+    let entry = pid.parse().ok().and_then(ProcessEntry::read);
+    entry.is_some_and(|entry| entry.is_running && entry.started.to_string() == started)
+}
+
+fn folder_of(pid: u32) -> Option<String> {
+    let folder: PathBuf = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    folder.into_os_string().into_string().ok()
+}
+
+/// The effective user of a process. The owner of its folder will not do: that is root for a process that may not be traced.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+
+    /// A shell and its own child, which it names.
+    fn family() -> (Child, u32) {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (shell, line.trim().parse().unwrap())
+    }
+
+    fn on_socket(pid: u32) -> LocalProcess {
+        let uid = rustix::process::geteuid().as_raw();
+        LocalProcess { uid, pid: Some(pid), started: started(pid) }
+    }
+
+    fn started(pid: u32) -> Option<u64> {
+        ProcessEntry::read(pid).map(|entry| entry.started)
+    }
+
+    #[test]
+    fn a_client_is_an_ancestor() {
+        if !process_list::is_available() {
+            return;
+        }
+        let (mut shell, child) = family();
+        let (mut other, cousin) = family();
+        let own = std::process::id();
+        let found = |named| FoundClient::of(on_socket(child), named).map(|found| found.process.pid);
+        assert_eq!(found(None).unwrap(), own, "past the shell");
+        assert_eq!(found(Some(own)).unwrap(), own);
+        assert_eq!(found(Some(shell.id())).unwrap(), shell.id());
+        assert_eq!(found(Some(child)).unwrap(), child, "itself");
+        for stranger in [other.id(), cousin, 1, u32::MAX] {
+            assert!(matches!(found(Some(stranger)), Err(Error::Forbidden(_))), "{stranger}");
+        }
+        let client = FoundClient::of(on_socket(child), Some(own)).unwrap();
+        let between: Vec<u32> = client.between.iter().map(|process| process.pid).collect();
+        assert_eq!(between, [child, shell.id()]);
+        assert!(client.cwd().is_some());
+        for family in [&mut shell, &mut other] {
+            family.kill().unwrap();
+            family.wait().unwrap();
+        }
+        assert!(matches!(found(Some(shell.id())), Err(Error::Forbidden(_))), "it is gone");
+        for orphan in [child, cousin] {
+            let orphan = rustix::process::Pid::from_raw(orphan.try_into().unwrap()).unwrap();
+            rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_a_process_there_is_no_client() {
+        for pid in [None, Some(0)] {
+            let nobody = LocalProcess { uid: 0, pid, started: None };
+            assert!(matches!(FoundClient::of(nobody, None), Err(Error::Forbidden(_))));
+        }
+    }
+
+    #[test]
+    fn a_connection_of_a_process_that_ended_gives_no_client() {
+        if !process_list::is_available() {
+            return;
+        }
+        let (mut shell, child) = family();
+        let own = std::process::id();
+        let connected = on_socket(child);
+        assert!(FoundClient::of(connected, Some(own)).is_ok());
+        // The id is another process's by now.
+        let earlier = connected.started.map(|started| started - 1);
+        for started in [earlier, None] {
+            let ended = LocalProcess { started, ..connected };
+            let refused = FoundClient::of(ended, Some(own)).map(drop).expect_err("it is refused");
+            assert!(refused.to_string().contains("has ended"), "{refused}");
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        let orphan = rustix::process::Pid::from_raw(child.try_into().unwrap()).unwrap();
+        rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+    }
+}

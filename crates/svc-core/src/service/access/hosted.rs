@@ -1,0 +1,106 @@
+//! Which agent of ours a client's process is. What runs below the host of an agent speaks as that agent, whichever way it
+//! comes in: so the agent's own token, its hooks and its `svc stdio` are one subject.
+
+use std::time::Duration;
+
+use svc_model::{ClientProcess, limits};
+use svc_store::{AgentRow, HostProcess, ProcessSubject};
+use svc_sys::process_list::{self, ProcessEntry};
+use tokio::time::{Instant, sleep};
+
+use super::Access;
+use crate::service::Error;
+
+/// A program is quicker than the row that names its host: so long its first word may wait for that.
+const NOTED_WITHIN: Duration = Duration::from_secs(5);
+/// Time between two looks.
+const NOTED_POLL: Duration = Duration::from_millis(10);
+
+/// What is above a process.
+enum Above {
+    /// The host of a live agent.
+    Agent(Box<AgentRow>),
+    /// A host that no row names, while some agent's host is not known yet.
+    UnknownHost,
+    /// No host of ours, or a client that is one itself, nearer.
+    Nobody,
+}
+
+impl Access {
+    /// The subject of a process that a host of ours runs; `None` for all others.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the operator took the agent's own token back.
+    pub(super) async fn subject_below_host(
+        &self,
+        process: &ClientProcess,
+    ) -> Result<Option<ProcessSubject>, Error> {
+        let deadline = Instant::now() + NOTED_WITHIN;
+        let agent = loop {
+            match self.look_above(process).await? {
+                Above::Agent(agent) => break agent,
+                Above::UnknownHost if Instant::now() < deadline => sleep(NOTED_POLL).await,
+                Above::UnknownHost | Above::Nobody => return Ok(None),
+            }
+        };
+        let token = match &agent.token_id {
+            Some(id) => self.core.store.token(id).await?,
+            None => None,
+        };
+        let key = agent.info.session_key;
+        let Some(token) = token.filter(|token| token.revoked_at.is_none()) else {
+            return Err(Error::Forbidden(format!("the operator took the token of {key} back")));
+        };
+        Ok(Some(ProcessSubject {
+            token_id: None,
+            session: key,
+            scopes: token.scopes,
+            project: token.project,
+            cwd: token.cwd,
+            is_barred: false,
+        }))
+    }
+
+    async fn look_above(&self, process: &ClientProcess) -> Result<Above, Error> {
+        let (mut pid, mut started) = (process.pid, u64::MAX);
+        let mut has_unknown_host = false;
+        for _ in 0..limits::PROCESS_DEPTH {
+            // One that started later has the id of an ancestor that ended as it was looked up.
+            let is_ancestor = |entry: &ProcessEntry| entry.is_running && entry.started <= started;
+            let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else { break };
+            started = entry.started;
+            let host = HostProcess { pid, started };
+            if let Some(agent) = self.core.store.agent_of_host(host).await? {
+                return Ok(Above::Agent(Box::new(agent)));
+            }
+            has_unknown_host |= is_host_program(pid);
+            let identity = entry.identity(pid);
+            if pid == process.pid {
+                if identity != *process {
+                    return Ok(Above::Nobody);
+                }
+            } else if self.core.store.token_of_process(&identity, self.core.now()).await?.is_some()
+            {
+                return Ok(Above::Nobody);
+            }
+            if entry.parent <= 1 {
+                break;
+            }
+            pid = entry.parent;
+        }
+        if has_unknown_host {
+            let live = self.core.store.live_agents().await?;
+            if live.iter().any(|agent| agent.host.is_none()) {
+                return Ok(Above::UnknownHost);
+            }
+        }
+        Ok(Above::Nobody)
+    }
+}
+
+/// Whether a process is `svc agent host`.
+fn is_host_program(pid: u32) -> bool {
+    process_list::command_line(pid).is_some_and(
+        |words| matches!(&words[..], [_, agent, host, ..] if agent == "agent" && host == "host"),
+    )
+}

@@ -1,0 +1,409 @@
+//! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket which process it belongs to,
+//! and acts as that process: one subject for each, whoever of its children asks.
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    Caller, ClientProcess, LocalProcess, Timestamp, TokenId, is_agent_key, limits, new_secret,
+    token_hash,
+};
+use svc_store::{ProcessSubject, TokenRow, WriteTx};
+
+use super::{
+    Access, Credential,
+    client_process::{FoundClient, bears_still},
+    credentials::Seen,
+};
+use crate::service::{Error, check, process, project::project_root};
+
+/// Characters of a client's name in the subject of its process.
+const NAME_CHARS: usize = 24;
+
+/// Wish for the token of a client's process.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct NewProcessToken {
+    /// The client's process, which started the one that asks. By default the nearest one that is no shell.
+    #[schemars(range(min = 1))]
+    pub client_pid: Option<u32>,
+    /// What the client is called, such as `claude-code`; by default as its program. The subject begins with it.
+    pub client: Option<String>,
+}
+
+/// The token of a client's process. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ProcessToken {
+    /// The token.
+    pub token: String,
+    /// Its row's id.
+    pub token_id: TokenId,
+    /// The subject: the same for every token of one process.
+    pub session: String,
+    /// Root of the project that the process works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// The folder that it was first seen in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// When the token ends by itself. It ends with the process, too.
+    pub expires_at: Timestamp,
+}
+
+impl Access {
+    /// Gives the client's process of whoever is at the other end of the socket a token.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the process that is named did not start that one, or the operator took a token of it back.
+    pub async fn trade(
+        &self,
+        peer: LocalProcess,
+        input: NewProcessToken,
+    ) -> Result<ProcessToken, Error> {
+        check::short("client", input.client.as_deref())?;
+        let client = self.client_of(peer, input.client_pid).await?;
+        let name = input.client.unwrap_or_else(|| client.name.clone());
+        let fresh = self.subject_of_unseen(&client.process, &name, client.cwd()).await?;
+        let token = format!("svc_{}", new_secret());
+        let folder = client.own_folder();
+        let bearer = client.bearer();
+        let (hash, process, ids) = (token_hash(&token), client.process, self.core.ids.clone());
+        let (row, replaced) = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut subject = subject_of(tx, &process, fresh).await?;
+                    if let (Some(folder), false) = (folder, is_agent_key(&subject.session)) {
+                        // One process may have sessions in several folders, and starts what serves one of them there.
+                        subject.project = Some(project_root(&folder));
+                        subject.cwd = Some(folder);
+                    }
+                    let replaced = replace_tokens(tx, &process, &bearer).await?;
+                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
+                    tx.insert_token(&row, &hash).await?;
+                    tx.set_bearer(&row.token_id, &bearer).await?;
+                    Ok::<_, Error>((row, replaced))
+                })
+            })
+            .await?;
+        self.forget(&replaced);
+        Ok(ProcessToken {
+            token,
+            token_id: row.token_id,
+            session: row.session,
+            project: row.project,
+            cwd: row.cwd,
+            expires_at: row.expires_at,
+        })
+    }
+
+    /// The caller that a client's process is, for a request on the socket that names the process and brings no token.
+    ///
+    /// # Errors
+    /// As for [`Self::trade`].
+    pub async fn caller_of_process(
+        &self,
+        peer: LocalProcess,
+        client_pid: u32,
+    ) -> Result<(Caller, Credential), Error> {
+        let client = self.client_of(peer, Some(client_pid)).await?;
+        let now = self.core.now();
+        let known = self.tokens.seen().by_process.get(&client.process).cloned();
+        let seen = match known.filter(|seen| seen.is_fresh(now) && seen.expires_at > now) {
+            Some(seen) => seen,
+            None => self.token_of(client).await?,
+        };
+        self.record_use(&seen, now).await;
+        Ok((seen.caller.clone(), seen.credential()))
+    }
+
+    /// The client that the process at the other end of the socket belongs to.
+    async fn client_of(
+        &self,
+        peer: LocalProcess,
+        named: Option<u32>,
+    ) -> Result<FoundClient, Error> {
+        let client = FoundClient::of(peer, named)?;
+        let now = self.core.now();
+        for nearer in &client.between {
+            if self.core.store.token_of_process(nearer, now).await?.is_some() {
+                return Err(Error::Forbidden(format!(
+                    "process {} is a client itself, and does not speak as process {}, which started it",
+                    nearer.pid, client.process.pid
+                )));
+            }
+        }
+        Ok(client)
+    }
+
+    /// The good token of a process. The first time one is stored, whose secret nobody has: the process shows itself.
+    async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
+        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let process = client.process.clone();
+        let row = match self.core.store.token_of_process(&process, read_at).await? {
+            Some(row) => row,
+            None => Box::pin(self.insert_secretless(client)).await?,
+        };
+        let seen = Seen::of(row, read_at);
+        let mut known = self.tokens.seen();
+        if self.tokens.0.revocations.load(SeqCst) == revocations {
+            known.make_room();
+            known.good.insert(seen.id.clone(), read_at);
+            known.by_process.insert(process, seen.clone());
+        }
+        Ok(seen)
+    }
+
+    async fn insert_secretless(&self, client: FoundClient) -> Result<TokenRow, Error> {
+        let fresh = self.subject_of_unseen(&client.process, &client.name, client.cwd()).await?;
+        self.insert_row_of(client.process, fresh).await
+    }
+
+    /// The subject of a process that was never seen: the agent whose host runs it, or one of its own.
+    async fn subject_of_unseen(
+        &self,
+        process: &ClientProcess,
+        name: &str,
+        cwd: Option<String>,
+    ) -> Result<ProcessSubject, Error> {
+        let hosted = self.subject_below_host(process).await?;
+        Ok(hosted.unwrap_or_else(|| ProcessSubject {
+            scopes: self.core.session_scopes(),
+            ..fresh_subject(process.pid, name, cwd)
+        }))
+    }
+
+    async fn insert_row_of(
+        &self,
+        process: ClientProcess,
+        fresh: ProcessSubject,
+    ) -> Result<TokenRow, Error> {
+        let ids = self.core.ids.clone();
+        let hash = token_hash(&new_secret());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if let Some(row) = tx.token_of_process(&process).await? {
+                        return Ok(row);
+                    }
+                    let subject = subject_of(tx, &process, fresh).await?;
+                    let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
+                    tx.insert_token(&row, &hash).await?;
+                    Ok(row)
+                })
+            })
+            .await
+    }
+
+    /// The caller that a client's process is or was, as a line says that is trusted as the operator is: a hook that could not
+    /// reach the daemon wrote it. `cwd` is where a process works that was never seen.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the operator took a token of the process back.
+    pub async fn caller_of_report(
+        &self,
+        process: ClientProcess,
+        client: &str,
+        cwd: Option<String>,
+    ) -> Result<Caller, Error> {
+        let is_running = process::is_running(&process);
+        if !is_running {
+            let gone = process.clone();
+            let known = self.core.store.write(move |tx| {
+                Box::pin(async move { Ok::<_, Error>(tx.process_subject(&gone).await?) })
+            });
+            if let Some(ProcessSubject { token_id: Some(token), session, project, .. }) =
+                known.await?.filter(|subject| !subject.is_barred)
+            {
+                // It needs no row more: nobody comes with it.
+                return Ok(Caller::Session {
+                    key: session.into(),
+                    token,
+                    scopes: Arc::from([]),
+                    project: project.map(Arc::from),
+                    process: Some(Arc::new(process)),
+                    folder: None,
+                });
+            }
+        }
+        let fresh = self.subject_of_unseen(&process, client, cwd).await?;
+        let row = self.insert_row_of(process.clone(), fresh).await?;
+        if !is_running {
+            let ended = self.core.store.write(move |tx| {
+                Box::pin(async move {
+                    let limit = limits::PROCESSES_PER_PAGE;
+                    tx.end_tokens_of_process(&process, limit).await
+                })
+            });
+            self.forget(&ended.await?);
+        }
+        Ok(Seen::of(row, self.core.now()).caller)
+    }
+
+    /// Takes back the tokens of processes that are gone.
+    pub async fn sweep_processes(&self) -> Result<(), Error> {
+        let mut after: Option<ClientProcess> = None;
+        loop {
+            let limit = limits::PROCESSES_PER_PAGE;
+            let page = self.core.store.token_processes(after.as_ref(), limit).await?;
+            let is_last = page.len() < limit as usize;
+            after = page.last().cloned();
+            for gone in page.into_iter().filter(|process| !process::is_running(process)) {
+                let write = self.core.store.write(move |tx| {
+                    Box::pin(async move { tx.end_tokens_of_process(&gone, limit).await })
+                });
+                self.forget(&write.await?);
+            }
+            if is_last {
+                break;
+            }
+        }
+        let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
+        let limit = limits::PROCESSES_PER_PAGE;
+        if self.core.store.has_gone_processes(before).await? {
+            let write = self.core.store.write(move |tx| {
+                Box::pin(async move { tx.forget_gone_processes(before, limit).await })
+            });
+            write.await?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this one. Those of other bearers stay,
+/// however many there are.
+async fn replace_tokens(
+    tx: &mut WriteTx,
+    process: &ClientProcess,
+    bearer: &str,
+) -> Result<Vec<TokenId>, Error> {
+    let limit = limits::PROCESSES_PER_PAGE;
+    let mut replaced = Vec::new();
+    for known in tx.bearers_of(process).await? {
+        let kept = if known == bearer { limits::BEARER_TOKENS - 1 } else { 0 };
+        if known == bearer || !bears_still(&known) {
+            replaced.extend(tx.trim_tokens_of_bearer(process, &known, kept, limit).await?);
+        }
+    }
+    Ok(replaced)
+}
+
+/// The subject of a process: what it was before, or the fresh one.
+async fn subject_of(
+    tx: &mut WriteTx,
+    process: &ClientProcess,
+    fresh: ProcessSubject,
+) -> Result<ProcessSubject, Error> {
+    let subject = tx.process_subject(process).await?.unwrap_or(fresh);
+    if subject.is_barred {
+        return Err(Error::Forbidden(format!(
+            "the operator took the token of process {} back: restart the client",
+            process.pid
+        )));
+    }
+    Ok(subject)
+}
+
+/// The subject of a process that was never seen. The random part tells it from all that there ever were.
+fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
+    let name: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .take(NAME_CHARS)
+        .collect();
+    let name = match name.trim_matches('-') {
+        "" => "client",
+        name => name,
+    };
+    let secret = new_secret();
+    ProcessSubject {
+        token_id: None,
+        session: format!("{name}-{pid}-{}", &secret[..8]),
+        scopes: Vec::new(),
+        project: cwd.as_deref().map(project_root),
+        cwd,
+        is_barred: false,
+    }
+}
+
+fn row_of(
+    token_id: TokenId,
+    subject: ProcessSubject,
+    process: ClientProcess,
+    now: Timestamp,
+) -> TokenRow {
+    TokenRow {
+        token_id,
+        session: subject.session,
+        scopes: subject.scopes,
+        project: subject.project,
+        created_at: now,
+        expires_at: now.plus(limits::PROCESS_TOKEN_TTL),
+        last_used_at: None,
+        revoked_at: None,
+        process: Some(process),
+        cwd: subject.cwd,
+        operator_credential: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use svc_store::testing::TestStore;
+    use svc_sys::process_list::ProcessEntry;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    /// A process of ours that this one, as a client, has started.
+    fn bearer() -> Child {
+        Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap()
+    }
+
+    fn on_socket(child: &Child) -> LocalProcess {
+        let uid = rustix::process::geteuid().as_raw();
+        let started = ProcessEntry::read(child.id()).map(|entry| entry.started);
+        LocalProcess { uid, pid: Some(child.id()), started }
+    }
+
+    #[tokio::test]
+    async fn no_number_of_sessions_in_a_process_ends_a_token_of_another() {
+        if !svc_sys::process_list::is_available() {
+            return;
+        }
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let access = &services.access;
+        let trade = async |child: &Child| {
+            let wish = NewProcessToken { client_pid: Some(std::process::id()), client: None };
+            access.trade(on_socket(child), wish).await.unwrap().token
+        };
+        let is_good = async |token: &str| access.authenticate(token).await.unwrap().is_some();
+        let mut bearers: Vec<Child> = (0..40).map(|_| bearer()).collect();
+        let mut tokens = Vec::new();
+        for child in &bearers {
+            tokens.push(trade(child).await);
+        }
+        for token in &tokens {
+            assert!(is_good(token).await, "each thread has its own `svc stdio`");
+        }
+        // One that trades again and again replaces its own.
+        for _ in 0..limits::BEARER_TOKENS {
+            trade(&bearers[0]).await;
+        }
+        assert!(!is_good(&tokens[0]).await && is_good(&tokens[1]).await);
+        // And what has ended leaves nothing.
+        bearers[1].kill().unwrap();
+        bearers[1].wait().unwrap();
+        trade(&bearers[2]).await;
+        assert!(!is_good(&tokens[1]).await && is_good(&tokens[2]).await);
+        for mut child in bearers {
+            child.kill().ok();
+            child.wait().unwrap();
+        }
+    }
+}

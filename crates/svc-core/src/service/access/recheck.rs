@@ -1,0 +1,160 @@
+//! Whether who came in could still come in: asked again when an answer was long in coming.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use svc_model::{Caller, Principal, TokenId, limits};
+
+use super::{
+    Access,
+    credentials::{Credential, OPERATOR_PREFIX, Seen},
+};
+use crate::service::Error;
+
+/// Who made a call on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordedCaller {
+    /// This caller, whose credential is good.
+    Good(Caller),
+    /// One whose credential was taken back since.
+    Revoked,
+    /// Nobody can say: the row names a credential that its principal does not have.
+    Unknown,
+}
+
+impl Access {
+    /// Whether memory alone shows that a credential is revoked or expired.
+    pub fn is_over(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Operator(hash) => !self.tokens.is_operator(hash),
+            Credential::Session { id, expires_at } => {
+                *expires_at <= self.core.now() || self.tokens.seen().has_ended(id)
+            }
+        }
+    }
+
+    /// Whether who came in with this could still come in.
+    pub async fn is_good(&self, credential: &Credential) -> bool {
+        !self.is_over(credential)
+            && match credential {
+                Credential::Operator(_) => true,
+                Credential::Session { id, .. } => self.is_token_good(id).await,
+            }
+    }
+
+    /// What ends when this credential is rotated, revoked or expires; `None` if it is over already.
+    ///
+    /// A stream that has nothing to send learns of it at once, and nobody else wakes.
+    pub async fn until_over(
+        &self,
+        credential: &Credential,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let watch = self.tokens.watch(credential);
+        if !Box::pin(self.is_good(credential)).await {
+            return None;
+        }
+        let left = match credential {
+            Credential::Operator(_) => None,
+            Credential::Session { expires_at, .. } => Some(expires_at.since(self.core.now())),
+        };
+        Some(async move {
+            match left {
+                Some(left) => drop(tokio::time::timeout(left, watch.over()).await),
+                None => watch.over().await,
+            }
+        })
+    }
+
+    /// Names the credential of a caller, so that it can be looked at again later, also by another process.
+    pub fn credential_name(&self, caller: &Caller) -> String {
+        match caller.token() {
+            None => self.tokens.operator_fingerprint(),
+            Some(token) => token.as_str().to_owned(),
+        }
+    }
+
+    /// Whether the credential that was named so is still good.
+    ///
+    /// # Errors
+    /// [`Error::Unauthorized`] if it is not, or nobody can say.
+    pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+        let is_good = match caller.token() {
+            None => name == self.tokens.operator_fingerprint(),
+            Some(_) => match TokenId::parse(name) {
+                Some(id) => self.is_token_good(&id).await,
+                None => false,
+            },
+        };
+        if is_good { Ok(()) } else { Err(Error::Unauthorized) }
+    }
+
+    /// The caller that a call on record was made by. Scopes and project are those that the token has now.
+    pub async fn caller_of_record(
+        &self,
+        principal: &Principal,
+        credential: Option<&str>,
+    ) -> Result<RecordedCaller, Error> {
+        let (key, credential) = match (principal, credential) {
+            (Principal::Operator, name) => return Ok(self.operator_of_record(name)),
+            (Principal::Session(_), None) => return Ok(RecordedCaller::Unknown),
+            (Principal::Session(key), Some(name)) => (key, TokenId::parse(name)),
+        };
+        let now = self.core.now();
+        let row = match &credential {
+            Some(id) => self.core.store.token(id).await?,
+            None => None,
+        };
+        Ok(match row {
+            Some(row) if *row.session == **key => {
+                let is_good = row.revoked_at.is_none() && row.expires_at > now;
+                if is_good {
+                    RecordedCaller::Good(Seen::of(row, now).caller)
+                } else {
+                    RecordedCaller::Revoked
+                }
+            }
+            _ => RecordedCaller::Unknown,
+        })
+    }
+
+    fn operator_of_record(&self, credential: Option<&str>) -> RecordedCaller {
+        match credential {
+            // Rows from before the credential was noted.
+            None => RecordedCaller::Good(Caller::Operator),
+            Some(name) if name == self.tokens.operator_fingerprint() => {
+                RecordedCaller::Good(Caller::Operator)
+            }
+            Some(name) if name.starts_with(OPERATOR_PREFIX) => RecordedCaller::Revoked,
+            Some(_) => RecordedCaller::Unknown,
+        }
+    }
+
+    /// Whether the row of a token is good. A read that fails says no.
+    async fn is_token_good(&self, id: &TokenId) -> bool {
+        let now = self.core.now();
+        {
+            let seen = self.tokens.seen();
+            if seen.has_ended(id) {
+                return false;
+            }
+            if seen.good.get(id).is_some_and(|at| now.since(*at) < limits::TOKEN_CACHE) {
+                return true;
+            }
+        }
+        let revocations = self.tokens.0.revocations.load(SeqCst);
+        let row = match self.core.store.token(id).await {
+            Ok(row) => row,
+            Err(error) => {
+                let error = svc_sys::telemetry::chain(&error);
+                tracing::warn!(error, "cannot look at a token again");
+                return false;
+            }
+        };
+        let is_good = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now);
+        let mut seen = self.tokens.seen();
+        if is_good && self.tokens.0.revocations.load(SeqCst) == revocations {
+            seen.make_room();
+            seen.good.insert(id.clone(), now);
+        }
+        is_good && !seen.has_ended(id)
+    }
+}

@@ -1,0 +1,414 @@
+//! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    Caller, IdReference, OWN_SCOPES, PeerReference, READ_ALL, Scope, Timestamp, TokenFingerprint,
+    TokenHash, TokenId, is_agent_key, is_daemons_session_id, is_reserved_name, limits, new_secret,
+    token_hash,
+};
+use svc_store::{PeerRow, TokenRow};
+
+use super::{
+    Access,
+    credentials::{Credential, Seen, SeenTokens},
+};
+use crate::service::{
+    Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root,
+};
+
+fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
+    let is_known =
+        |scope: &&String| OWN_SCOPES.contains(&scope.as_str()) || of_servers.contains(*scope);
+    let Some(unknown) = scopes.iter().find(|scope| !is_known(scope)) else { return Ok(()) };
+    let shown: String = unknown.chars().take(64).collect();
+    let known = OWN_SCOPES.iter().copied().chain(of_servers.iter().map(String::as_str));
+    let known = known.collect::<Vec<_>>().join(", ");
+    let why = format!("nothing asks for the scope {shown:?}; there are {known}");
+    Err(Error::invalid("scopes", why))
+}
+
+/// Wish for a session token.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct NewToken {
+    /// The session that its holder will speak for. Not blank.
+    pub session: String,
+    /// What it may do beyond the ordinary, such as `exec`.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// A folder of the project whose things its holder may read. Without it the holder reads its own alone.
+    pub project: Option<String>,
+    /// How long it lives, in seconds: from 1 to 2592000, by default 43200.
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A fresh session token. The only time that it is shown.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct MintedToken {
+    /// Its row's id, to revoke it.
+    pub token_id: TokenId,
+    /// The token.
+    pub token: String,
+    /// The session that its holder speaks for.
+    pub session: String,
+    /// What it may do beyond the ordinary.
+    pub scopes: Vec<String>,
+    /// Root of the project whose things it reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+}
+
+/// A session token, as lists show it: without the token.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct TokenInfo {
+    /// Its row's id.
+    pub token_id: TokenId,
+    /// What holds it.
+    pub kind: TokenKind,
+    /// The session that its holder speaks for; `operator` for a browser that the operator signed in.
+    pub session: String,
+    /// What it may do beyond the ordinary.
+    pub scopes: Vec<String>,
+    /// Root of the project whose things it reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+    /// When it was last used, give or take a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<Timestamp>,
+    /// When it was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+    /// The client's process that it was given to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_pid: Option<u32>,
+    /// The folder that this process worked in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// What holds a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenKind {
+    /// A session of an agent.
+    Session,
+    /// A process of a coding agent.
+    Process,
+    /// A browser that the operator signed in: a cookie.
+    Browser,
+}
+
+impl Access {
+    /// Who holds this token; `None` if nobody does.
+    pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
+        let hash = token_hash(token);
+        if self.tokens.is_operator(&hash) {
+            return Ok(Some((Caller::Operator, Credential::Operator(hash))));
+        }
+        let now = self.core.now();
+        let known =
+            self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
+        let seen = match known {
+            Some(seen) => seen,
+            // Boxed, as it is rare: every request would carry the room for it about.
+            None => match Box::pin(self.look_up(&hash)).await? {
+                Some(seen) => seen,
+                None => return Ok(None),
+            },
+        };
+        if seen.expires_at <= now {
+            return Ok(None);
+        }
+        self.record_use(&seen, now).await;
+        Ok(Some((seen.caller.clone(), seen.credential())))
+    }
+
+    /// The hash of the token with this fingerprint, if it is good now.
+    pub async fn good_token(
+        &self,
+        fingerprint: &TokenFingerprint,
+    ) -> Result<Option<TokenHash>, Error> {
+        let operator = self.tokens.operator();
+        if TokenFingerprint::of(&operator) == *fingerprint {
+            return Ok(Some(operator));
+        }
+        let (least, greatest) = fingerprint.range();
+        Ok(self.core.store.good_token_between(&least, &greatest, self.core.now()).await?)
+    }
+
+    async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
+        let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
+        let Some(row) = self.core.store.token_by_hash(hash).await? else {
+            return Ok(None);
+        };
+        // One for a reserved name is from before that name was reserved. A browser's secret is good as a cookie only.
+        let is_browser = row.operator_credential.is_some();
+        let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
+        if row.revoked_at.is_some() || is_browser || is_reserved {
+            return Ok(None);
+        }
+        let seen = Seen::of(row, read_at);
+        let mut known = self.tokens.seen();
+        if self.tokens.0.revocations.load(SeqCst) == revocations {
+            known.make_room();
+            known.by_hash.insert(*hash, seen.clone());
+            known.good.insert(seen.id.clone(), read_at);
+        }
+        Ok(Some(seen))
+    }
+
+    /// Records the use of a token, once in a while.
+    pub(super) async fn record_use(&self, seen: &Seen, now: Timestamp) {
+        let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
+        if fresh {
+            return;
+        }
+        {
+            let mut known = self.tokens.seen();
+            let SeenTokens { by_hash, by_process, by_cookie, .. } = &mut *known;
+            let browsers = by_cookie.values_mut().map(|browser| &mut browser.seen);
+            let known = by_hash.values_mut().chain(by_process.values_mut()).chain(browsers);
+            known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
+        }
+        let id = seen.id.clone();
+        let write =
+            self.core.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await }));
+        let recorded = Box::pin(write).await;
+        if let Err(error) = recorded {
+            // Who may come in does not hang on this note.
+            tracing::warn!(
+                error = svc_sys::telemetry::chain(&error),
+                "cannot record the use of a token"
+            );
+        }
+    }
+
+    /// Makes a session token. Only the operator may. Its scopes are the daemon's own, or `of_servers`, which entries of servers
+    /// ask for: any other would allow nothing, and its holder would learn so late.
+    pub async fn mint_token(
+        &self,
+        caller: &Caller,
+        input: NewToken,
+        of_servers: &BTreeSet<String>,
+    ) -> Result<MintedToken, Error> {
+        only_operator(caller)?;
+        check_scopes(&input.scopes, of_servers)?;
+        check::not_blank("session", &input.session)?;
+        check::short("session", Some(&input.session))?;
+        let input = self.of_attended(input).await?;
+        if !is_agent_key(&input.session) {
+            check::name("session", &input.session)?;
+            if is_daemons_session_id(&input.session) {
+                return Err(Error::not_yours("session", "the daemon gives ids of this form"));
+            }
+        }
+        check::short("project", input.project.as_deref())?;
+        let project = input.project.filter(|path| !path.trim().is_empty());
+        let cwd = project.clone().filter(|folder| folder.starts_with('/'));
+        let project = project.as_deref().map(project_root);
+        let ttl = input.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
+        if ttl.is_zero() || ttl > limits::TOKEN_TTL_MAX {
+            let most = limits::TOKEN_TTL_MAX.as_secs();
+            return Err(Error::invalid("ttl_seconds", format!("must be from 1 to {most}")));
+        }
+        let token = format!("svc_{}", new_secret());
+        let (hash, ids) = (token_hash(&token), self.core.ids.clone());
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = TokenRow {
+                        token_id: TokenId::new(&ids, tx.now()),
+                        session: input.session,
+                        scopes: input.scopes,
+                        project,
+                        created_at: tx.now(),
+                        expires_at: tx.now().plus(ttl),
+                        last_used_at: None,
+                        revoked_at: None,
+                        process: None,
+                        cwd,
+                        operator_credential: None,
+                    };
+                    tx.insert_token(&row, &hash).await?;
+                    Ok(MintedToken {
+                        token_id: row.token_id,
+                        token,
+                        session: row.session,
+                        scopes: row.scopes,
+                        project: row.project,
+                        expires_at: row.expires_at,
+                    })
+                })
+            })
+            .await
+    }
+
+    /// The key of a session that a person started names that session: whoever holds a token for it speaks as that one, and not as
+    /// a second session of its name.
+    async fn of_attended(&self, input: NewToken) -> Result<NewToken, Error> {
+        let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
+            return Ok(input);
+        };
+        let store = &self.core.store;
+        if store.agent_of_key(&input.session).await?.is_some() {
+            return Ok(input);
+        }
+        let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+        let of_key = |row: &PeerRow| {
+            row.session_key().is_some_and(|known| known.eq_ignore_ascii_case(&input.session))
+        };
+        let Some(row) = rows.into_iter().find(of_key) else { return Ok(input) };
+        let Some(own) = row.peer.session_id else { return Ok(input) };
+        if row.owner.as_deref().is_some_and(is_reserved_name) {
+            let session = &input.session;
+            return Err(Error::Conflict(format!(
+                "{session} is a session of a client that runs: its own `svc stdio` speaks for it, and no other token does"
+            )));
+        }
+        let project = input.project.or(row.project);
+        Ok(NewToken { session: row.owner.unwrap_or(own), project, ..input })
+    }
+
+    /// A page of session tokens, the latest first. Only who reads everything sees them.
+    pub async fn list_tokens(
+        &self,
+        caller: &Caller,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<TokenInfo>, Error> {
+        if !caller.has_scope(READ_ALL) {
+            let why = "tokens are the operator's to see, or need read_all";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let read = async |before: Option<String>, limit| {
+            self.core.store.tokens(before.as_deref(), limit).await
+        };
+        let page =
+            Page::read(cursor, limit.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
+        Ok(page.map(TokenInfo::from))
+    }
+
+    /// Takes a session token back, by its id or the beginning of it, from the next request on. Only the operator may.
+    pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
+        only_operator(caller)?;
+        let unknown = || Error::not_found(ResourceKind::Token, id);
+        let id = match IdReference::parse(id, TokenId::PREFIX) {
+            Some(IdReference::Prefix(prefix)) => {
+                let limit = limits::PAGE_DEFAULT;
+                let rows = self.core.store.tokens_with_prefix(&prefix, limit).await?;
+                Error::only_one(ResourceKind::Token, id, rows, candidate)?.token_id
+            }
+            _ => TokenId::parse(id).ok_or_else(unknown)?,
+        };
+        let to_revoke = id.clone();
+        let row = self
+            .core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
+            .await?;
+        self.forget(&[id]);
+        row.map(TokenInfo::from).ok_or_else(unknown)
+    }
+
+    /// Makes a new operator token, which counts from now on in place of the old one. Only the operator may.
+    /// Browsers that were signed in under the old one are signed out.
+    pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
+        only_operator(caller)?;
+        let token = self.tokens.rotate().map_err(|error| {
+            Error::Conflict(format!(
+                "the token is as it was: {}",
+                svc_sys::telemetry::chain(&error)
+            ))
+        })?;
+        self.end_browsers().await;
+        Ok(token)
+    }
+}
+
+fn candidate(row: &TokenRow) -> Candidate {
+    let state = if row.revoked_at.is_some() { "revoked" } else { "good" };
+    let about = format!("{state}, of {}, since {}", row.session, row.created_at);
+    Candidate { id: row.token_id.as_str().to_owned(), about }
+}
+
+impl Seen {
+    /// What a good row says.
+    pub(super) fn of(row: TokenRow, read_at: Timestamp) -> Self {
+        Self {
+            caller: Caller::Session {
+                key: row.session.into(),
+                token: row.token_id.clone(),
+                scopes: row.scopes.into_iter().map(Scope).collect(),
+                project: row.project.map(Arc::from),
+                process: row.process.map(Arc::new),
+                folder: row.cwd.map(Arc::from),
+            },
+            id: row.token_id,
+            expires_at: row.expires_at,
+            used_at: row.last_used_at,
+            read_at,
+        }
+    }
+
+    /// The credential that a request came in with.
+    pub(super) fn credential(&self) -> Credential {
+        Credential::Session { id: self.id.clone(), expires_at: self.expires_at }
+    }
+}
+
+impl From<TokenRow> for TokenInfo {
+    fn from(row: TokenRow) -> Self {
+        let kind = match (&row.operator_credential, &row.process) {
+            (Some(_), _) => TokenKind::Browser,
+            (None, Some(_)) => TokenKind::Process,
+            (None, None) => TokenKind::Session,
+        };
+        Self {
+            token_id: row.token_id,
+            kind,
+            session: row.session,
+            scopes: row.scopes,
+            project: row.project,
+            created_at: row.created_at,
+            expires_at: row.expires_at,
+            last_used_at: row.last_used_at,
+            revoked_at: row.revoked_at,
+            client_pid: row.process.map(|process| process.pid),
+            cwd: row.cwd,
+        }
+    }
+}
+
+pub(super) fn only_operator(caller: &Caller) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    Err(Error::Forbidden("only the operator token may do this".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_64_hex_digits_and_differ() {
+        let (one, two) = (new_secret(), new_secret());
+        assert!(one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+        assert_ne!(one, two);
+    }
+}

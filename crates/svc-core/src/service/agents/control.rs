@@ -1,0 +1,339 @@
+//! Looking at agents, and asking their hosts.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_client::hosts::{HostError, socket_path};
+use svc_model::{
+    AccessLevel, AgentId, Caller, LATEST, RowReader, Timestamp,
+    agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
+    limits,
+};
+use svc_store::{AgentFilter, AgentRow, PageSize};
+use svc_wire::host_protocol::{
+    HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
+};
+use tokio::time::timeout;
+
+use super::{
+    Agents,
+    records::{stream_of, unknown},
+    room::may_steer,
+};
+use crate::service::{Error, Page, PageLimit, check};
+
+/// How long the end of an agent that was stopped may take to be on record.
+const RECORD_WITHIN: Duration = Duration::from_secs(5);
+
+/// An agent, as the daemon shows it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct AgentView {
+    /// The agent.
+    #[serde(flatten)]
+    pub info: AgentInfo,
+    /// Process id of its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_pid: Option<u32>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Where its host listens.
+    pub socket_path: String,
+}
+
+/// Input for an agent.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct SendToAgent {
+    /// The text. Not blank.
+    pub input: String,
+    /// A repeat with the same key is not sent again.
+    pub idempotency_key: Option<String>,
+    /// When the agent gets it.
+    #[serde(default)]
+    #[schemars(with = "String", extend("enum" = ["queue", "steer"], "default" = "queue"))]
+    pub mode: SendMode,
+}
+
+/// What was said in an agent's conversation.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct HistoryView {
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The oldest first.
+    pub entries: Vec<HistoryEntry>,
+    /// The last offset at this moment.
+    pub offset: u64,
+    /// How many entries there are without the limit.
+    pub total: u64,
+}
+
+impl Agents {
+    pub(super) fn view(&self, row: AgentRow) -> AgentView {
+        let socket = socket_path(&self.settings.folder, &row.info.id);
+        let mut row = row;
+        if row.ended_at.is_none() && self.is_unreachable(&row.info.id) {
+            row.info.state = AgentState::Unreachable;
+        }
+        AgentView {
+            host_pid: row.host.map(|host| host.pid),
+            ended_at: row.ended_at,
+            socket_path: socket.to_string_lossy().into_owned(),
+            info: row.info,
+        }
+    }
+
+    /// An agent by its id or its session key.
+    pub async fn agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
+        Ok(self.view(self.find(caller, named).await?))
+    }
+
+    /// A page of the agents that the caller may see, the latest first.
+    pub async fn agents(
+        &self,
+        caller: &Caller,
+        filter: &AgentFilter,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<AgentView>, Error> {
+        let reader = RowReader::of(caller);
+        let mut filter = filter.clone();
+        let wanted = filter.state;
+        if wanted == Some(AgentState::Unreachable) {
+            // Whatever their hosts said last.
+            (filter.state, filter.live) = (None, true);
+        }
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+            self.core.store.agents(&reader, &filter, before.as_ref(), limit).await
+        };
+        let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
+        let page = Page::read(cursor, limit.into(), read, key).await?;
+        let mut page = page.map(|row| self.view(row));
+        page.items.retain(|agent| wanted.is_none_or(|state| agent.info.state == state));
+        Ok(page)
+    }
+
+    /// Gives an agent input.
+    pub async fn send_to_agent(
+        &self,
+        caller: &Caller,
+        named: &str,
+        input: SendToAgent,
+    ) -> Result<SendAnswer, Error> {
+        check::not_blank("input", &input.input)?;
+        check::long("input", &input.input, limits::V1_BODY_BYTES)?;
+        check::key("idempotency_key", input.idempotency_key.as_deref())?;
+        let row = self.to_steer(caller, named).await?;
+        let from = caller.principal().to_string();
+        let send = SendInput {
+            input: input.input,
+            // Keys of different callers are different keys.
+            idempotency_key: input.idempotency_key.map(|key| format!("{from} {key}")),
+            mode: input.mode,
+            message_id: None,
+            from: Some(from),
+        };
+        let sent = self.host(&row.info.id).send(&send).await;
+        self.noting_failure(&row.info.id, sent).await.map_err(of_host)
+    }
+
+    /// Ends the turn of an agent, not the agent.
+    pub async fn interrupt_agent(&self, caller: &Caller, named: &str) -> Result<AgentView, Error> {
+        let row = self.to_steer(caller, named).await?;
+        let interrupted = self.host(&row.info.id).interrupt().await;
+        self.noting_failure(&row.info.id, interrupted).await.map_err(of_host)?;
+        Ok(self.view(row))
+    }
+
+    /// Stops an agent. Returns after its end is stored, or after 5 s.
+    pub async fn stop_agent(
+        &self,
+        caller: &Caller,
+        named: &str,
+        stop: &StopAgent,
+    ) -> Result<StopAnswer, Error> {
+        if !(0..=3600).contains(&stop.timeout) {
+            return Err(Error::invalid("timeout", "must be from 0 to 3600 seconds"));
+        }
+        let row = self.to_steer(caller, named).await?;
+        let mut listener = self.core.store.bus().listen(&stream_of(&row.info.id));
+        let stopped = self.host(&row.info.id).stop(stop).await;
+        let stopped = self.noting_failure(&row.info.id, stopped).await.map_err(of_host)?;
+        let _ = timeout(RECORD_WITHIN, listener.wait_closed()).await;
+        Ok(stopped)
+    }
+
+    /// What was said, also after the end.
+    pub async fn agent_history(
+        &self,
+        caller: &Caller,
+        named: &str,
+        query: &HistoryQuery,
+    ) -> Result<HistoryView, Error> {
+        let row = self.find(caller, named).await?;
+        let id = row.info.id;
+        if row.ended_at.is_none()
+            && let Ok(page) = self.host(&id).history(query).await
+        {
+            let HistoryPage { agent_id, entries, offset, total } = page;
+            return Ok(HistoryView { agent_id, entries, offset, total });
+        }
+        self.history_in_log(id, query).await
+    }
+
+    /// What was said before an offset, the latest first, with the offsets; and whether there is more.
+    pub(in crate::service) async fn texts_before(
+        &self,
+        id: &AgentId,
+        (before, limit, with_tools): (Option<i64>, u32, bool),
+    ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
+        let limit = limit as usize;
+        let name = stream_of(id);
+        let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let mut before = before.unwrap_or(i64::MAX);
+        let mut texts = Vec::new();
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page =
+                self.core.store.events_before(view.id, &name, before, "chat_entry", size).await?;
+            for event in &page.events {
+                before = event.seq;
+                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
+                    serde_json::from_str(&event.data)
+                else {
+                    continue;
+                };
+                if !with_tools && chat_entry.is_of_tool() {
+                    continue;
+                }
+                if texts.len() == limit {
+                    return Ok((texts, true));
+                }
+                texts.push((event.seq, chat_entry));
+            }
+            if !page.more {
+                return Ok((texts, false));
+            }
+        }
+    }
+
+    async fn history_in_log(
+        &self,
+        id: AgentId,
+        query: &HistoryQuery,
+    ) -> Result<HistoryView, Error> {
+        let name = stream_of(&id);
+        let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let before = query.before.map_or(i64::MAX, u64::cast_signed);
+        let with_tools = query.include_tools.unwrap_or(true);
+        let most = if query.limit == 0 {
+            usize::MAX
+        } else {
+            query.limit.try_into().unwrap_or(usize::MAX)
+        };
+        let mut entries = std::collections::VecDeque::new();
+        let (mut after, mut total) = (0, 0_u64);
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page =
+                self.core.store.events(view.id, &name, after, Some("chat_entry"), size).await?;
+            for event in &page.events {
+                after = event.seq;
+                if event.seq >= before {
+                    continue;
+                }
+                let Ok(AgentEvent { body: AgentEventBody::ChatEntry { mut chat_entry }, .. }) =
+                    serde_json::from_str(&event.data)
+                else {
+                    continue;
+                };
+                if !with_tools && chat_entry.is_of_tool() {
+                    continue;
+                }
+                total += 1;
+                chat_entry.offset = Some(event.seq.cast_unsigned());
+                entries.push_back(chat_entry);
+                if entries.len() > most {
+                    entries.pop_front();
+                }
+            }
+            if !page.more || after >= before {
+                break;
+            }
+        }
+        let offset = view.head.cast_unsigned();
+        Ok(HistoryView { agent_id: id, entries: entries.into(), offset, total })
+    }
+
+    /// The agent that is named, if the caller may see it.
+    pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
+        if named == LATEST {
+            let (reader, filter) = (RowReader::of(caller), AgentFilter::default());
+            let page = self.core.store.agents(&reader, &filter, None, PageSize::rows(1)).await?;
+            return page.rows.into_iter().next().ok_or_else(|| unknown(named));
+        }
+        let row = match AgentId::parse(named).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
+        {
+            Some(id) => self.core.store.agent(&id).await?,
+            None => self.core.store.agent_of_key(&named.to_ascii_lowercase()).await?,
+        };
+        let is_seen = |row: &AgentRow| caller.access_to(&row.owned) != AccessLevel::Hidden;
+        match row.filter(is_seen) {
+            Some(row) => Ok(row),
+            None => self.find_named(named, is_seen).await,
+        }
+    }
+
+    /// The agent whose id begins so, or whose session key is so without its beginning: the only living one, else the only
+    /// one of all.
+    async fn find_named(
+        &self,
+        named: &str,
+        is_seen: impl Fn(&AgentRow) -> bool,
+    ) -> Result<AgentRow, Error> {
+        let mut rows = self.core.store.agents_named(&named.to_ascii_lowercase()).await?;
+        rows.retain(is_seen);
+        if rows.iter().any(|row| row.ended_at.is_none()) {
+            rows.retain(|row| row.ended_at.is_none());
+        }
+        // Incarnations of one key: the latest is meant.
+        rows.dedup_by(|later, first| later.info.session_key == first.info.session_key);
+        match rows.len() {
+            0 => Err(unknown(named)),
+            1 => Ok(rows.remove(0)),
+            _ => {
+                let keys: Vec<String> = rows
+                    .iter()
+                    .map(|row| format!("{} ({})", row.info.session_key, row.info.id))
+                    .collect();
+                Err(Error::Conflict(format!("{named:?} may be any of: {}", keys.join(", "))))
+            }
+        }
+    }
+
+    /// The live agent that is named, for a caller who may steer it.
+    async fn to_steer(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
+        let row = self.find(caller, named).await?;
+        may_steer(caller, &row)?;
+        check_live(&row)?;
+        Ok(row)
+    }
+}
+
+/// Nothing can be asked of one that has ended.
+pub(super) fn check_live(row: &AgentRow) -> Result<(), Error> {
+    if row.ended_at.is_none() {
+        return Ok(());
+    }
+    let info = &row.info;
+    Err(Error::Conflict(format!("agent {} has ended: {}", info.id, info.state.as_str())))
+}
+
+/// What a host's refusal is to a caller.
+pub(super) fn of_host(error: HostError) -> Error {
+    match error {
+        HostError::Refused(reason) => Error::Conflict(reason),
+        other => Error::NotNow(other.to_string()),
+    }
+}

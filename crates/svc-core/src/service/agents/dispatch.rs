@@ -1,0 +1,511 @@
+//! Giving work to agents: whom a dispatch is for, and the rows that stand before anything starts.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use svc_model::{
+    AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, Task,
+    agent::AgentBackend, hook::HookClient, is_agent_key, limits,
+};
+use svc_store::{
+    AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, PeerRow, TaskAsker, WriteTx,
+};
+use svc_sys::config::ResolvedInstance;
+
+use super::{
+    Agents,
+    allowance::RequestedStart,
+    room::{may_run, may_steer},
+};
+use crate::service::{Error, ResourceKind, check, core::Core, tasks, team};
+
+/// Which agents may take a dispatch, as a caller writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WantedMode {
+    /// A new agent for this task, ended after it.
+    SpawnOnly,
+    /// A live agent.
+    PeerOnly,
+    /// A live agent if there is one, else a new one.
+    PeerPrefer,
+    /// Refused: agents run in hosts, and not in terminals.
+    AutoTmux,
+}
+
+/// Work for an agent.
+#[derive(Debug, Clone, Default)]
+pub struct NewDispatch {
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is here.
+    pub agent: Option<String>,
+    /// Any instance with this tag.
+    pub tag: Option<String>,
+    /// The instructions.
+    pub prompt: String,
+    /// Which agents may take it.
+    pub mode: Option<WantedMode>,
+    /// An ended conversation to go on with.
+    pub session: Option<String>,
+    /// The vendor's model.
+    pub model: Option<String>,
+    /// Where a new agent works.
+    pub cwd: Option<String>,
+    /// Where a new agent works if neither `cwd` nor its instance says so.
+    pub default_cwd: Option<String>,
+    /// Where the hosted agent that asks works: there a new one works if nothing else says where.
+    pub own_cwd: Option<String>,
+    /// Who asks, which only the operator may choose.
+    pub from_peer_id: Option<String>,
+    /// A repeat with the same key is answered with the task first made.
+    pub idempotency_key: Option<String>,
+    /// What the task, and a new agent for it, are called.
+    pub title: Option<String>,
+    /// The call and the incarnation that ask.
+    pub asker: TaskAsker,
+    /// It is refused if an agent cannot start at once.
+    pub is_at_once: bool,
+    /// How long the call waits for the answer.
+    pub patience: Duration,
+}
+
+/// A dispatch as its task.
+#[derive(Debug, Clone)]
+pub struct DispatchedTask {
+    /// The task.
+    pub task: Task,
+    /// Who gets it.
+    pub instance: String,
+    /// The kind of agent.
+    pub backend: String,
+}
+
+/// Whom a dispatch is for.
+struct DispatchTarget {
+    instance: String,
+    backend: String,
+    failover: Vec<String>,
+    /// The live agent that is named.
+    agent_id: Option<AgentId>,
+    /// The session that is named and that a person started.
+    peer_id: Option<PeerId>,
+}
+
+impl DispatchTarget {
+    fn is_live(&self) -> bool {
+        self.agent_id.is_some() || self.peer_id.is_some()
+    }
+}
+
+impl Agents {
+    /// Makes a task for an agent. It begins when its turn comes.
+    pub async fn dispatch(
+        &self,
+        caller: &Caller,
+        input: NewDispatch,
+    ) -> Result<DispatchedTask, Error> {
+        may_run(caller)?;
+        check::not_blank("prompt", &input.prompt)?;
+        check::long("prompt", &input.prompt, limits::V1_BODY_BYTES)?;
+        for (field, text) in [
+            ("agent", &input.agent),
+            ("tag", &input.tag),
+            ("session", &input.session),
+            ("model", &input.model),
+            ("cwd", &input.cwd),
+        ] {
+            check::key(field, text.as_deref())?;
+        }
+        for (field, text) in [("session", &input.session), ("model", &input.model)] {
+            // Programs take it for a switch of theirs.
+            if text.as_deref().is_some_and(|text| text.starts_with('-') || text.contains('\0')) {
+                return Err(Error::invalid(field, "must not begin with `-`, or have a zero byte"));
+            }
+        }
+        // Whoever chooses at the same moment counts this work, too.
+        let is_choosing = input.agent.is_none() && input.tag.is_some();
+        let _choice = if is_choosing { Some(self.live.choosing.lock().await) } else { None };
+        let target = self.target(caller, &input).await?;
+        let mode = match input.mode {
+            Some(WantedMode::AutoTmux) => {
+                let why = "auto-tmux is not offered: agents run in hosts that outlive the daemon, and not in terminals; \
+                           use spawn-only, peer-only or peer-prefer";
+                return Err(Error::invalid("mode", why));
+            }
+            Some(WantedMode::PeerOnly) => DispatchMode::PeerOnly,
+            Some(WantedMode::PeerPrefer) => DispatchMode::PeerPrefer,
+            Some(WantedMode::SpawnOnly) if target.is_live() => {
+                let why = "spawn-only starts a new agent, and `agent` names a live one";
+                return Err(Error::invalid("mode", why));
+            }
+            None if target.is_live() && input.is_at_once => {
+                return Err(Error::invalid("agentId", "names a live agent: send to its session"));
+            }
+            None if target.is_live() => DispatchMode::PeerOnly,
+            Some(WantedMode::SpawnOnly) | None => DispatchMode::SpawnOnly,
+        };
+        let mut wish = DispatchWish {
+            model: input.model.clone(),
+            cwd: None,
+            has_chosen_cwd: false,
+            resume: None,
+            agent_id: target.agent_id.clone(),
+            peer_id: target.peer_id.clone(),
+            message_id: None,
+            waits_until: (!input.patience.is_zero()).then(|| self.core.now().plus(input.patience)),
+        };
+        if !target.is_live() && mode != DispatchMode::PeerOnly {
+            // One whose program is missing fails over on record.
+            let names = std::iter::once(&target.instance).chain(&target.failover);
+            let mut tried = names.map(|name| self.callable(name)).collect::<Vec<_>>().into_iter();
+            let first = tried.next().unwrap_or_else(|| Err("there is no instance".to_owned()));
+            let instance = first
+                .or_else(|why| tried.find_map(Result::ok).ok_or(why))
+                .map_err(|why| Error::invalid("agent", why))?;
+            self.check_depth(caller).await?;
+            let request = RequestedStart {
+                cwd: input.cwd.as_deref(),
+                default_cwd: input.default_cwd.as_deref(),
+                own_cwd: input.own_cwd.as_deref(),
+                ..RequestedStart::default()
+            };
+            let folder = self.permitted_start(caller, &instance, request)?;
+            (wish.cwd, wish.has_chosen_cwd) = (Some(folder.path), folder.is_chosen);
+            wish.resume = self.resumed(caller, &input, instance.backend).await?;
+        } else if input.session.is_some() {
+            return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
+        }
+        let DispatchTarget { instance, backend, failover, .. } = target;
+        let row = DispatchRow {
+            id: 0,
+            task_id: svc_model::TaskId::from(String::new()),
+            instance: instance.clone(),
+            backend: backend.clone(),
+            mode,
+            wish,
+            failover,
+            attempt: 1,
+            state: DispatchState::Queued,
+            agent_id: None,
+            is_spawned: false,
+            taken_at: None,
+            has_words: false,
+            said: 0,
+            turn: None,
+        };
+        let new_task = NewTask {
+            agent: Some(instance),
+            prompt: Some(input.prompt),
+            title: input.title,
+            from: input.from_peer_id,
+            idempotency_key: input.idempotency_key,
+            ..NewTask::default()
+        };
+        let asker = (input.asker, input.is_at_once);
+        let dispatched = self.store_dispatch(caller, new_task, row, asker).await?;
+        self.core.work.notify_one();
+        Ok(dispatched)
+    }
+
+    async fn store_dispatch(
+        &self,
+        caller: &Caller,
+        new_task: NewTask,
+        mut row: DispatchRow,
+        (mut asker, is_at_once): (TaskAsker, bool),
+    ) -> Result<DispatchedTask, Error> {
+        let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let prompt = new_task.prompt.clone();
+                    peer_to_be_told(tx, &core, &caller).await?;
+                    let created = tasks::make(tx, &core, &caller, new_task).await?;
+                    let task = created.task;
+                    if !created.is_new {
+                        let known = tx.dispatch(&task.task_id).await?;
+                        let Some(known) = known.filter(|_| task.prompt == prompt) else {
+                            return Err(Error::Conflict(format!(
+                                "idempotency_key stands for another task, {}",
+                                task.task_id
+                            )));
+                        };
+                        let DispatchRow { instance, backend, .. } = known;
+                        return Ok(DispatchedTask { task, instance, backend });
+                    }
+                    let is_named = row.wish.agent_id.is_some() || row.wish.peer_id.is_some();
+                    if row.mode == DispatchMode::PeerOnly && !is_named {
+                        let owned = Ownership {
+                            owner: Some(caller.principal()),
+                            runner: None,
+                            project: caller.project().map(str::to_owned),
+                        };
+                        let is_there = tx.free_agent_of(&row.instance, &owned).await?.is_some()
+                            || agents.attended_for(tx, &row.backend, &owned).await?.is_some();
+                        if !is_there {
+                            return Err(Error::NotNow(format!(
+                                "no live peer: no agent of instance {} runs, and no session of its kind is there",
+                                row.instance
+                            )));
+                        }
+                    }
+                    if row.mode == DispatchMode::SpawnOnly && !caller.is_operator() {
+                        let children = tx.children_of(&caller.principal()).await?;
+                        if children >= limits::SPAWN_CHILDREN {
+                            return Err(Error::LimitReached(format!(
+                                "{children} sessions that you started are live, and that is the most: wait for one of them to end"
+                            )));
+                        }
+                    }
+                    if is_at_once && let Ok(instance) = agents.callable(&row.instance) {
+                        if let Some(why) = agents.full(tx, &instance).await? {
+                            return Err(Error::LimitReached(why));
+                        }
+                        if let Some(why) = agents.limited(tx, &instance).await? {
+                            return Err(Error::NotNow(why));
+                        }
+                    }
+                    if let (None, Some(key)) = (&asker.agent, caller.session()) {
+                        asker.agent = tx.live_agent(key).await?.map(|live| live.info.id);
+                    }
+                    row.task_id = task.task_id.clone();
+                    tx.insert_dispatch(&row).await?;
+                    tx.note_asker(&row.task_id, &asker).await?;
+                    let DispatchRow { instance, backend, .. } = row;
+                    Ok(DispatchedTask { task, instance, backend })
+                })
+            })
+            .await
+    }
+
+    /// Whom a dispatch is for.
+    async fn target(&self, caller: &Caller, input: &NewDispatch) -> Result<DispatchTarget, Error> {
+        let all = self.resolved();
+        let of = |it: &ResolvedInstance| DispatchTarget {
+            instance: it.view.instance.clone(),
+            backend: it.view.backend.clone(),
+            failover: it.view.failover_to.clone(),
+            agent_id: None,
+            peer_id: None,
+        };
+        if let Some(named) = input.agent.as_deref() {
+            if named.starts_with(AgentId::PREFIX) || named.starts_with("agent:") {
+                return self.live_target(caller, named).await;
+            }
+            if let Some(it) = all.iter().find(|it| it.view.instance == named) {
+                if !it.view.callable && !fails_over(it, &all) {
+                    let reason = it.view.reason.clone().unwrap_or_default();
+                    return Err(choices("agent", &format!("instance {named}: {reason}"), &all));
+                }
+                return Ok(of(it));
+            }
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == named).collect();
+            return match of_backend[..] {
+                [one] if one.view.callable => Ok(of(one)),
+                [] => self.live_target(caller, named).await,
+                _ => {
+                    Err(choices("agent", &format!("backend {named} has no single instance"), &all))
+                }
+            };
+        }
+        if let Some(tag) = input.tag.as_deref() {
+            let counts = self.core.store.busy_counts().await?;
+            let busy = |it: &ResolvedInstance| {
+                counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
+            };
+            let has_tag = |it: &&ResolvedInstance| {
+                it.view.callable && it.view.tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
+            };
+            let chosen = all.iter().filter(has_tag).min_by_key(|it| (busy(it), &it.view.instance));
+            return chosen.map(of).ok_or_else(|| {
+                let tags: BTreeSet<&str> = all
+                    .iter()
+                    .filter(|it| it.view.callable)
+                    .flat_map(|it| it.view.tags.iter().map(String::as_str))
+                    .collect();
+                let there_are = listed(tags.into_iter());
+                let why = format!("no callable instance has tag {tag:?}; tags: {there_are}");
+                Error::invalid("tag", why)
+            });
+        }
+        let default = &self.settings.config.default_agent;
+        let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+        match (default, &callable[..]) {
+            (Some(name), _) => {
+                let named = all.iter().find(|it| it.view.instance == *name);
+                named.filter(|it| it.view.callable || fails_over(it, &all)).map(of).ok_or_else(
+                    || choices("agent", &format!("default_agent {name} is not callable"), &all),
+                )
+            }
+            (None, [one]) => Ok(of(one)),
+            (None, _) => Err(choices("agent", "it is not clear who is meant", &all)),
+        }
+    }
+
+    async fn live_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
+        let row = match self.find(caller, named).await {
+            Err(Error::NotFound { .. }) => {
+                if let Some(attended) = self.attended_of_key(caller, named).await? {
+                    return Ok(attended_target(named, attended));
+                }
+                return self.named_target(caller, named).await;
+            }
+            found => found?,
+        };
+        self.hosted_target(caller, named, row)
+    }
+
+    /// The living participant of that name: an agent that the daemon runs, or a session that a person started.
+    async fn named_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
+        let nobody = |why: String| choices("agent", &why, &self.resolved());
+        let id = match team::find_peer(&self.core, caller, named, ResourceKind::Peer).await {
+            Err(Error::NotFound { .. }) => {
+                return Err(nobody(format!("there is no agent {named:?}")));
+            }
+            found => found?,
+        };
+        let Some(row) = self.core.store.peer(&id).await? else {
+            return Err(nobody(format!("there is no agent {named:?}")));
+        };
+        if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
+            && let Some(agent) = self.core.store.agent_of_key(key).await?
+            && agent.ended_at.is_none()
+        {
+            return self.hosted_target(caller, named, agent);
+        }
+        // Work begins with its prompt in the session's inbox, and its hooks, which made it known, say what came of it.
+        let is_near = caller.is_operator()
+            || row.project.is_some() && row.project.as_deref() == caller.project();
+        let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
+            Some(id) => self.core.store.session(id).await?,
+            None => None,
+        };
+        let is_open = session.is_some_and(|session| session.ended_at.is_none());
+        if !is_open || HookClient::parse(&row.peer.backend).is_none() {
+            return Err(nobody(format!(
+                "{named:?} takes no work: `svc tell` and `svc ask` reach it"
+            )));
+        }
+        if row.peer.status == PeerStatus::Offline {
+            return Err(nobody(format!("{named:?} is not here")));
+        }
+        Ok(attended_target(named, row))
+    }
+
+    fn hosted_target(
+        &self,
+        caller: &Caller,
+        named: &str,
+        row: AgentRow,
+    ) -> Result<DispatchTarget, Error> {
+        may_steer(caller, &row)?;
+        if row.ended_at.is_some() {
+            let why = format!("agent {named} has ended: `session` continues its conversation");
+            return Err(choices("agent", &why, &self.resolved()));
+        }
+        Ok(DispatchTarget {
+            instance: row.info.instance.clone(),
+            backend: row.info.backend.to_string(),
+            failover: Vec::new(),
+            agent_id: Some(row.info.id),
+            peer_id: None,
+        })
+    }
+
+    /// The vendor's id of the conversation that a dispatch goes on with.
+    async fn resumed(
+        &self,
+        caller: &Caller,
+        input: &NewDispatch,
+        backend: AgentBackend,
+    ) -> Result<Option<String>, Error> {
+        let Some(session) = input.session.as_deref() else { return Ok(None) };
+        if backend == AgentBackend::Exec {
+            return Err(Error::invalid("session", "backend exec cannot continue a conversation"));
+        }
+        if !session.starts_with(AgentId::PREFIX) && !session.starts_with("agent:") {
+            if caller.is_operator() {
+                return Ok(Some(session.to_owned()));
+            }
+            // Nobody knows whose conversation it is.
+            let why = "session: name an agent's id or its session key; the vendor's own id is for the operator";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let ended = self.ended_agent(caller, "session", session).await?;
+        conversation_of(&ended, "session", backend).map(Some)
+    }
+
+    /// The agent whose conversation a caller wants to go on with.
+    pub(super) async fn ended_agent(
+        &self,
+        caller: &Caller,
+        field: &'static str,
+        named: &str,
+    ) -> Result<AgentRow, Error> {
+        let row = self.find(caller, named).await?;
+        may_steer(caller, &row)?;
+        if row.ended_at.is_none() {
+            return Err(Error::invalid(field, "lives: send to it"));
+        }
+        Ok(row)
+    }
+}
+
+/// A session that a person started, as the target of work.
+fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
+    let backend = match row.peer.backend.as_str() {
+        "claude-code" => "claude",
+        backend => backend,
+    };
+    DispatchTarget {
+        instance: named.to_owned(),
+        backend: backend.to_owned(),
+        failover: Vec::new(),
+        agent_id: None,
+        peer_id: Some(row.peer.peer_id),
+    }
+}
+
+/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on with.
+pub(super) fn conversation_of(
+    ended: &AgentRow,
+    field: &'static str,
+    backend: AgentBackend,
+) -> Result<String, Error> {
+    if ended.info.backend != backend {
+        return Err(Error::invalid(field, format!("is one of backend {}", ended.info.backend)));
+    }
+    let vendor = ended.info.session_id.clone();
+    vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
+}
+
+/// The end of the work is told to the caller's peer. A session that asks for something first of all has none yet.
+async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<(), Error> {
+    // An agent got its peer when it started, and one that has ended is told nothing.
+    if let Some(session) = caller.session()
+        && !tx.was_agent(session).await?
+    {
+        team::peer_of_speaker(tx, core, caller, session).await?;
+    }
+    Ok(())
+}
+
+/// The error of a target that is none, with those that there are.
+/// Whether work for an instance whose program is missing goes to another.
+fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
+    let is_callable =
+        |name: &String| all.iter().any(|other| other.view.instance == *name && other.view.callable);
+    it.view.status == InstanceStatus::BinaryMissing && it.view.failover_to.iter().any(is_callable)
+}
+
+fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
+    let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
+    Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,528 @@
+//! What a batch of a host's events changes: the log, the agent's row, its requests and its work. All of this is one write
+//! job, so the log has each event once, and nothing that follows from it is lost.
+
+use base64::Engine as _;
+use serde_json::json;
+use svc_client::hosts::RawAgentEvent;
+use svc_model::{
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, TaskChange,
+    TaskStatus, Timestamp, TokenId,
+    agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
+    limits,
+};
+use svc_store::{
+    AgentRow, DispatchRow, DispatchState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
+};
+
+use super::{
+    presence,
+    records::{set_reason, stream_of, tell_team, unknown},
+    settle::{self, settle_exit, settle_turn},
+};
+use crate::service::{
+    Error,
+    core::Core,
+    tasks,
+    team::{self, PeerState},
+};
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub(super) struct TakenIn {
+    /// The agent has ended, and nothing more will come.
+    pub(super) has_ended: bool,
+    /// The task that it was started for needs it no more.
+    pub(super) is_spent: bool,
+    /// It has work that is not over.
+    pub(super) is_dispatching: bool,
+    /// The peer of an agent that has ended, if more waits for it than one write job ends.
+    pub(super) has_mail: Option<PeerId>,
+    /// Tokens that ended with it.
+    pub(super) revoked: Vec<TokenId>,
+}
+
+/// Takes events of a host over. Those that the log has are passed over.
+///
+/// # Errors
+/// [`Error::Conflict`] if one is missing between the log and these.
+pub(super) async fn take_in(
+    tx: &mut WriteTx,
+    core: &Core,
+    id: &AgentId,
+    events: Vec<RawAgentEvent>,
+) -> Result<TakenIn, Error> {
+    let mut row = tx.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
+    let stream = stream_of(id);
+    let state = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?;
+    if row.ended_at.is_some() || state.closed {
+        return Ok(TakenIn { has_ended: true, ..TakenIn::default() });
+    }
+    let mut head = state.head;
+    let mut fresh = Vec::with_capacity(events.len());
+    for event in events {
+        if event.offset() <= head {
+            continue;
+        }
+        if event.offset() != head + 1 {
+            return Err(Error::Conflict(format!(
+                "the host of {id} has offset {} where {} was due",
+                event.offset(),
+                head + 1
+            )));
+        }
+        head += 1;
+        fresh.push(event);
+    }
+    let mut taken = TakenIn::default();
+    let mut work = tx.dispatches_of_agent(id).await?;
+    if !fresh.is_empty() {
+        let in_log = fresh.iter().map(as_logged).collect();
+        tx.append(&stream, in_log).await?;
+        let before = row.clone();
+        for event in &fresh {
+            apply(tx, core, &mut row, event).await?;
+            follow_mail(tx, core, &row, event).await?;
+            give_words(tx, core, &row, &mut work, event, &mut taken).await?;
+        }
+        if let Some(end) = fresh.iter().find_map(exit_of) {
+            row.info.state = end;
+            finish(tx, &mut row, &mut work, core, &mut taken).await?;
+        }
+        if row != before {
+            tx.update_agent(&row).await?;
+        }
+    }
+    taken.is_dispatching = work.iter().any(|it| it.state != DispatchState::Over);
+    if let Some(task) = &row.task_id
+        && tx.dispatch(task).await?.is_none_or(|it| it.state == DispatchState::Over)
+    {
+        taken.is_spent = true;
+    }
+    Ok(taken)
+}
+
+/// What an event is to a message that became a turn.
+async fn follow_mail(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    event: &RawAgentEvent,
+) -> Result<(), Error> {
+    match event.body() {
+        AgentEventBody::Input { message_id, .. } => team::turn_began(tx, row, message_id).await,
+        AgentEventBody::State { turn: Some(turn), .. } => {
+            team::turn_ended(tx, core, row, turn).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An event as the log has it: the host's line.
+fn as_logged(event: &RawAgentEvent) -> NewEvent {
+    NewEvent { kind: event.body().kind().into(), data: event.line.clone(), producer_id: None }
+}
+
+/// Only output and the like: nothing but the log changes.
+pub(super) fn is_plain(event: &RawAgentEvent) -> bool {
+    matches!(
+        event.body(),
+        AgentEventBody::Output(_)
+            | AgentEventBody::Stderr(_)
+            | AgentEventBody::ChatEntry { .. }
+            | AgentEventBody::Usage(_)
+    )
+}
+
+/// The events of a batch that changes nothing but the log.
+pub(super) fn plain_events(events: &[RawAgentEvent]) -> Vec<NewEvent> {
+    events.iter().map(as_logged).collect()
+}
+
+fn exit_of(event: &RawAgentEvent) -> Option<AgentState> {
+    match event.body() {
+        AgentEventBody::Exit { final_state, .. } => Some(*final_state),
+        _ => None,
+    }
+}
+
+/// What an event says of its agent.
+async fn apply(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &mut AgentRow,
+    event: &RawAgentEvent,
+) -> Result<(), Error> {
+    match event.body() {
+        AgentEventBody::State { state, task, description, session_id, until, .. } => {
+            if row.info.state != *state {
+                presence::show(tx, row, *state, *until).await?;
+            }
+            row.info.state = *state;
+            let known = [
+                (task, &mut row.info.task),
+                (description, &mut row.info.description),
+                (session_id, &mut row.info.session_id),
+            ];
+            for (news, known) in known {
+                if news.is_some() {
+                    known.clone_from(news);
+                }
+            }
+        }
+        AgentEventBody::Error { error } => row.info.error = Some(error.clone()),
+        AgentEventBody::Exit { exit_code, signal, .. } => {
+            (row.info.exit_code, row.info.signal, row.info.pid) = (*exit_code, *signal, 0);
+        }
+        AgentEventBody::Request(request) => {
+            open_request(tx, core, row, request, event.event.timestamp).await?;
+        }
+        AgentEventBody::Answer { request_id, option_id, by } => {
+            close_request(tx, row, request_id, option_id.clone(), by.clone()).await?;
+        }
+        AgentEventBody::Output(_)
+        | AgentEventBody::Stderr(_)
+        | AgentEventBody::ChatEntry { .. }
+        | AgentEventBody::Delta(_)
+        | AgentEventBody::Input { .. }
+        | AgentEventBody::Usage(_) => {}
+    }
+    Ok(())
+}
+
+async fn open_request(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    request: &AgentRequest,
+    opened_at: Timestamp,
+) -> Result<(), Error> {
+    let asked = RequestRow {
+        request_id: request.request_id.clone(),
+        agent_id: row.info.id.clone(),
+        session_key: row.info.session_key.clone(),
+        owned: row.owned.clone(),
+        kind: request.kind,
+        title: request.title.clone(),
+        options: request.options.clone(),
+        tool: request.tool.clone(),
+        opened_at,
+        deadline: opened_at.plus(row.request_timeout),
+        closed_at: None,
+        answer: None,
+    };
+    if !tx.insert_agent_request(&asked).await? {
+        return Ok(());
+    }
+    let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
+    tell_team(tx, "request.opened", row, about).await?;
+    settle::tell_operator(tx, core, row, &asked).await
+}
+
+async fn close_request(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    id: &AgentRequestId,
+    option_id: Option<String>,
+    by: String,
+) -> Result<(), Error> {
+    let open = tx.agent_request(id).await?.filter(|request| request.closed_at.is_none());
+    let Some(request) = open.filter(|request| request.agent_id == row.info.id) else {
+        return Ok(());
+    };
+    let answer = RequestAnswerRow { option_id, by };
+    tx.close_agent_request(&request.request_id, &answer).await?;
+    settle::withdraw_from_operator(tx, row, &request).await?;
+    let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
+    tell_team(tx, "request.closed", row, about).await?;
+    Ok(())
+}
+
+/// What an event is to the work that the agent has.
+async fn give_words(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    work: &mut [DispatchRow],
+    event: &RawAgentEvent,
+    taken: &mut TakenIn,
+) -> Result<(), Error> {
+    if work.is_empty() {
+        return Ok(());
+    }
+    let at = event.event.timestamp;
+    match event.body() {
+        AgentEventBody::Input { message_id, .. } => {
+            let begun = work.iter_mut().find(|it| it.task_id.as_str() == message_id);
+            if let Some(dispatch) = begun.filter(|it| it.state != DispatchState::Over) {
+                dispatch.taken_at = Some(event.offset());
+                dispatch.state = DispatchState::Sent;
+                tx.update_dispatch(dispatch).await?;
+                if let Some(mut task) = tx.task(&dispatch.task_id).await?
+                    && task.task.status() == TaskStatus::Pending
+                {
+                    let change = TaskChange::to(TaskStatus::Active, None);
+                    tasks::apply(tx, &mut task, &change, None).await?;
+                }
+            }
+        }
+        AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
+            if let Some(dispatch) = under_way(work) {
+                let is_cut = output.truncated;
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
+                note_words(tx, dispatch).await?;
+            }
+        }
+        AgentEventBody::ChatEntry { chat_entry } => {
+            let Some(dispatch) = under_way(work) else { return Ok(()) };
+            let said = match chat_entry.role {
+                HistoryRole::Assistant => chat_entry.content.as_deref(),
+                _ => None,
+            };
+            if row.info.backend != AgentBackend::Exec
+                && let Some(said) = said
+            {
+                let given = std::mem::take(&mut dispatch.said);
+                let lines = lines_left(said, given);
+                let is_cut = chat_entry.truncated;
+                add_frames(tx, dispatch, &lines, FrameKind::Stdout, at, is_cut).await?;
+                if given > 0 {
+                    tx.update_dispatch(dispatch).await?;
+                }
+            }
+            let is_failure = chat_entry.is_error == Some(true);
+            let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
+            if is_word && !is_failure {
+                note_words(tx, dispatch).await?;
+            }
+        }
+        AgentEventBody::Stderr(output) => {
+            let dispatch = match work.iter_mut().position(|it| it.is_spawned) {
+                Some(spawned) => Some(&mut work[spawned]),
+                None => under_way(work),
+            };
+            if let Some(dispatch) = dispatch.filter(|it| it.state != DispatchState::Over) {
+                let is_cut = output.truncated;
+                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
+            }
+        }
+        AgentEventBody::Request(_) => {
+            let key = &row.info.session_key;
+            let why = format!("{key} needs an answer: svc agent answer {key} latest OPTION");
+            wait_for_person(tx, work, Some(why)).await?;
+        }
+        AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,
+        AgentEventBody::State { turn: Some(turn), .. } => {
+            let ended =
+                work.iter_mut().find(|it| turn.message_id.as_deref() == Some(it.task_id.as_str()));
+            if let Some(dispatch) = ended.filter(|it| it.state != DispatchState::Over) {
+                settle_turn(tx, core, row, dispatch, turn).await?;
+                taken.is_spent |= dispatch.is_spawned;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Says that the work under way waits for a person, or does not any more.
+async fn wait_for_person(
+    tx: &mut WriteTx,
+    work: &mut [DispatchRow],
+    why: Option<String>,
+) -> Result<(), Error> {
+    let Some(dispatch) = under_way(work) else { return Ok(()) };
+    match tx.task(&dispatch.task_id).await? {
+        Some(mut task) if !task.task.is_over() => set_reason(tx, &mut task, why).await,
+        _ => Ok(()),
+    }
+}
+
+/// The work whose prompt the agent has, and whose turn goes on.
+fn under_way(work: &mut [DispatchRow]) -> Option<&mut DispatchRow> {
+    work.iter_mut()
+        .filter(|it| it.state == DispatchState::Sent && it.turn.is_none())
+        .filter(|it| it.taken_at.is_some())
+        .max_by_key(|it| it.taken_at)
+}
+
+/// Words of an entry that is being said become frames as lines come to their ends, or, if it `is_due`, as they are: then the
+/// next frame goes on in the line. `said` is all of the entry so far.
+pub(super) async fn give_unfinished(
+    tx: &mut WriteTx,
+    id: &AgentId,
+    said: &str,
+    is_due: bool,
+) -> Result<(), Error> {
+    let mut work = tx.dispatches_of_agent(id).await?;
+    let Some(dispatch) = under_way(&mut work) else { return Ok(()) };
+    let Some(rest) = said.get(dispatch.said..) else { return Ok(()) };
+    let at = tx.now();
+    let (whole, begun) = rest.split_at(rest.rfind('\n').map_or(0, |end| end + 1));
+    add_frames(tx, dispatch, &frame_lines(whole), FrameKind::Stdout, at, false).await?;
+    dispatch.said += whole.len();
+    if is_due && !begun.is_empty() {
+        let frame = Frame {
+            task_id: &dispatch.task_id,
+            line: begun,
+            kind: FrameKind::Stdout,
+            ts: at,
+            truncated: false,
+            partial: true,
+        };
+        append_frames(tx, dispatch, vec![NewEvent::new("frame", &frame)]).await?;
+        dispatch.said += begun.len();
+    }
+    dispatch.has_words = true;
+    tx.update_dispatch(dispatch).await?;
+    Ok(())
+}
+
+/// The lines of a finished entry of which so many bytes are frames already. A line that was begun is ended.
+fn lines_left(text: &str, given: usize) -> Vec<String> {
+    let Some((before, rest)) = text.split_at_checked(given) else { return frame_lines(text) };
+    let mut lines = frame_lines(rest);
+    if lines.is_empty() && !before.is_empty() && !before.ends_with('\n') {
+        lines.push(String::new());
+    }
+    lines
+}
+
+async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), StoreError> {
+    if dispatch.has_words {
+        return Ok(());
+    }
+    dispatch.has_words = true;
+    tx.update_dispatch(dispatch).await
+}
+
+/// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much for one write job is
+/// in the last of them together.
+fn frame_lines(text: &str) -> Vec<String> {
+    let mut rest = text;
+    let mut lines = Vec::new();
+    while !rest.is_empty() && lines.len() + 1 < limits::EVENTS_PER_REQUEST {
+        let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+        lines.push(line.strip_suffix('\r').unwrap_or(line).to_owned());
+        rest = after;
+    }
+    if !rest.is_empty() {
+        lines.push(rest.to_owned());
+    }
+    lines
+}
+
+async fn add_frames(
+    tx: &mut WriteTx,
+    dispatch: &DispatchRow,
+    lines: &[String],
+    kind: FrameKind,
+    ts: Timestamp,
+    is_cut: bool,
+) -> Result<(), StoreError> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let last = lines.len() - 1;
+    let frames = lines
+        .iter()
+        .enumerate()
+        .map(|(index, line)| {
+            let truncated = is_cut && index == last;
+            let frame =
+                Frame { task_id: &dispatch.task_id, line, kind, ts, truncated, partial: false };
+            NewEvent::new("frame", &frame)
+        })
+        .collect();
+    append_frames(tx, dispatch, frames).await
+}
+
+async fn append_frames(
+    tx: &mut WriteTx,
+    dispatch: &DispatchRow,
+    frames: Vec<NewEvent>,
+) -> Result<(), StoreError> {
+    match tx.append(&tasks::stream_of(&dispatch.task_id), frames).await {
+        // Somebody else has ended the task.
+        Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A line as text. Bytes that are none become replacement characters; the agent's own stream has them whole.
+fn text_of(output: &AgentOutput) -> String {
+    if output.encoding.is_none() {
+        return output.data.clone();
+    }
+    let bytes = base64::engine::general_purpose::STANDARD.decode(&output.data);
+    bytes.map_or_else(|_| output.data.clone(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Ends what the agent's own hooks made known: its sessions are over, and its peer is not there.
+async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Result<(), StoreError> {
+    let owner = Principal::Session(key.into());
+    for session in tx.open_sessions_of(&owner, limits::PAGE_DEFAULT).await? {
+        let left = team::end(tx, &session, Some("its agent ended")).await?;
+        taken.revoked.extend(left.tokens);
+    }
+    let own = tx.peer_of_key(key).await?;
+    let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
+    let at = tx.now();
+    own.peer.last_seen = at;
+    let state = PeerState { status: PeerStatus::Offline, waiting_for: None, at };
+    team::set_hosted_state(tx, &mut own.peer, state, "its agent ended").await
+}
+
+/// Ends an agent: its requests, its work, its token, its stream. The caller stores the row.
+pub(super) async fn finish(
+    tx: &mut WriteTx,
+    row: &mut AgentRow,
+    work: &mut [DispatchRow],
+    core: &Core,
+    taken: &mut TakenIn,
+) -> Result<(), Error> {
+    let id = row.info.id.clone();
+    for request in tx.open_requests_of(&id).await? {
+        let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };
+        close_request(tx, row, &request.request_id, None, by.to_owned()).await?;
+    }
+    for dispatch in work.iter_mut().filter(|it| it.state != DispatchState::Over) {
+        settle_exit(tx, core, row, dispatch).await?;
+    }
+    taken.has_mail = team::agent_ended(tx, core, row).await?;
+    if let Some(task) = &row.task_id
+        && tx.asker_of(task).await?.removes_peer
+    {
+        team::remove_agents_peer(tx, row).await?;
+    }
+    row.info.pid = 0;
+    row.ended_at = Some(tx.now());
+    tx.close_stream(&stream_of(&id)).await?;
+    taken.revoked = tx.revoke_tokens_of(&row.info.session_key).await?;
+    end_presence(tx, &row.info.session_key, taken).await?;
+    taken.has_ended = true;
+    let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });
+    tell_team(tx, "agent.ended", row, about).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_does_not_choose_how_many_frames_a_job_has() {
+        assert_eq!(frame_lines("a\r\n\nb"), ["a", "", "b"]);
+        assert_eq!(frame_lines("a\n"), ["a"]);
+        assert!(frame_lines("").is_empty());
+        assert_eq!(lines_left("one\ntwo", 0), ["one", "two"]);
+        assert_eq!(lines_left("one\ntwo", 4), ["two"]);
+        assert_eq!(lines_left("one\ntwo\n", 6), ["o"]);
+        assert_eq!(lines_left("one", 3), [""]);
+        assert_eq!(lines_left("one\n", 3), [""]);
+        assert!(lines_left("one\n", 4).is_empty());
+        let many = frame_lines(&"x\n".repeat(100_000));
+        assert_eq!(many.len(), limits::EVENTS_PER_REQUEST);
+        let kept: usize = many.iter().map(|line| line.matches('x').count()).sum();
+        assert_eq!(kept, 100_000);
+    }
+}

@@ -1,0 +1,174 @@
+//! Messages of hosted agents become their turns. The host has a queue and knows each message by its id, so a message that is
+//! handed over again, by this daemon or a later one, is taken once. The host's `input` event confirms that it took the message.
+
+use std::{collections::HashSet, time::Duration};
+
+use svc_client::hosts::{HostError, HostInput};
+use svc_model::{
+    AgentId, MessageId, PeerId, StreamName,
+    conversation::RunMode,
+    hook, limits,
+    stamp::{self, MessageSender},
+};
+use svc_store::{AgentMail, Batch, Heard, StreamListener};
+use svc_sys::telemetry::chain;
+use svc_wire::host_protocol::{SendInput, SendMode};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Agents;
+use crate::service::{Error, team};
+
+/// The wait before another attempt to reach a host that does not answer.
+const HOST_PAUSE: Duration = Duration::from_millis(200);
+/// Bytes of events that are looked at together.
+const EVENTS_BYTES: usize = 64 * 1024;
+
+/// Waits for an event after `cursor` that may be new mail. Progress of delivered mail and of sends is skipped, unless it
+/// makes room in a host that `is_full`.
+async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is_full: bool) {
+    loop {
+        listener.wait(cursor).await;
+        if is_full {
+            return;
+        }
+        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| !is_of_known_mail(&event.kind)) {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
+}
+
+fn is_of_known_mail(kind: &str) -> bool {
+    kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
+}
+
+/// Whether a host has as many messages as it is given: the next is handed over when a turn began with one of them.
+fn is_full(with_host: &HashSet<MessageId>) -> bool {
+    u32::try_from(with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
+}
+
+/// What came of handing a message to a host.
+enum Handed {
+    /// The host has it.
+    Taken,
+    /// The host says no.
+    Refused(String),
+    /// The host was not reached.
+    Unreached,
+}
+
+impl Agents {
+    /// Hands the messages of an agent to its host as they come, until it is dropped.
+    pub(super) async fn deliver_mail(&self, id: &AgentId) {
+        loop {
+            match self.hand_over_mail(id).await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => {
+                    tracing::error!(agent = %id, error = chain(&error), "cannot hand over messages");
+                    sleep(HOST_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn hand_over_mail(&self, id: &AgentId) -> Result<(), Error> {
+        let store = &self.core.store;
+        let Some(agent) = store.agent(id).await? else { return Ok(()) };
+        let key = agent.info.session_key.as_str();
+        let own = store.peer_of_key(key).await?;
+        let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
+        let peer = own.peer.peer_id;
+        let stream = StreamName::of("peer", &peer);
+        // Listen before looking, or a message that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        let mut with_host: HashSet<MessageId> = HashSet::new();
+        let mut host = self.host(id).input();
+        loop {
+            let head = listener.last();
+            let is_reached = self.look_for_mail(&mut host, &peer, &mut with_host).await?;
+            if !is_reached {
+                self.note_failure(id).await;
+            }
+            let held = store.next_held_mail(&peer).await?;
+            let until = held.map(|at| Instant::now() + at.since(self.core.now()));
+            let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
+            let next = [until, retry].into_iter().flatten().min();
+            tokio::select! {
+                () = wait_for_mail(&mut listener, head, is_full(&with_host)) => {}
+                () = async { match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                } } => {}
+            }
+        }
+    }
+
+    /// Hands over what waits; answers whether the host was reached.
+    async fn look_for_mail(
+        &self,
+        host: &mut HostInput,
+        peer: &PeerId,
+        with_host: &mut HashSet<MessageId>,
+    ) -> Result<bool, Error> {
+        let with_host_count = u32::try_from(with_host.len()).unwrap_or(u32::MAX);
+        let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);
+        let mail = self.core.store.agent_mail(peer, self.core.now(), limit).await?;
+        with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
+        for waiting in mail {
+            let id = waiting.message.id.clone();
+            if with_host.contains(&id) {
+                continue;
+            }
+            match self.hand_to_host(host, waiting).await? {
+                Handed::Taken => {
+                    with_host.insert(id);
+                }
+                Handed::Refused(reason) => {
+                    let core = self.core.clone();
+                    let told = self.core.store.write(move |tx| {
+                        Box::pin(async move { team::mail_refused(tx, &core, &id, reason).await })
+                    });
+                    told.await?;
+                }
+                Handed::Unreached => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    async fn hand_to_host(
+        &self,
+        host: &mut HostInput,
+        waiting: AgentMail,
+    ) -> Result<Handed, Error> {
+        let AgentMail { message, mode, turn } = waiting;
+        let sender = match PeerId::parse(&message.from_peer) {
+            Some(from) => self.core.store.peer(&from).await?,
+            None => None,
+        };
+        let named = sender.as_ref().map(|row| &row.peer);
+        let sender = MessageSender::new(&message.from_peer, named);
+        let most = self.core.sessions().max_ping_pong;
+        let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn + 1, most));
+        let answered = match message.answered() {
+            Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+            None => None,
+        };
+        let begins_turn = mode != Some(RunMode::Steer);
+        let stamp = stamp::stamp_of_reply(&message, &sender, answered, begins_turn, goes_back);
+        let input = SendInput {
+            input: hook::turn_text(&message, &stamp).into_string(),
+            idempotency_key: Some(message.id.as_str().to_owned()),
+            mode: if mode == Some(RunMode::Steer) { SendMode::Steer } else { SendMode::Queue },
+            message_id: Some(message.id.as_str().to_owned()),
+            from: message.provenance.and_then(|it| it.source_session_key),
+        };
+        Ok(match host.send(&input).await {
+            Ok(_) => Handed::Taken,
+            Err(HostError::Refused(reason)) => Handed::Refused(reason),
+            Err(_) => Handed::Unreached,
+        })
+    }
+}

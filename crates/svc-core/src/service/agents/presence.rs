@@ -1,0 +1,160 @@
+//! What the peer of a hosted agent shows: what its host says, or that the host does not answer. No hook, heartbeat or silence
+//! says otherwise.
+
+use std::{sync::PoisonError, time::Duration};
+
+use svc_client::hosts::HostError;
+use svc_model::{
+    AgentId, PeerStatus, Timestamp, WaitingFor, WaitingKind,
+    agent::{AgentState, RequestKind},
+};
+use svc_store::{AgentRow, StoreError, WriteTx};
+use svc_sys::telemetry::chain;
+use tokio::time::sleep;
+
+use super::Agents;
+use crate::service::{
+    Error,
+    team::{self, PeerState},
+};
+
+/// How often a host is asked whether it answers. With the time that its answer may take it is less than 10 s.
+const HOST_CHECK: Duration = Duration::from_secs(4);
+
+/// The status of an agent whose host says this.
+const fn status_of(state: AgentState) -> PeerStatus {
+    match state {
+        AgentState::Starting | AgentState::Running | AgentState::Stopping => PeerStatus::Busy,
+        AgentState::RequiresAction | AgentState::Limited => PeerStatus::Waiting,
+        AgentState::Idle => PeerStatus::Idle,
+        AgentState::Unreachable => PeerStatus::Unreachable,
+        AgentState::Done | AgentState::Error | AgentState::Lost => PeerStatus::Offline,
+    }
+}
+
+/// Shows an agent's state in its peer. `until` is of a limit whose end the vendor names.
+pub(super) async fn show(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    state: AgentState,
+    until: Option<i64>,
+) -> Result<(), StoreError> {
+    let key = row.info.session_key.as_str();
+    let own = tx.peer_of_key(key).await?;
+    let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
+    let at = tx.now();
+    let status = status_of(state);
+    let waiting_for = match state {
+        AgentState::RequiresAction => {
+            let asked = tx.open_requests_of(&row.info.id).await?.into_iter().next();
+            asked.map(|asked| WaitingFor {
+                kind: match asked.kind {
+                    RequestKind::Permission => WaitingKind::Permission,
+                    RequestKind::Question => WaitingKind::Question,
+                },
+                since: asked.opened_at,
+                title: Some(asked.title),
+                tool: asked.tool.as_ref().and_then(|tool| tool["name"].as_str().map(str::to_owned)),
+                until: None,
+            })
+        }
+        AgentState::Limited => Some(WaitingFor {
+            kind: WaitingKind::Limit,
+            since: at,
+            title: None,
+            tool: None,
+            until: until.map(Timestamp::from_millis),
+        }),
+        _ => None,
+    };
+    own.peer.last_seen = at;
+    team::set_hosted_state(tx, &mut own.peer, PeerState { status, waiting_for, at }, "host").await
+}
+
+impl Agents {
+    /// Looks again and again whether an agent's host answers, until it is dropped.
+    pub(super) async fn watch_host(&self, id: &AgentId) {
+        let mut probe = self.host(id).probe();
+        let mut is_first = true;
+        loop {
+            sleep(HOST_CHECK).await;
+            let is_reached = probe.ping().await.is_ok();
+            if let Err(error) = self.note_reached(id, is_reached, is_first).await {
+                let error = chain(&error);
+                tracing::error!(agent = %id, error, "cannot note whether a host answers");
+                continue;
+            }
+            is_first = false;
+        }
+    }
+
+    /// What a request to a host came to, noted: one that failed shows at once.
+    pub(super) async fn noting_failure<T>(
+        &self,
+        id: &AgentId,
+        answer: Result<T, HostError>,
+    ) -> Result<T, HostError> {
+        match answer {
+            Err(error @ (HostError::Wedged | HostError::Absent | HostError::Broken(_))) => {
+                self.note_failure(id).await;
+                Err(error)
+            }
+            answer => answer,
+        }
+    }
+
+    /// A request to a host failed.
+    pub(super) async fn note_failure(&self, id: &AgentId) {
+        if let Err(error) = self.note_reached(id, false, false).await {
+            let error = chain(&error);
+            tracing::error!(agent = %id, error, "cannot note that a host does not answer");
+        }
+    }
+
+    /// Whether a living agent's host does not answer.
+    pub(super) fn is_unreachable(&self, id: &AgentId) -> bool {
+        self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    /// `in_any_case`: what the rows say may be of an earlier daemon.
+    async fn note_reached(
+        &self,
+        id: &AgentId,
+        is_reached: bool,
+        in_any_case: bool,
+    ) -> Result<(), Error> {
+        if !is_reached {
+            // One that is about to start does not answer yet.
+            let row = self.core.store.agent(id).await?;
+            if row.is_none_or(|row| row.host.is_none() || row.ended_at.is_some()) {
+                return Ok(());
+            }
+        }
+        let is_news = {
+            let mut unreachable =
+                self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+            if is_reached { unreachable.remove(id) } else { unreachable.insert(id.clone()) }
+        };
+        if !is_news && !in_any_case {
+            return Ok(());
+        }
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let found = tx.agent(&id).await?.filter(|row| row.ended_at.is_none());
+                    let Some(row) = found else { return Ok(()) };
+                    let state = if is_reached { row.info.state } else { AgentState::Unreachable };
+                    show(tx, &row, state, None).await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// An agent that has ended is none that is not reached.
+    pub(super) fn forget_reach(&self, id: &AgentId) {
+        self.live.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}

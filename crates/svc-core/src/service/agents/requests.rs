@@ -1,0 +1,324 @@
+//! What agents ask, and the answers. The host decides which answer is the first; the row follows it.
+
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use svc_model::{
+    APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, PeerId,
+    Principal, RowReader, Timestamp,
+    agent::{RequestKind, RequestOption, RequestOptionKind},
+    limits,
+};
+use svc_store::{PageSize, RequestAnswerRow, RequestRow};
+use svc_wire::host_protocol::AnswerAgent;
+
+use super::{
+    Agents,
+    control::{check_live, of_host},
+    records::tell_team,
+    room::has_scope,
+    settle,
+};
+use crate::service::{Candidate, Error, Page, PageLimit, ResourceKind, check};
+
+/// Time after its deadline in which a host denies a request by itself.
+const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What an agent asks, as everybody sees it who may.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct RequestView {
+    /// Its id.
+    pub request_id: AgentRequestId,
+    /// Who asks.
+    pub agent_id: AgentId,
+    /// The agent's address.
+    pub session_key: String,
+    /// The peer that speaks for the agent, while the request is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_id: Option<PeerId>,
+    /// What kind of answer it waits for.
+    pub kind: RequestKind,
+    /// In one line.
+    pub title: String,
+    /// The call that it is about: `{name, input, tool_use_id?}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Value>,
+    /// What may be answered.
+    pub options: Vec<RequestOption>,
+    /// When it was asked.
+    pub opened_at: Timestamp,
+    /// When it was answered, or denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed_at: Option<Timestamp>,
+    /// The answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RequestAnswerRow>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct AnswerRequest {
+    /// The option that is chosen.
+    pub option_id: Option<String>,
+    /// The answer to a question, in words.
+    pub text: Option<String>,
+}
+
+impl From<RequestRow> for RequestView {
+    fn from(row: RequestRow) -> Self {
+        Self {
+            request_id: row.request_id,
+            agent_id: row.agent_id,
+            session_key: row.session_key,
+            peer_id: None,
+            kind: row.kind,
+            title: row.title,
+            tool: row.tool,
+            options: row.options,
+            opened_at: row.opened_at,
+            closed_at: row.closed_at,
+            answer: row.answer,
+        }
+    }
+}
+
+impl Agents {
+    /// A page of the requests that the caller may see, the latest first.
+    pub async fn requests(
+        &self,
+        caller: &Caller,
+        open: bool,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<RequestView>, Error> {
+        let reader = RowReader::of(caller);
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+            self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
+        };
+        let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
+        let mut page = Page::read(cursor, limit.into(), read, key).await?.map(RequestView::from);
+        for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
+            let peer = self.core.store.peer_of_key(&request.session_key).await?;
+            request.peer_id = peer.map(|row| row.peer.peer_id);
+        }
+        Ok(page)
+    }
+
+    /// Answers a request, with the scope for it. Only one of `agent`, if that is given.
+    pub async fn answer_request(
+        &self,
+        caller: &Caller,
+        agent: Option<&str>,
+        request_id: &str,
+        answer: AnswerRequest,
+    ) -> Result<RequestView, Error> {
+        let agent = match agent {
+            Some(named) => {
+                let row = self.find(caller, named).await?;
+                has_scope(caller, APPROVE_SCOPE)?;
+                check_live(&row)?;
+                Some(row.info.id)
+            }
+            None => None,
+        };
+        let request = self.asked(caller, request_id, agent.as_ref()).await?;
+        has_scope(caller, APPROVE_SCOPE)?;
+        self.may_answer(caller, &request).await?;
+        self.answer(caller, request, answer).await
+    }
+
+    /// A session answers for others of its project, and never for itself or for what it started.
+    async fn may_answer(&self, caller: &Caller, request: &RequestRow) -> Result<(), Error> {
+        let forbidden = |why: &str| Err(Error::Forbidden(why.to_owned()));
+        let Some(session) = caller.session() else { return Ok(()) };
+        if session == request.session_key {
+            return forbidden("an agent does not answer its own request");
+        }
+        if !caller.is_of_project(&request.owned) {
+            return forbidden("a session answers requests of its own project alone");
+        }
+        if self.has_started(session, &request.agent_id).await? {
+            return forbidden("a session does not answer requests of what it started");
+        }
+        Ok(())
+    }
+
+    /// Whether a session started an agent, itself or by way of agents that it started.
+    async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool, Error> {
+        let store = &self.core.store;
+        let mut next = store.agent(agent).await?;
+        let mut seen = HashSet::new();
+        while let Some(row) = next {
+            let key = match &row.owned.owner {
+                Some(Principal::Operator) => return Ok(false),
+                Some(Principal::Session(key)) if **key == *session => return Ok(true),
+                Some(Principal::Session(key)) => key.clone(),
+                // Nobody knows: then nobody but the operator answers.
+                None => return Ok(true),
+            };
+            if !seen.insert(row.info.id.clone()) {
+                return Ok(true);
+            }
+            next = match store.parent_of(&row.info.id).await? {
+                Some(parent) => store.agent(&parent).await?,
+                None => store.agent_of_key(&key).await?,
+            };
+        }
+        Ok(false)
+    }
+
+    /// The request that a text names: by its id, or an open one by the beginning of that or as the latest. Only those of
+    /// `agent`, if that is given.
+    async fn asked(
+        &self,
+        caller: &Caller,
+        text: &str,
+        agent: Option<&AgentId>,
+    ) -> Result<RequestRow, Error> {
+        let unknown = || Error::not_found(ResourceKind::AgentRequest, text);
+        let is_of_agent = |row: &RequestRow| agent.is_none_or(|agent| row.agent_id == *agent);
+        if let Some(key) = AgentRequestId::parse(text)
+            && let Some(row) = self.core.store.agent_request(&key).await?
+        {
+            return match caller.access_to(&row.owned) {
+                AccessLevel::Read | AccessLevel::Write if is_of_agent(&row) => Ok(row),
+                _ => Err(unknown()),
+            };
+        }
+        let beginning = IdReference::parse(text, AgentRequestId::PREFIX);
+        let beginning = match beginning {
+            // It has the form of a beginning.
+            _ if text == LATEST => AgentRequestId::PREFIX.to_owned(),
+            Some(IdReference::Prefix(beginning)) => beginning,
+            _ => return Err(unknown()),
+        };
+        let reader = RowReader::of(caller);
+        let open = self
+            .core
+            .store
+            .agent_requests(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
+            .await?
+            .rows;
+        let mut open: Vec<RequestRow> = open
+            .into_iter()
+            .filter(|row| is_of_agent(row) && row.request_id.as_str().starts_with(&beginning))
+            .collect();
+        if text == LATEST {
+            open.truncate(1);
+        }
+        Error::only_one(ResourceKind::AgentRequest, text, open, candidate)
+    }
+
+    async fn answer(
+        &self,
+        caller: &Caller,
+        request: RequestRow,
+        answer: AnswerRequest,
+    ) -> Result<RequestView, Error> {
+        if request.closed_at.is_some() {
+            return Err(closed(&request));
+        }
+        let AnswerRequest { option_id, text } = answer;
+        check::long("text", text.as_deref().unwrap_or_default(), limits::REPLY_BYTES)?;
+        let known: Vec<&str> =
+            request.options.iter().map(|option| option.option_id.as_str()).collect();
+        match &option_id {
+            Some(option) if !known.contains(&option.as_str()) => {
+                return Err(Error::invalid(
+                    "option_id",
+                    format!("must be one of {}", known.join(", ")),
+                ));
+            }
+            None if request.kind == RequestKind::Permission || text.is_none() => {
+                return Err(Error::invalid(
+                    "option_id",
+                    format!("must be one of {}", known.join(", ")),
+                ));
+            }
+            _ => {}
+        }
+        let by = caller.principal().to_string();
+        let sent = AnswerAgent {
+            request_id: request.request_id.clone(),
+            option_id: option_id.clone(),
+            text,
+            by: Some(by.clone()),
+            key: self.core.store.answer_key(&request.agent_id).await?,
+        };
+        let answered = self.host(&request.agent_id).answer(&sent).await;
+        self.noting_failure(&request.agent_id, answered).await.map_err(of_host)?;
+        self.close(&request, RequestAnswerRow { option_id, by }).await
+    }
+
+    /// Stores an answer that the host has taken. Its own event may have been first: then that stands.
+    async fn close(
+        &self,
+        request: &RequestRow,
+        answer: RequestAnswerRow,
+    ) -> Result<RequestView, Error> {
+        let id = request.request_id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
+                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    if known.closed_at.is_some() {
+                        return Ok(known.into());
+                    }
+                    tx.close_agent_request(&id, &answer).await?;
+                    if let Some(agent) = tx.agent(&known.agent_id).await? {
+                        settle::withdraw_from_operator(tx, &agent, &known).await?;
+                        let about =
+                            json!({ "request_id": id, "kind": known.kind, "by": answer.by });
+                        tell_team(tx, "request.closed", &agent, about).await?;
+                    }
+                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    Ok(known.into())
+                })
+            })
+            .await
+    }
+
+    /// Denies what nobody has answered in time and what its host, which does the same, has not denied.
+    pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(HOST_DENIES_WITHIN);
+        for request in self.core.store.due_requests(before).await? {
+            let reject = request.options.iter().find(|option| {
+                matches!(
+                    option.kind,
+                    RequestOptionKind::RejectOnce | RequestOptionKind::RejectAlways
+                )
+            });
+            let option_id = reject.map(|option| option.option_id.clone());
+            let answer = AnswerAgent {
+                request_id: request.request_id.clone(),
+                option_id: option_id.clone(),
+                text: None,
+                by: Some("timeout".to_owned()),
+                key: self.core.store.answer_key(&request.agent_id).await?,
+            };
+            if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
+                tracing::debug!(%error, "a host was not told of a denial");
+            }
+            let denial = RequestAnswerRow { option_id, by: "timeout".to_owned() };
+            if let Err(error) = self.close(&request, denial).await {
+                tracing::error!(request = request.request_id.as_str(), %error, "cannot deny it yet");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn candidate(request: &RequestRow) -> Candidate {
+    let about = format!("{}: {}", request.session_key, request.title);
+    Candidate { id: request.request_id.as_str().to_owned(), about }
+}
+
+fn closed(request: &RequestRow) -> Error {
+    let by = request.answer.as_ref().map_or("nobody", |answer| answer.by.as_str());
+    Error::Conflict(format!("request {} is already answered, by {by}", request.request_id))
+}

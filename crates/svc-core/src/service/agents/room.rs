@@ -1,0 +1,132 @@
+//! The room itself: what its calls stand on, and who may use it.
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use svc_client::hosts::{HostClient, socket_path};
+use svc_model::{AGENTS_SCOPE, AccessLevel, AgentId, Caller, InstanceView};
+use svc_store::AgentRow;
+use svc_sys::config::{AgentsConfig, Env, ResolvedInstance};
+use tokio::sync::mpsc;
+
+use crate::service::{Error, access::Access, core::Core};
+
+/// The room of agents.
+#[derive(Debug, Clone)]
+pub struct Agents {
+    pub(super) core: Core,
+    pub(super) access: Access,
+    pub(super) settings: Arc<AgentSettings>,
+    pub(super) live: Arc<LiveAgents>,
+}
+
+/// How agents are run.
+#[derive(Debug, Clone, Default)]
+pub struct AgentSettings {
+    /// Instances, as configured.
+    pub config: AgentsConfig,
+    /// The daemon's own environment.
+    pub env: Env,
+    /// Folder of the hosts' sockets and spools.
+    pub folder: PathBuf,
+    /// The program whose `agent host` is a host; empty: none can be started.
+    pub program: PathBuf,
+    /// The data folder, by which what agents start finds the daemon.
+    pub home: PathBuf,
+}
+
+/// What this process knows of agents beside their rows.
+#[derive(Debug)]
+pub(super) struct LiveAgents {
+    /// Agents to follow from now on.
+    pub(super) follow: mpsc::UnboundedSender<AgentId>,
+    /// The other end, until somebody follows.
+    pub(super) to_follow: Mutex<Option<mpsc::UnboundedReceiver<AgentId>>>,
+    /// Agents that have work, as far as this process gave it to them.
+    dispatching: Mutex<HashSet<AgentId>>,
+    /// Living agents whose hosts do not answer.
+    pub(super) unreachable: Mutex<HashSet<AgentId>>,
+    /// Held while the least busy instance is chosen, until its work is on record.
+    pub(super) choosing: tokio::sync::Mutex<()>,
+}
+
+impl Agents {
+    pub(in crate::service) fn new(core: Core, access: Access) -> Self {
+        let (follow, to_follow) = mpsc::unbounded_channel();
+        let live = LiveAgents {
+            follow,
+            to_follow: Mutex::new(Some(to_follow)),
+            dispatching: Mutex::default(),
+            unreachable: Mutex::default(),
+            choosing: tokio::sync::Mutex::default(),
+        };
+        Self { core, access, settings: Arc::default(), live: Arc::new(live) }
+    }
+
+    pub(in crate::service) fn configure(&mut self, settings: AgentSettings) {
+        self.settings = Arc::new(settings);
+    }
+
+    /// All instances as they are now, by name.
+    pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>, Error> {
+        let counts = self.core.store.live_agent_counts().await?;
+        let views = self.resolved().into_iter().map(|resolved| {
+            let mut view = resolved.view;
+            let live = counts.iter().find(|(name, _)| *name == view.instance);
+            view.live = live.map_or(0, |(_, count)| *count);
+            view
+        });
+        Ok(views.filter(|view| view.callable || !callable_only).collect())
+    }
+
+    pub(super) fn resolved(&self) -> Vec<ResolvedInstance> {
+        self.settings.config.instances(&self.settings.env)
+    }
+
+    /// The instance of this name, if it can be started.
+    pub(super) fn callable(&self, name: &str) -> Result<svc_model::AgentInstance, String> {
+        let resolved = self.resolved().into_iter().find(|it| it.view.instance == name);
+        match resolved {
+            Some(ResolvedInstance { instance: Some(instance), .. }) => Ok(instance),
+            Some(ResolvedInstance { view, .. }) => {
+                let reason = view.reason.unwrap_or_default();
+                Err(format!("instance {name} cannot be started: {reason}"))
+            }
+            None => Err(format!("there is no instance {name}")),
+        }
+    }
+
+    pub(super) fn host(&self, id: &AgentId) -> HostClient {
+        HostClient::new(id.clone(), socket_path(&self.settings.folder, id))
+    }
+}
+
+impl LiveAgents {
+    pub(super) fn dispatching(&self) -> MutexGuard<'_, HashSet<AgentId>> {
+        self.dispatching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starting, steering and stopping take a scope of their own.
+pub(super) fn may_run(caller: &Caller) -> Result<(), Error> {
+    has_scope(caller, AGENTS_SCOPE)
+}
+
+/// An agent is sent to, interrupted and stopped with that scope, by its own project. Who reads of others steers none of them.
+pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
+    may_run(caller)?;
+    if caller.is_of_project(&row.owned) || caller.access_to(&row.owned) == AccessLevel::Write {
+        return Ok(());
+    }
+    Err(Error::Forbidden(format!("agent {} is of another project", row.info.id)))
+}
+
+pub(super) fn has_scope(caller: &Caller, scope: &str) -> Result<(), Error> {
+    if caller.has_scope(scope) {
+        return Ok(());
+    }
+    Err(Error::Forbidden(format!("this needs the scope `{scope}`: {}", caller.scope_advice(scope))))
+}

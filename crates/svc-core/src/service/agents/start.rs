@@ -1,0 +1,599 @@
+//! Starting an agent: first its row and its token, then its host.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use svc_client::hosts;
+use svc_model::{
+    AGENTS_SCOPE, AgentId, AgentInstance, Caller, Ownership, Principal, StreamVisibility, TaskId,
+    TokenId,
+    agent::{
+        AgentBackend, AgentInfo, AgentInput, AgentMcpServer, AgentState, AnswerKey, HostSpec,
+        HostStarted,
+    },
+    is_agent_key, limits, new_secret, stamp, token_hash,
+};
+use svc_store::{AgentRow, HostProcess, TokenRow, WriteTx};
+
+use super::{
+    Agents,
+    allowance::RequestedStart,
+    control::AgentView,
+    dispatch::conversation_of,
+    records::{stream_of, tell_team, unknown},
+    room::may_run,
+};
+use crate::service::{Error, check, project::project_root, team};
+
+/// Wish for an agent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAgent {
+    /// The configured way to run it.
+    pub instance: Option<String>,
+    /// Its kind, in place of an instance: the only instance of that backend.
+    pub backend: Option<String>,
+    /// Its name: with the instance it makes the session key. By default `main`.
+    pub name: Option<String>,
+    /// Where it works: an absolute folder.
+    pub cwd: Option<String>,
+    /// Where it works if neither `cwd` nor its instance says so.
+    pub default_cwd: Option<String>,
+    /// What it is given to do.
+    pub task: Option<String>,
+    /// What people say of it.
+    pub description: Option<String>,
+    /// Its first input.
+    pub prompt: Option<String>,
+    /// Arguments after those of the instance.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Variables beside those of the instance.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// An ended conversation to go on with: an agent's id or its session key. The new agent has its instance and its folder,
+    /// unless others are named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// A repeat with the same key is answered with the agent first started.
+    pub idempotency_key: Option<String>,
+}
+
+/// What came of a wish for an agent.
+#[derive(Debug)]
+pub struct StartedAgent {
+    /// The agent.
+    pub agent: AgentView,
+    /// False if it was started before, with the same key.
+    pub is_new: bool,
+}
+
+/// An agent whose row is to be made and whose host is to be launched.
+#[derive(Debug, Clone)]
+pub(super) struct AgentPlan {
+    pub(super) instance: AgentInstance,
+    /// The part of the session key after the instance.
+    pub(super) name: String,
+    pub(super) cwd: String,
+    pub(super) project: String,
+    pub(super) owner: Principal,
+    pub(super) task: Option<String>,
+    pub(super) description: Option<String>,
+    pub(super) prompt: Option<AgentInput>,
+    pub(super) args: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) model: Option<String>,
+    pub(super) resume: Option<String>,
+    /// The dispatched task that it is started for.
+    pub(super) task_id: Option<TaskId>,
+}
+
+/// An agent whose row stands, with what only its host is told.
+#[derive(Debug)]
+pub(super) struct PlannedAgent {
+    pub(super) row: AgentRow,
+    plan: AgentPlan,
+    answer_key: AnswerKey,
+    /// Of the agent that asks for it: what kind it is.
+    asked_by: Option<AgentBackend>,
+}
+
+/// What tells the wish for an agent from another under the same key. The wish itself may hold secrets, and is stored nowhere.
+#[derive(Debug)]
+pub(super) struct WishFingerprint(String);
+
+impl WishFingerprint {
+    fn of(input: &NewAgent) -> Self {
+        let wish = serde_json::to_vec(input).unwrap_or_default();
+        Self(hex::encode(Sha256::digest(wish)))
+    }
+}
+
+impl Agents {
+    /// Starts an agent, and answers when its program runs.
+    ///
+    /// # Errors
+    /// [`Error::NotNow`] with the reason if it does not.
+    pub async fn start_agent(
+        &self,
+        caller: &Caller,
+        mut input: NewAgent,
+    ) -> Result<StartedAgent, Error> {
+        may_run(caller)?;
+        let key = input.idempotency_key.clone();
+        check::key("idempotency_key", key.as_deref())?;
+        check::key("resume", input.resume.as_deref())?;
+        let wish = WishFingerprint::of(&input);
+        let resumed = match input.resume.take() {
+            Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
+            None => None,
+        };
+        if let Some(ended) = &resumed {
+            if input.instance.is_none() && input.backend.is_none() {
+                input.instance = Some(ended.info.instance.clone());
+            }
+            // A conversation is found again in its own folder.
+            input.default_cwd = Some(ended.info.worktree.clone());
+        }
+        let mut plan = self.plan(caller, input)?;
+        if let Some(ended) = &resumed {
+            plan.resume = Some(conversation_of(ended, "resume", plan.instance.backend)?);
+        }
+        let (agents, created_by) = (self.clone(), caller.principal().to_string());
+        let made = self
+            .core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    if let Some(key) = &key
+                        && let Some((row, known)) = tx.agent_by_key(&created_by, key).await?
+                    {
+                        // One of before fingerprints has none.
+                        if known.is_none_or(|known| known == wish.0) {
+                            return Ok((None, Some(row)));
+                        }
+                        return Err(Error::Conflict(format!(
+                            "idempotency_key {key:?} stands for another agent, {}",
+                            row.info.id
+                        )));
+                    }
+                    if let Some(reason) = agents.full(tx, &plan.instance).await? {
+                        return Err(Error::LimitReached(reason));
+                    }
+                    let planned =
+                        agents.make_row(tx, plan, key.as_deref().map(|key| (key, &wish))).await?;
+                    Ok((Some(planned), None))
+                })
+            })
+            .await?;
+        let planned = match made {
+            (Some(planned), _) => planned,
+            (None, Some(row)) => {
+                return Ok(StartedAgent { agent: self.view(row), is_new: false });
+            }
+            (None, None) => unreachable!("a row was made or found"),
+        };
+        let id = planned.row.info.id.clone();
+        // Whoever asked may go away: the start goes on.
+        let agents = self.clone();
+        let launched = tokio::spawn(async move { agents.launch(planned).await });
+        launched
+            .await
+            .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
+            .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
+        let row = self.core.store.agent(&id).await?;
+        let row = row.ok_or_else(|| unknown(id.as_str()))?;
+        Ok(StartedAgent { agent: self.view(row), is_new: true })
+    }
+
+    fn plan(&self, caller: &Caller, input: NewAgent) -> Result<AgentPlan, Error> {
+        let short = [
+            ("name", &input.name),
+            ("cwd", &input.cwd),
+            ("task", &input.task),
+            ("description", &input.description),
+        ];
+        for (field, text) in short {
+            check::short(field, text.as_deref())?;
+        }
+        let field = if input.instance.is_none() && input.backend.is_some() {
+            "backend"
+        } else {
+            "instance"
+        };
+        let instance = self
+            .choose(input.instance.as_deref(), input.backend.as_deref())
+            .map_err(|why| Error::invalid(field, why))?;
+        let name = agent_name(input.name.as_deref())?;
+        if input.args.iter().any(|arg| arg.contains('\0')) {
+            return Err(Error::invalid("args", "has a zero byte"));
+        }
+        if input.env.iter().any(|(name, value)| {
+            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+        }) {
+            return Err(Error::invalid("env", "has what is not the name or value of a variable"));
+        }
+        let folder = self.permitted_start(
+            caller,
+            &instance,
+            RequestedStart {
+                env: Some(&input.env),
+                args: &input.args,
+                cwd: input.cwd.as_deref(),
+                default_cwd: input.default_cwd.as_deref(),
+                own_cwd: None,
+            },
+        )?;
+        let cwd = folder.path;
+        let prompt = match input.prompt {
+            Some(prompt) => {
+                check::not_blank("prompt", &prompt)?;
+                let from = Some(caller.principal().to_string());
+                Some(AgentInput { input: prompt, message_id: None, from, idempotency_key: None })
+            }
+            None => None,
+        };
+        Ok(AgentPlan {
+            project: project_of(caller, &cwd),
+            owner: caller.principal(),
+            instance,
+            name,
+            cwd,
+            task: input.task,
+            description: input.description,
+            prompt,
+            args: input.args,
+            env: input.env,
+            model: None,
+            resume: None,
+            task_id: None,
+        })
+    }
+
+    /// The instance that is named, or that is the only one of a backend, or the default.
+    fn choose(
+        &self,
+        instance: Option<&str>,
+        backend: Option<&str>,
+    ) -> Result<AgentInstance, String> {
+        let all = self.resolved();
+        let names =
+            || all.iter().map(|it| it.view.instance.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = instance {
+            if !all.iter().any(|it| it.view.instance == name) {
+                return Err(format!("there is no instance {name:?}; there are: {}", names()));
+            }
+            let chosen = self.callable(name)?;
+            return match backend {
+                Some(backend) if backend != chosen.backend.as_str() => {
+                    Err(format!("instance {name} has backend {}", chosen.backend))
+                }
+                _ => Ok(chosen),
+            };
+        }
+        let name = if let Some(backend) = backend {
+            if AgentBackend::parse(backend).is_none() {
+                return Err(format!(
+                    "{backend:?} is not claude, codex, gemini, opencode, acp or exec"
+                ));
+            }
+            let of_backend: Vec<_> = all.iter().filter(|it| it.view.backend == backend).collect();
+            match of_backend[..] {
+                [one] => one.view.instance.clone(),
+                [] => return Err(format!("no instance has backend {backend}")),
+                _ => {
+                    return Err(format!(
+                        "several instances have backend {backend}: name one of {}",
+                        of_backend
+                            .iter()
+                            .map(|it| it.view.instance.as_str())
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    ));
+                }
+            }
+        } else {
+            let callable: Vec<_> = all.iter().filter(|it| it.view.callable).collect();
+            match (&self.settings.config.default_agent, &callable[..]) {
+                (Some(name), _) => name.clone(),
+                (None, [one]) => one.view.instance.clone(),
+                (None, _) => return Err(format!("name one of: {}", names())),
+            }
+        };
+        self.callable(&name)
+    }
+
+    /// Why no further agent of this instance may start now.
+    pub(super) async fn full(
+        &self,
+        tx: &mut WriteTx,
+        instance: &AgentInstance,
+    ) -> Result<Option<String>, Error> {
+        let name = &instance.name;
+        if let Some(most) = instance.max_concurrent {
+            let live = tx.live_agents_of(name).await?;
+            if live >= u64::from(most) {
+                return Ok(Some(format!(
+                    "max_concurrent: instance {name} has its {most} live agents"
+                )));
+            }
+        }
+        if let Some(rate) = instance.rate {
+            let (starts, _) = tx.starts_of(name, tx.now().minus(rate.window)).await?;
+            if starts >= u64::from(rate.starts) {
+                let window = rate.window.as_secs();
+                return Ok(Some(format!(
+                    "rate: instance {name} may be started {} times within {window} s",
+                    rate.starts
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why an agent that is to begin at once had better not: the vendor refuses another of its instance for usage.
+    pub(super) async fn limited(
+        &self,
+        tx: &mut WriteTx,
+        instance: &AgentInstance,
+    ) -> Result<Option<String>, Error> {
+        let name = &instance.name;
+        Ok(tx.limited_agent_of(name).await?.map(|key| {
+            format!(
+                "instance {name}: the vendor refuses {key} for usage, so it would refuse another"
+            )
+        }))
+    }
+
+    /// Makes the row and the stream of an agent, and the row of its token: what the agent may do, for all its processes. The token
+    /// has no text, as they show themselves on the socket.
+    pub(super) async fn make_row(
+        &self,
+        tx: &mut WriteTx,
+        plan: AgentPlan,
+        key: Option<(&str, &WishFingerprint)>,
+    ) -> Result<PlannedAgent, Error> {
+        let session_key = free_key(tx, &plan).await?;
+        let now = tx.now();
+        let id = AgentId::new(&self.core.ids, now);
+        let scopes = if plan.instance.may_spawn { vec![AGENTS_SCOPE.to_owned()] } else { vec![] };
+        let token_row = TokenRow {
+            token_id: TokenId::new(&self.core.ids, now),
+            session: session_key.clone(),
+            scopes,
+            project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+            created_at: now,
+            expires_at: now.plus(limits::TOKEN_TTL_MAX),
+            last_used_at: None,
+            revoked_at: None,
+            process: None,
+            operator_credential: None,
+            cwd: Some(plan.cwd.clone()),
+        };
+        tx.insert_token(&token_row, &token_hash(&new_secret())).await?;
+        let row = AgentRow {
+            info: AgentInfo {
+                id,
+                project: plan.project.clone(),
+                state: AgentState::Starting,
+                pid: 0,
+                worktree: plan.cwd.clone(),
+                started_at: now,
+                task: plan.task.clone(),
+                description: plan.description.clone(),
+                backend: plan.instance.backend,
+                instance: plan.instance.name.clone(),
+                session_key: session_key.clone(),
+                session_id: None,
+                exit_code: None,
+                signal: None,
+                error: None,
+            },
+            owned: Ownership {
+                owner: Some(plan.owner.clone()),
+                runner: Some(Principal::Session(session_key.into())),
+                project: (!plan.project.is_empty()).then(|| plan.project.clone()),
+            },
+            host: None,
+            last_pid: 0,
+            token_id: Some(token_row.token_id),
+            task_id: plan.task_id.clone(),
+            request_timeout: plan.instance.request_timeout,
+            ended_at: None,
+        };
+        let stream = stream_of(&row.info.id);
+        let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
+        let answer_key = AnswerKey::random();
+        let key = key.map(|(key, wish)| (key, wish.0.as_str()));
+        tx.insert_agent(&row, stream.id, key, &answer_key).await?;
+        let parent = match &plan.owner {
+            Principal::Session(key) => tx.live_agent(key).await?,
+            Principal::Operator => None,
+        };
+        if let Some(parent) = &parent {
+            tx.note_parent(&row.info.id, &parent.info.id).await?;
+        }
+        team::hosted_peer(
+            tx,
+            &self.core,
+            &row,
+            plan.task.as_deref().filter(|_| plan.task_id.is_some()),
+        )
+        .await?;
+        tell_team(tx, "agent.started", &row, json!({})).await?;
+        let asked_by = parent.map(|parent| parent.info.backend);
+        Ok(PlannedAgent { row, plan, answer_key, asked_by })
+    }
+
+    /// Launches the host of an agent whose row stands, and follows it from then on. If it does not start, the agent ends.
+    ///
+    /// # Errors
+    /// Why it did not start.
+    pub(super) async fn launch(&self, planned: PlannedAgent) -> Result<(), String> {
+        let spec = self.spec(&planned);
+        let id = planned.row.info.id.clone();
+        let program = &self.settings.program;
+        let started = if program.as_os_str().is_empty() {
+            Err("this daemon starts no agents".to_owned())
+        } else {
+            match hosts::launch(program, &spec).await {
+                Ok(HostStarted::Running { host_pid, host_started, pid, .. }) => {
+                    Ok((HostProcess { pid: host_pid, started: host_started }, pid))
+                }
+                Ok(HostStarted::Failed { error }) => Err(error),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let recorded = match &started {
+            Ok((host, pid)) => self.note_host(&id, *host, *pid).await,
+            // A host that failed before its agent ran has left its reason in the spool, too.
+            Err(reason) => self.end_without_host(&id, reason).await,
+        };
+        if let Err(error) = recorded {
+            tracing::error!(agent = %id, %error, "cannot store what came of a start");
+        }
+        if started.is_ok() {
+            // Nobody follows in a daemon that goes down; the next one does.
+            self.live.follow.send(id).ok();
+        }
+        started.map(|_| ())
+    }
+
+    /// Stores which process is an agent's host.
+    pub(super) async fn note_host(
+        &self,
+        id: &AgentId,
+        host: HostProcess,
+        pid: u32,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = tx.agent(&id).await? else { return Ok(()) };
+                    let has_ended = row.ended_at.is_some();
+                    if has_ended && row.last_pid != 0 {
+                        return Ok(());
+                    }
+                    row.last_pid = pid;
+                    if !has_ended {
+                        (row.host, row.info.pid) = (Some(host), pid);
+                    }
+                    tx.update_agent(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    fn spec(&self, planned: &PlannedAgent) -> HostSpec {
+        let PlannedAgent { row, plan, answer_key, asked_by } = planned;
+        let instance = &plan.instance;
+        let mut env = instance.env.clone();
+        env.extend(plan.env.clone());
+        let millis =
+            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        HostSpec {
+            agent_id: row.info.id.clone(),
+            folder: self.settings.folder.clone(),
+            project: row.info.project.clone(),
+            instance: instance.name.clone(),
+            session_key: row.info.session_key.clone(),
+            backend: instance.backend,
+            command: [&instance.command[..], &instance.args, &plan.args].concat(),
+            cwd: plan.cwd.clone().into(),
+            env,
+            task: plan.task.clone(),
+            description: plan.description.clone(),
+            prompt: plan.prompt.clone(),
+            one_shot: plan.task_id.is_some(),
+            permission: instance.permission,
+            turn_end: instance.turn_end.clone(),
+            model: plan.model.clone(),
+            resume: plan.resume.clone(),
+            system_prompt: match &plan.owner {
+                Principal::Session(key) if is_agent_key(key) => {
+                    let channel = asked_by.map(AgentBackend::as_str);
+                    Some(stamp::system_context(key, channel, &row.info.session_key))
+                }
+                _ => None,
+            },
+            mcp: Some(AgentMcpServer::of_agent(
+                &self.settings.program,
+                &self.settings.home,
+                &row.info.id,
+            )),
+            answer_key: answer_key.clone(),
+            start_timeout_ms: millis(instance.start_timeout),
+            request_timeout_ms: millis(instance.request_timeout),
+            idle_timeout_ms: instance.idle_timeout.map_or(0, millis),
+            linger_ms: 10_000,
+        }
+    }
+}
+
+/// The project of an agent that is started for a task.
+pub(super) fn project_of_task(owned: &Ownership, cwd: &str) -> String {
+    match (&owned.project, &owned.owner) {
+        (Some(project), _) => project.clone(),
+        (None, Some(Principal::Operator)) => project_root(cwd),
+        (None, _) => String::new(),
+    }
+}
+
+/// The project of an agent that a caller starts. Nobody puts one into a project that is not its own.
+fn project_of(caller: &Caller, cwd: &str) -> String {
+    if caller.is_operator() {
+        project_root(cwd)
+    } else {
+        caller.project().unwrap_or_default().to_owned()
+    }
+}
+
+/// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent with the same key would
+/// have those of an earlier agent. Within a project that is wanted. In another project the default name gets a number, and
+/// any other name is a conflict.
+async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
+    let first = format!("agent:{}:{}", plan.instance.name, plan.name);
+    let mut key = first.clone();
+    for number in 2.. {
+        let is_others = tx.is_key_of_another_project(&key, &plan.project).await?;
+        if (!is_others || key == first)
+            && let Some(live) = tx.live_agent(&key).await?
+        {
+            return Err(Error::Conflict(format!(
+                "{key} is live: agent {}; choose another name, or stop it first",
+                live.info.id
+            )));
+        }
+        if !is_others {
+            break;
+        }
+        if plan.name != DEFAULT_NAME {
+            return Err(Error::Conflict(format!(
+                "{key} is the key of an agent of another project; choose another name"
+            )));
+        }
+        key = format!("{first}-{number}");
+    }
+    Ok(key)
+}
+
+/// The name of an agent that was given none.
+const DEFAULT_NAME: &str = "main";
+
+fn agent_name(named: Option<&str>) -> Result<String, Error> {
+    let name = named.unwrap_or(DEFAULT_NAME).to_ascii_lowercase();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
+        let rule = "must have from 1 to 64 letters, digits, `-`, `_` and `.`";
+        return Err(Error::invalid("name", rule));
+    }
+    check::name("name", &name)?;
+    Ok(name)
+}

@@ -1,0 +1,285 @@
+//! Where the five bounds of a principal are taken.
+//!
+//! What this process holds for a principal (requests, streams, unread bytes) is a level with a guard. Bytes stored within the
+//! hour are a rate. Rows are counted in the database, so a restart changes nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use svc_model::{BudgetBounds, BudgetKind, Caller, Principal, Timestamp};
+use svc_store::WriteTx;
+
+use super::Error;
+
+/// The bounds of all principals, and what they have taken. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::service) struct Budget {
+    bounds: BudgetBounds,
+    taken: Arc<Mutex<TakenParts>>,
+}
+
+#[derive(Debug, Default)]
+struct TakenParts {
+    held: HashMap<(Principal, BudgetKind), u64>,
+    /// Unix nanoseconds at which all that a principal has stored is an hour's worth in the past.
+    stored_until: HashMap<Principal, i128>,
+    /// Rows that a principal may still store before they are counted again. Rows that go leave this as it is, so it is
+    /// never too large.
+    row_room: HashMap<Principal, u64>,
+}
+
+/// With more principals than this, what is past or can be counted again is forgotten.
+const PRINCIPALS: usize = 10_000;
+
+/// Rows after which they are counted again in any case.
+const ROWS_BETWEEN_COUNTS: u64 = 1000;
+
+const HOUR_NANOS: i128 = 3_600_000_000_000;
+
+/// A part of a principal's budget that is taken until this is dropped.
+#[derive(Debug)]
+pub struct BudgetHold {
+    budget: Budget,
+    principal: Principal,
+    kind: BudgetKind,
+    amount: u64,
+}
+
+impl Drop for BudgetHold {
+    fn drop(&mut self) {
+        let mut taken = self.budget.lock();
+        let key = (self.principal.clone(), self.kind);
+        if let Some(held) = taken.held.get_mut(&key) {
+            *held = held.saturating_sub(self.amount);
+            if *held == 0 {
+                taken.held.remove(&key);
+            }
+        }
+    }
+}
+
+impl Budget {
+    pub(in crate::service) fn new(bounds: BudgetBounds) -> Self {
+        Self { bounds, taken: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TakenParts> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes requests, streams or unread bytes until the hold is dropped; `None` for the operator, who has no bounds.
+    pub(in crate::service) fn hold(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+    ) -> Result<Option<BudgetHold>, Error> {
+        self.take(caller, kind, amount, self.bounds.of(kind))
+    }
+
+    /// The same beyond the bound, for what began before this process did.
+    pub(in crate::service) fn hold_anyway(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+    ) -> Option<BudgetHold> {
+        self.take(caller, kind, amount, u64::MAX).ok().flatten()
+    }
+
+    fn take(
+        &self,
+        caller: &Caller,
+        kind: BudgetKind,
+        amount: u64,
+        bound: u64,
+    ) -> Result<Option<BudgetHold>, Error> {
+        if caller.is_operator() {
+            return Ok(None);
+        }
+        let principal = caller.principal();
+        {
+            // Under one lock, or two requests of one moment would both find room for one.
+            let mut taken = self.lock();
+            let key = (principal.clone(), kind);
+            let level = taken.held.get(&key).copied().unwrap_or(0);
+            let next = level.saturating_add(amount);
+            if next > bound {
+                return Err(Error::LimitReached(kind.refusal(level, bound)));
+            }
+            taken.held.insert(key, next);
+        }
+        Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
+    }
+
+    /// Takes bytes that are about to be stored, all or none of them. They come back evenly within an hour.
+    pub(in crate::service) fn take_stored(
+        &self,
+        caller: &Caller,
+        bytes: u64,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        if caller.is_operator() || bytes == 0 {
+            return Ok(());
+        }
+        let kind = BudgetKind::StoredBytesPerHour;
+        let bound = i128::from(self.bounds.of(kind).max(1));
+        let now = i128::from(now.as_millis()) * 1_000_000;
+        let mut taken = self.lock();
+        if taken.stored_until.len() >= PRINCIPALS {
+            taken.stored_until.retain(|_, until| *until > now);
+        }
+        let principal = caller.principal();
+        // A clock that was set back by more than an hour leaves a principal an hour's worth at most.
+        let until = taken.stored_until.get(&principal).copied().unwrap_or(now);
+        let until = until.clamp(now, now + HOUR_NANOS);
+        let next = until + i128::from(bytes) * HOUR_NANOS / bound;
+        if next > now + HOUR_NANOS {
+            let used = (until - now) * bound / HOUR_NANOS;
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            taken.stored_until.insert(principal, until);
+            return Err(Error::LimitReached(kind.refusal(used, self.bounds.of(kind))));
+        }
+        taken.stored_until.insert(principal, next);
+        Ok(())
+    }
+
+    /// Checks that the caller may keep so many rows more.
+    pub(in crate::service) async fn check_rows(
+        &self,
+        tx: &mut WriteTx,
+        caller: &Caller,
+        more: u64,
+    ) -> Result<(), Error> {
+        if caller.is_operator() || more == 0 {
+            return Ok(());
+        }
+        let principal = caller.principal();
+        if let Some(room) = self.lock().row_room.get_mut(&principal)
+            && let Some(left) = room.checked_sub(more)
+        {
+            *room = left;
+            return Ok(());
+        }
+        let kind = BudgetKind::Rows;
+        let bound = self.bounds.of(kind);
+        let used = tx.rows_kept(&principal, bound).await?;
+        let Some(room) = bound.checked_sub(used.saturating_add(more)) else {
+            return Err(Error::LimitReached(kind.refusal(used, bound)));
+        };
+        let mut taken = self.lock();
+        if taken.row_room.len() >= PRINCIPALS {
+            taken.row_room.clear();
+        }
+        taken.row_room.insert(principal, room.min(ROWS_BETWEEN_COUNTS));
+        Ok(())
+    }
+
+    /// What all principals hold in this process, by kind.
+    pub(in crate::service) fn levels(&self) -> Vec<(BudgetKind, u64)> {
+        let taken = self.lock();
+        let live = [BudgetKind::Requests, BudgetKind::Streams, BudgetKind::UnreadBytes];
+        let total = |kind: BudgetKind| {
+            taken.held.iter().filter(|((_, of), _)| *of == kind).map(|(_, held)| *held).sum()
+        };
+        live.into_iter().map(|kind| (kind, total(kind))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use svc_model::TokenId;
+
+    use super::*;
+
+    fn agent(key: &str) -> Caller {
+        agent_with(key, "token")
+    }
+
+    fn agent_with(key: &str, token: &str) -> Caller {
+        Caller::Session {
+            key: Arc::from(key),
+            token: TokenId::from(token.to_owned()),
+            scopes: Arc::from([]),
+            project: None,
+            process: None,
+            folder: None,
+        }
+    }
+
+    fn budget_with(kind: BudgetKind, bound: u64) -> Budget {
+        let mut bounds = BudgetBounds::default();
+        bounds.set(kind, bound);
+        Budget::new(bounds)
+    }
+
+    #[test]
+    fn a_hold_is_taken_until_it_is_dropped_and_is_nobody_elses() {
+        let budget = budget_with(BudgetKind::Streams, 2);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let take = |caller: &Caller| budget.hold(caller, BudgetKind::Streams, 1);
+        let (first, second) = (take(&greedy).unwrap(), take(&greedy).unwrap());
+        let refusal = take(&greedy).unwrap_err().to_string();
+        assert_eq!(refusal, "budget.streams: 2 of 2 open streams are taken; close one");
+        take(&other).unwrap();
+        for _ in 0..10 {
+            assert!(take(&Caller::Operator).unwrap().is_none());
+        }
+        drop(first);
+        let third = take(&greedy).unwrap();
+        take(&greedy).unwrap_err();
+        drop((second, third));
+        assert!(budget.lock().held.is_empty(), "nothing is left behind");
+        let recovered: Vec<_> =
+            (0..3).map(|_| budget.hold_anyway(&greedy, BudgetKind::Streams, 1)).collect();
+        assert!(budget.levels().contains(&(BudgetKind::Streams, 3)));
+        drop(recovered);
+    }
+
+    #[test]
+    fn requests_of_one_moment_share_one_bound() {
+        let budget = budget_with(BudgetKind::Requests, 5);
+        let caller = agent("greedy");
+        for _ in 0..200 {
+            let taken = std::thread::scope(|scope| {
+                let take = || budget.hold(&caller, BudgetKind::Requests, 1);
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
+                threads
+                    .into_iter()
+                    .filter_map(|thread| thread.join().unwrap().ok())
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(taken.len(), 5);
+        }
+    }
+
+    #[test]
+    fn bytes_stored_come_back_within_the_hour_and_bind_nobody_else() {
+        let budget = budget_with(BudgetKind::StoredBytesPerHour, 3600);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let begin = Timestamp::from_millis(1_000_000_000);
+        budget.take_stored(&greedy, 3000, begin).unwrap();
+        let refusal = budget.take_stored(&greedy, 601, begin).unwrap_err().to_string();
+        assert!(refusal.starts_with("budget.stored_bytes_per_hour: 3000 of 3600 "), "{refusal}");
+        budget.take_stored(&greedy, 600, begin).unwrap();
+        budget.take_stored(&greedy, 1, begin).unwrap_err();
+        budget.take_stored(&other, 3600, begin).unwrap();
+        budget.take_stored(&Caller::Operator, 1 << 40, begin).unwrap();
+        // Another token of the same session is the same principal.
+        budget.take_stored(&agent_with("greedy", "another"), 1, begin).unwrap_err();
+        let later = begin.plus(Duration::from_secs(100));
+        budget.take_stored(&greedy, 101, later).unwrap_err();
+        budget.take_stored(&greedy, 100, later).unwrap();
+        // More than the whole is never stored, and a long rest earns no more than the whole.
+        let rested = begin.plus(Duration::from_hours(100));
+        budget.take_stored(&greedy, 3601, rested).unwrap_err();
+        budget.take_stored(&greedy, 3600, rested).unwrap();
+        // The clock was set back.
+        budget.take_stored(&greedy, 1, begin).unwrap_err();
+        budget.take_stored(&greedy, 3600, begin.plus(Duration::from_hours(1))).unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! Rules for texts that callers give, one message each.
+
+use svc_model::{is_reserved_name, limits, quote};
+
+use super::Error;
+
+/// A text that has to say something.
+pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
+    if text.chars().all(|c| c.is_whitespace() || c.is_control() || quote::is_invisible(c)) {
+        return Err(Error::invalid(field, "must not be blank"));
+    }
+    Ok(())
+}
+
+/// A name, a path, a key: short.
+pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+    text.map_or(Ok(()), |text| long(field, text, limits::SHORT_TEXT_BYTES))
+}
+
+/// A text of at most so many bytes.
+pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
+    if text.len() > most {
+        let len = text.len();
+        return Err(Error::invalid(field, format!("must have at most {most} bytes, has {len}")));
+    }
+    Ok(())
+}
+
+/// A key that is there has to be one.
+pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+    if let Some(text) = text {
+        not_blank(field, text)?;
+    }
+    short(field, text)
+}
+
+/// A name that others will read: of a peer, an agent, a label, a key.
+pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
+    if is_reserved_name(text) {
+        let why = "it says no more than operator, user, system and the like: choose another name";
+        return Err(Error::not_yours(field, why));
+    }
+    Ok(())
+}
+
+/// A page's size.
+pub fn limit(limit: Option<u32>) -> Result<u32, Error> {
+    let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
+    if !(1..=limits::PAGE_MAX).contains(&limit) {
+        return Err(Error::invalid("limit", format!("must be from 1 to {}", limits::PAGE_MAX)));
+    }
+    Ok(limit)
+}
+
+/// An opaque cursor of ours, taken apart again.
+pub fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    hex::decode(text)
+        .ok()
+        .and_then(|json| serde_json::from_slice(&json).ok())
+        .map(Some)
+        .ok_or_else(|| Error::invalid("cursor", "is not one that this daemon gave"))
+}
+
+/// Makes an opaque cursor: hexadecimal JSON, which needs no escaping in a URL.
+pub fn make_cursor(key: &impl serde::Serialize) -> String {
+    let json = serde_json::to_vec(key).expect("a key of a list has a JSON form");
+    hex::encode(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursors_come_back(rank in any::<i64>(), name in any::<String>()) {
+            let text = make_cursor(&(rank, &name));
+            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric()));
+            prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).unwrap(), Some((rank, name)));
+        }
+
+        #[test]
+        fn other_texts_are_refused_and_do_no_harm(text in any::<String>()) {
+            let made_here = hex::decode(&text).is_ok_and(|json| {
+                serde_json::from_slice::<(i64, String)>(&json).is_ok()
+            });
+            prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).is_ok(), made_here);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What was said in a session. It is data for whoever reads it, and secrets of known shapes are left out.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{
+    Caller, MessageId, Timestamp,
+    agent::{HistoryEntry, HistoryRole},
+    conversation::{Provenance, redacted},
+    limits, quote,
+};
+use svc_store::{PageSize, RowPage};
+
+use super::{
+    Conversations,
+    party::{Requester, SessionName, SessionRow},
+    status::unseen,
+};
+use crate::service::{Error, check};
+
+/// Which part of a history.
+#[derive(Debug, Clone, Default)]
+pub struct SessionHistoryQuery {
+    /// How many of the last texts; 50 if `None`.
+    pub limit: Option<u32>,
+    /// The cursor of the page before this one: only what is older.
+    pub before: Option<String>,
+    /// Also calls of tools and their results.
+    pub with_tools: bool,
+}
+
+/// What was said in a session.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionHistory {
+    /// The session.
+    pub session_key: String,
+    /// The oldest first.
+    pub messages: Vec<HistoryText>,
+    /// Whether a text was cut, or some had no room.
+    pub truncated: bool,
+    /// Whether there are older ones.
+    pub has_more: bool,
+    /// Goes into `before` for the older ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// One text.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryText {
+    /// Who said it: `user` is what the session was told, `assistant` what it said.
+    pub role: HistoryRole,
+    /// The words.
+    pub text: String,
+    /// The tool, of a call or its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// When.
+    pub at: Timestamp,
+    /// The message, of a session that a person started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// Where it comes from, if it is a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+}
+
+impl Conversations {
+    /// What was said in a session: in a hosted one all of it, in one that a person started the messages between it and the
+    /// caller, for nobody reads another's mail. The person sees all messages of it, and so does the session itself.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] or [`Error::NotFound`] if there is none that the caller may see.
+    pub async fn history(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        named: &str,
+        query: &SessionHistoryQuery,
+    ) -> Result<SessionHistory, Error> {
+        check::key("sessionKey", Some(named))?;
+        let requester = self.reader(caller, session).await?;
+        let row = match self.find(&requester, SessionName::Key(named)).await? {
+            Ok(row) => row,
+            Err(none) => return Err(unseen(named, &none)),
+        };
+        let limit = check::limit(query.limit)?;
+        let before = query.before.as_deref();
+        let before: Option<i64> = before
+            .map(|text| text.parse().map_err(|_| Error::invalid("before", "is no cursor of ours")))
+            .transpose()?;
+        let (texts, has_more) = match &row {
+            SessionRow::Hosted(agent, _) => {
+                let page = (before, limit, query.with_tools);
+                self.agents.texts_before(&agent.info.id, page).await.map(|(entries, more)| {
+                    let texts = entries.into_iter().map(|(seq, entry)| (seq, of_entry(entry)));
+                    (texts.collect(), more)
+                })?
+            }
+            SessionRow::Attended(_) => self.mail_before(&requester, &row, before, limit).await?,
+        };
+        Ok(page_of(row.key(), texts, has_more))
+    }
+
+    /// Messages of a session that a person started, the latest first.
+    async fn mail_before(
+        &self,
+        requester: &Requester,
+        row: &SessionRow,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<(Vec<(i64, HistoryText)>, bool), Error> {
+        let Some(peer) = row.peer().map(|row| &row.peer.peer_id) else {
+            return Ok((Vec::new(), false));
+        };
+        let sees_all = requester.sees_all || requester.sight(row).is_self;
+        let store = &self.core.store;
+        let size = PageSize::rows(limit);
+        let page = match (&requester.peer, sees_all) {
+            (_, true) => store.messages_of(peer, before, size).await?,
+            (Some(own), false) => store.messages_between(own, peer, before, size).await?,
+            (None, false) => RowPage { rows: Vec::new(), more: false },
+        };
+        let texts = page.rows.into_iter().map(|row| {
+            let message = row.message;
+            let said = message.from_peer == peer.as_str();
+            let text = HistoryText {
+                role: if said { HistoryRole::Assistant } else { HistoryRole::User },
+                text: message.text,
+                tool: None,
+                at: message.timestamp,
+                message_id: Some(message.id),
+                provenance: message.provenance,
+            };
+            (row.id, text)
+        });
+        Ok((texts.collect(), page.more))
+    }
+}
+
+fn of_entry(entry: HistoryEntry) -> HistoryText {
+    let text = [entry.content, entry.tool_summary, entry.tool_input, entry.tool_result];
+    HistoryText {
+        role: entry.role,
+        text: text.into_iter().flatten().collect::<Vec<_>>().join("\n"),
+        tool: entry.tool_name,
+        at: entry.timestamp,
+        message_id: None,
+        provenance: None,
+    }
+}
+
+/// A page of texts, of which the latest comes first: as many of them as there is room for, without secrets.
+fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool) -> SessionHistory {
+    let mut history = SessionHistory {
+        session_key,
+        messages: Vec::new(),
+        truncated: false,
+        has_more: has_older,
+        before: None,
+    };
+    let (mut bytes, mut oldest) = (0, None);
+    for (rank, mut text) in texts {
+        let shown = redacted(&text.text).into_owned();
+        let is_long = shown.chars().nth(limits::SESSION_HISTORY_CHARS).is_some();
+        text.text = match shown.char_indices().nth(limits::SESSION_HISTORY_CHARS - 1) {
+            Some((end, _)) if is_long => {
+                history.truncated = true;
+                format!("{}…", &shown[..end])
+            }
+            _ => shown,
+        };
+        // The marks in what imitates our stamps take room, too: models are shown them.
+        let size = serde_json::to_string(&text)
+            .map_or(0, |json| json.len().max(quote::json(&json).len()) + 1);
+        // With room for what stands around them.
+        if bytes + size > limits::SESSION_HISTORY_BYTES - 1024 && !history.messages.is_empty() {
+            (history.truncated, history.has_more) = (true, true);
+            break;
+        }
+        bytes += size;
+        oldest = Some(rank);
+        history.messages.push(text);
+    }
+    history.messages.reverse();
+    history.before = oldest.filter(|_| history.has_more).map(|rank| rank.to_string());
+    history
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(words: String) -> HistoryText {
+        HistoryText {
+            role: HistoryRole::Assistant,
+            text: words,
+            tool: None,
+            at: Timestamp::from_millis(0),
+            message_id: None,
+            provenance: None,
+        }
+    }
+
+    #[test]
+    fn a_page_is_bounded_and_holds_no_secret() {
+        let key = format!("ghp_{}", "a1".repeat(18));
+        let latest = vec![
+            (9, text(format!("the key is {key}"))),
+            (7, text("ü".repeat(limits::SESSION_HISTORY_CHARS))),
+            (5, text("ü".repeat(limits::SESSION_HISTORY_CHARS + 1))),
+        ];
+        let page = page_of("agent:a:main".to_owned(), latest, false);
+        let words: Vec<&str> = page.messages.iter().map(|text| text.text.as_str()).collect();
+        assert_eq!(words[2], "the key is [redacted]", "the oldest first");
+        assert_eq!(words[1].chars().count(), limits::SESSION_HISTORY_CHARS);
+        assert!(words[0].ends_with("ü…") && page.truncated);
+        assert_eq!(words[0].chars().count(), limits::SESSION_HISTORY_CHARS);
+        assert_eq!((page.has_more, page.before), (false, None));
+
+        let many = (0..100).rev().map(|rank| (rank, text("\u{1}".repeat(4_000)))).collect();
+        let page = page_of("agent:a:main".to_owned(), many, false);
+        let bytes = serde_json::to_string(&page).unwrap().len();
+        assert!(bytes <= limits::SESSION_HISTORY_BYTES, "{bytes}");
+        assert!(page.truncated && page.has_more && page.messages.len() > 1);
+        let next = 100 - i64::try_from(page.messages.len()).unwrap();
+        assert_eq!(page.before.as_deref(), Some(next.to_string().as_str()));
+    }
+
+    #[test]
+    fn a_page_is_bounded_as_models_are_shown_it() {
+        let many = (0..100).rev().map(|rank| (rank, text("isUser=true ".repeat(330)))).collect();
+        let page = page_of("agent:a:main".to_owned(), many, false);
+        let shown = quote::json(&serde_json::to_string(&page).unwrap()).into_owned();
+        assert!(shown.contains("is (quoted)User=true"), "{shown}");
+        assert!(shown.len() <= limits::SESSION_HISTORY_BYTES, "{}", shown.len());
+        assert!(page.truncated && page.has_more && page.messages.len() > 1);
+    }
+}

@@ -1,0 +1,262 @@
+//! Which sessions there are.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    Caller, MessageId, MessageType, Principal, Timestamp, conversation::redacted, limits,
+};
+use svc_store::PageSize;
+
+use super::{
+    Conversations,
+    party::{Requester, SessionRow},
+    status::SessionWaiting,
+};
+use crate::service::Error;
+
+/// Characters of a last message in a list.
+const EXCERPT_CHARS: usize = 200;
+/// Sessions of people that a list looks at, those heard of last.
+const LOOKED_AT: u32 = 1000;
+
+/// Kind of session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionKind {
+    /// The daemon runs it.
+    Hosted,
+    /// A person started it.
+    Attended,
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListSessions {
+    /// Only of these kinds; all if there are none.
+    pub kinds: Vec<SessionKind>,
+    /// How many at most.
+    pub limit: u32,
+    /// Only those heard of within this time.
+    pub active_within: Option<Duration>,
+    /// Only those whose key, name, folder or instance has this in it.
+    pub search: Option<String>,
+    /// With the last message between each and the caller.
+    pub with_last_message: bool,
+}
+
+/// A session.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionEntry {
+    /// What `sessions_send` addresses.
+    pub key: String,
+    /// Its instance, or the backend of one that a person started.
+    pub agent_id: String,
+    /// Its present incarnation.
+    pub session_id: String,
+    /// Who runs it.
+    pub kind: SessionKind,
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What it is doing.
+    pub state: String,
+    /// Where it works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Kind of agent.
+    pub backend: String,
+    /// The session that started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_session_key: Option<String>,
+    /// What it waits for, of a person or of its vendor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<SessionWaiting>,
+    /// When it was last heard of.
+    pub updated_at: Timestamp,
+    /// True of the caller's own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_you: bool,
+    /// The last message between it and the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_message: Option<LastMessage>,
+}
+
+/// The last message between a session and the caller.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastMessage {
+    /// Its id.
+    pub message_id: MessageId,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: MessageType,
+    /// Whether the caller sent it.
+    pub is_yours: bool,
+    /// Its beginning.
+    pub text: String,
+    /// When it was sent.
+    pub at: Timestamp,
+}
+
+/// A page of sessions.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionsPage {
+    /// How many are here.
+    pub count: usize,
+    /// Those heard of last first.
+    pub sessions: Vec<SessionEntry>,
+    /// There are more.
+    pub has_more: bool,
+    /// What is left out, with the setting that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<String>,
+}
+
+impl Conversations {
+    /// The sessions that the caller may see, those heard of last first.
+    pub async fn sessions(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        query: &ListSessions,
+    ) -> Result<SessionsPage, Error> {
+        let requester = self.reader(caller, session).await?;
+        let rows = self.rows().await?;
+        let is_seen = |row: &SessionRow| {
+            requester.sees_all || self.policy().may_see(requester.sight(row)).is_ok()
+        };
+        let (mut seen, mut hidden) = (Vec::new(), 0_usize);
+        for row in rows {
+            if is_seen(&row) {
+                seen.push(row);
+            } else {
+                hidden += 1;
+            }
+        }
+        let mut entries = Vec::with_capacity(seen.len());
+        for row in &seen {
+            let entry = self.entry(&requester, row).await?;
+            if self.fits(&entry, query) {
+                entries.push((entry, row));
+            }
+        }
+        entries.sort_by(|(a, _), (b, _)| {
+            b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
+        });
+        let limit = query.limit.clamp(1, limits::SESSIONS_MAX) as usize;
+        let has_more = entries.len() > limit;
+        entries.truncate(limit);
+        let mut sessions = Vec::with_capacity(entries.len());
+        for (mut entry, row) in entries {
+            if query.with_last_message {
+                entry.last_message = self.last_message(&requester, row).await?;
+            }
+            sessions.push(entry);
+        }
+        let setting = self.policy().visibility.as_str();
+        let visibility = (hidden > 0)
+            .then(|| format!("sessions.visibility is `{setting}`: others are left out"));
+        Ok(SessionsPage { count: sessions.len(), sessions, has_more, visibility })
+    }
+
+    /// All sessions: hosted ones that live, and those of people.
+    pub(super) async fn rows(&self) -> Result<Vec<SessionRow>, Error> {
+        let mut rows = Vec::new();
+        for agent in self.core.store.live_agents().await? {
+            rows.push(self.hosted(agent).await?);
+        }
+        let peers = self.core.store.session_peers(LOOKED_AT).await?;
+        rows.extend(peers.into_iter().map(|peer| SessionRow::Attended(Box::new(peer))));
+        Ok(rows)
+    }
+
+    pub(super) async fn entry(
+        &self,
+        requester: &Requester,
+        row: &SessionRow,
+    ) -> Result<SessionEntry, Error> {
+        let label = row.peer().map(|peer| peer.peer.display_name.clone());
+        let parent_session_key = match row.parent() {
+            Some(Principal::Session(parent)) => {
+                let own = self.core.store.peer_of_key(parent).await?;
+                own.and_then(|row| row.session_key())
+            }
+            _ => None,
+        };
+        let heard = row.peer().map(|peer| peer.peer.last_seen);
+        let (kind, state, cwd, backend, updated_at) = match row {
+            SessionRow::Hosted(agent, _) => (
+                SessionKind::Hosted,
+                row.peer()
+                    .map_or(agent.info.state.as_str(), |peer| peer.peer.status.as_str())
+                    .to_owned(),
+                Some(agent.info.worktree.clone()),
+                agent.info.backend.to_string(),
+                self.last_activity(agent.info.started_at, &agent.info.id).await?,
+            ),
+            SessionRow::Attended(peer) => (
+                SessionKind::Attended,
+                peer.peer.status.as_str().to_owned(),
+                peer.peer.path.clone(),
+                row.agent_id(),
+                peer.peer.last_seen,
+            ),
+        };
+        Ok(SessionEntry {
+            key: row.key(),
+            agent_id: row.agent_id(),
+            session_id: row.incarnation(),
+            kind,
+            label,
+            state,
+            cwd,
+            backend,
+            parent_session_key,
+            waiting_for: row.peer().and_then(|row| SessionWaiting::of_peer(&row.peer)),
+            updated_at: heard.map_or(updated_at, |heard| heard.max(updated_at)),
+            is_you: requester.sight(row).is_self,
+            last_message: None,
+        })
+    }
+
+    fn fits(&self, entry: &SessionEntry, query: &ListSessions) -> bool {
+        let has = |text: &str, part: &str| text.to_lowercase().contains(part);
+        let search = query.search.as_deref().map(str::to_lowercase);
+        let is_found = search.is_none_or(|part| {
+            let texts = [Some(&entry.key), Some(&entry.agent_id)];
+            let texts = texts.into_iter().chain([entry.label.as_ref(), entry.cwd.as_ref()]);
+            texts.flatten().any(|text| has(text, &part))
+        });
+        let since = query.active_within.map(|within| self.core.now().minus(within));
+        is_found
+            && (query.kinds.is_empty() || query.kinds.contains(&entry.kind))
+            && since.is_none_or(|since| entry.updated_at >= since)
+    }
+
+    async fn last_message(
+        &self,
+        requester: &Requester,
+        row: &SessionRow,
+    ) -> Result<Option<LastMessage>, Error> {
+        let (Some(own), Some(peer)) = (&requester.peer, row.peer()) else { return Ok(None) };
+        let between = self
+            .core
+            .store
+            .messages_between(own, &peer.peer.peer_id, None, PageSize::rows(1))
+            .await?;
+        Ok(between.rows.into_iter().next().map(|row| {
+            let message = row.message;
+            LastMessage {
+                is_yours: message.from_peer == own.as_str(),
+                text: redacted(&message.text).chars().take(EXCERPT_CHARS).collect(),
+                message_id: message.id,
+                kind: message.kind,
+                at: message.timestamp,
+            }
+        }))
+    }
+}

@@ -1,0 +1,408 @@
+//! Who calls, and whom a caller means.
+
+use svc_model::{
+    AgentId, Caller, PeerId, PeerReference, PeerStatus, Principal, READ_ALL, Timestamp,
+    conversation::{SessionDenial, SessionParty, SessionSight},
+    is_agent_key, limits,
+    stamp::address,
+};
+use svc_store::{AgentRow, PeerRow, RunEnd};
+
+use super::Conversations;
+use crate::service::{Error, team::UNKNOWN_CLIENT};
+
+/// The key of the person, who is no session.
+pub(super) const OPERATOR: &str = PeerId::OPERATOR;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(super) struct Requester {
+    /// Its key.
+    pub(super) key: String,
+    /// Its instance or backend.
+    pub(super) agent_id: String,
+    /// Its peer; `None` if it has none yet.
+    pub(super) peer: Option<PeerId>,
+    /// The client's own id of its session, or of a hosted one its key.
+    pub(super) session: Option<String>,
+    /// Of a hosted session its incarnation.
+    pub(super) agent: Option<AgentId>,
+    /// Whose children are its own.
+    pub(super) principal: Principal,
+    project: Option<String>,
+    /// Where a hosted session works.
+    pub(super) cwd: Option<String>,
+    /// Whether it sees every session: the person, and in a call that only reads whoever reads everything.
+    pub(super) sees_all: bool,
+}
+
+/// A session that there is.
+#[derive(Debug, Clone)]
+pub(super) enum SessionRow {
+    /// The daemon runs it.
+    Hosted(Box<AgentRow>, Option<Box<PeerRow>>),
+    /// A person started it.
+    Attended(Box<PeerRow>),
+}
+
+/// How a caller names a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SessionName<'a> {
+    /// By its key, the id of its agent, or the client's own id of it.
+    Key(&'a str),
+    /// By what it is called.
+    Label(&'a str),
+    /// The main one of an instance, or the only one.
+    Instance(&'a str),
+}
+
+/// Why a session name did not resolve.
+#[derive(Debug)]
+pub(super) enum NoSession {
+    /// There is none, or the caller may not see it: both look the same.
+    Unseen(SessionDenial),
+    /// There is none, and the caller sees all.
+    Unknown,
+    /// Several are called so.
+    Ambiguous(Vec<String>),
+}
+
+impl SessionRow {
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Hosted(agent, _) => agent.ended_at.is_none(),
+            Self::Attended(peer) => peer.peer.status != PeerStatus::Offline,
+        }
+    }
+
+    /// When it was last there.
+    fn seen_at(&self) -> Timestamp {
+        match self {
+            Self::Hosted(agent, _) => agent.ended_at.unwrap_or(agent.info.started_at),
+            Self::Attended(peer) => peer.peer.last_seen,
+        }
+    }
+
+    pub(super) fn key(&self) -> String {
+        match self {
+            Self::Hosted(agent, _) => agent.info.session_key.clone(),
+            Self::Attended(peer) => {
+                peer.session_key().unwrap_or_else(|| peer.peer.peer_id.to_string())
+            }
+        }
+    }
+
+    /// Its instance, or its backend as keys have it.
+    pub(super) fn agent_id(&self) -> String {
+        match self {
+            Self::Hosted(agent, _) => agent.info.instance.clone(),
+            Self::Attended(_) => {
+                let key = self.key();
+                key.split(':').nth(1).unwrap_or_default().to_owned()
+            }
+        }
+    }
+
+    pub(super) fn peer(&self) -> Option<&PeerRow> {
+        match self {
+            Self::Hosted(_, peer) => peer.as_deref(),
+            Self::Attended(peer) => Some(peer),
+        }
+    }
+
+    pub(super) fn project(&self) -> Option<&str> {
+        match self {
+            Self::Hosted(agent, _) => agent.owned.project.as_deref(),
+            Self::Attended(peer) => peer.project.as_deref(),
+        }
+    }
+
+    /// Who started it.
+    pub(super) fn parent(&self) -> Option<&Principal> {
+        match self {
+            Self::Hosted(agent, _) => agent.owned.owner.as_ref(),
+            Self::Attended(_) => None,
+        }
+    }
+
+    /// The present incarnation: the agent, or the client's own id of its session.
+    pub(super) fn incarnation(&self) -> String {
+        match self {
+            Self::Hosted(agent, _) => agent.info.id.as_str().to_owned(),
+            Self::Attended(peer) => {
+                let id = &peer.peer.peer_id;
+                peer.peer.session_id.clone().unwrap_or_else(|| id.as_str().to_owned())
+            }
+        }
+    }
+
+    /// Whether this names its present incarnation.
+    pub(super) fn is_incarnation(&self, named: &str) -> bool {
+        let vendor = match self {
+            Self::Hosted(agent, _) => agent.info.session_id.as_deref(),
+            Self::Attended(_) => None,
+        };
+        self.incarnation().eq_ignore_ascii_case(named) || vendor == Some(named)
+    }
+
+    /// Whether it can be sent to.
+    pub(super) fn is_there(&self) -> bool {
+        match self {
+            Self::Hosted(agent, _) => agent.ended_at.is_none(),
+            Self::Attended(_) => true,
+        }
+    }
+
+    pub(super) fn end(&self, peer: PeerId) -> RunEnd {
+        let agent = match self {
+            Self::Hosted(agent, _) => Some(agent.info.id.clone()),
+            Self::Attended(_) => None,
+        };
+        RunEnd { session: self.key(), peer, agent }
+    }
+}
+
+impl Requester {
+    pub(super) fn party(&self) -> SessionParty<'_> {
+        SessionParty { key: &self.key, agent_id: &self.agent_id }
+    }
+
+    /// What a session is to it.
+    pub(super) fn sight(&self, row: &SessionRow) -> SessionSight {
+        let own = row.peer().map(|peer| &peer.peer.peer_id);
+        SessionSight {
+            is_self: match row {
+                // What a session is called gives nobody the right to it.
+                SessionRow::Hosted(agent, _) if self.agent.as_ref() == Some(&agent.info.id) => true,
+                _ => own.is_some() && own == self.peer.as_ref(),
+            },
+            is_child: row.parent() == Some(&self.principal),
+            is_of_project: self.project.is_some() && self.project.as_deref() == row.project(),
+        }
+    }
+
+    pub(super) fn end(&self, peer: PeerId) -> RunEnd {
+        RunEnd { session: self.key.clone(), peer, agent: self.agent.clone() }
+    }
+}
+
+impl Conversations {
+    /// Who calls. It is the credential that says so; `session` is the one that the call acts in, which is the caller's own.
+    pub(super) async fn requester(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<Requester, Error> {
+        let store = &self.core.store;
+        let project = caller.project().map(str::to_owned);
+        let principal = caller.principal();
+        let sees_all = caller.is_operator();
+        if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
+            let agent = store.agent_of_key(key).await?.filter(|row| row.ended_at.is_none());
+            if let Some(agent) = agent {
+                let own = store.peer_of_key(key).await?;
+                let own = own.filter(|row| row.owner.as_deref() == Some(key));
+                return Ok(Requester {
+                    key: key.to_owned(),
+                    agent_id: agent.info.instance,
+                    peer: own.map(|row| row.peer.peer_id),
+                    session: Some(key.to_owned()),
+                    agent: Some(agent.info.id),
+                    principal,
+                    project: agent.owned.project,
+                    cwd: Some(agent.info.worktree),
+                    sees_all,
+                });
+            }
+        }
+        let named = session.or(caller.session());
+        let own = match named {
+            Some(session) => store.peer_of_session(session).await?,
+            None => None,
+        };
+        let own = own.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
+        if let Some(own) = own
+            && let Some(key) = own.session_key()
+        {
+            let agent_id = key.split(':').nth(1).unwrap_or_default().to_owned();
+            return Ok(Requester {
+                key,
+                agent_id,
+                session: own.peer.session_id.clone().or_else(|| named.map(str::to_owned)),
+                peer: Some(own.peer.peer_id),
+                agent: None,
+                principal,
+                project: project.or(own.project),
+                cwd: None,
+                sees_all,
+            });
+        }
+        let Some(session) = named.filter(|_| !sees_all) else {
+            return Ok(Requester {
+                key: OPERATOR.to_owned(),
+                agent_id: OPERATOR.to_owned(),
+                peer: Some(PeerId::operator()),
+                session: None,
+                agent: None,
+                principal,
+                project,
+                cwd: None,
+                sees_all,
+            });
+        };
+        Ok(Requester {
+            key: key_of_unknown(session),
+            agent_id: UNKNOWN_CLIENT.to_owned(),
+            peer: None,
+            session: Some(session.to_owned()),
+            agent: None,
+            principal,
+            project,
+            cwd: None,
+            sees_all,
+        })
+    }
+
+    /// Who calls, for a call that changes nothing.
+    pub(super) async fn reader(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<Requester, Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok(Requester { sees_all: caller.has_scope(READ_ALL), ..requester })
+    }
+
+    /// The session that is named, if the caller may see it.
+    pub(super) async fn find(
+        &self,
+        requester: &Requester,
+        name: SessionName<'_>,
+    ) -> Result<Result<SessionRow, NoSession>, Error> {
+        let mut rows = match name {
+            SessionName::Key(text) => self.named_by_key(requester, text).await?,
+            SessionName::Label(text) => {
+                let rows = self.core.store.peers_named(text, limits::PAGE_DEFAULT).await?;
+                self.sessions_of(rows).await?
+            }
+            SessionName::Instance(text) => self.of_instance(text).await?,
+        };
+        let policy = self.policy();
+        let is_seen =
+            |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
+        rows.retain(is_seen);
+        if let (SessionName::Label(text), true) = (name, rows.is_empty()) {
+            rows = self.started_as(text).await?;
+            rows.retain(is_seen);
+        }
+        if rows.iter().any(SessionRow::is_alive) {
+            rows.retain(SessionRow::is_alive);
+        } else if let Some(latest) = rows.iter().max_by_key(|row| row.seen_at()) {
+            // Of the dead, whoever was called so last is meant.
+            rows = vec![latest.clone()];
+        }
+        Ok(match rows.len() {
+            1 => Ok(rows.remove(0)),
+            0 => Err(match policy.unseen() {
+                Some(denial) if !requester.sees_all => NoSession::Unseen(denial),
+                _ => NoSession::Unknown,
+            }),
+            _ => Err(NoSession::Ambiguous(rows.iter().map(SessionRow::key).collect())),
+        })
+    }
+
+    async fn named_by_key(
+        &self,
+        requester: &Requester,
+        text: &str,
+    ) -> Result<Vec<SessionRow>, Error> {
+        let store = &self.core.store;
+        let text = if text == "current" { requester.key.as_str() } else { text };
+        let lower = text.to_ascii_lowercase();
+        let agent = match AgentId::parse(text).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
+        {
+            Some(id) => store.agent(&id).await?,
+            None => store.agent_of_key(&lower).await?,
+        };
+        let peers = match PeerReference::parse(text) {
+            Some(PeerReference::SessionKey(key)) => {
+                let rows =
+                    store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+                rows.into_iter().filter(|row| key.is_of(&row.peer)).collect()
+            }
+            Some(PeerReference::Id(id)) if !id.is_operator() => {
+                store.peer(&id).await?.into_iter().collect()
+            }
+            _ => {
+                let own = store.peer_of_session(text).await?;
+                own.into_iter().filter(|row| row.peer.session_id.as_deref() == Some(text)).collect()
+            }
+        };
+        if let Some(agent) = agent {
+            return Ok(vec![self.hosted(agent).await?]);
+        }
+        self.sessions_of(peers).await
+    }
+
+    /// The sessions of an instance: the main one, else all that live.
+    async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>, Error> {
+        let instance = instance.to_ascii_lowercase();
+        let mut rows = Vec::new();
+        for agent in self.core.store.live_agents().await? {
+            if agent.info.instance == instance {
+                rows.push(self.hosted(agent).await?);
+            }
+        }
+        let main = format!("agent:{instance}:main");
+        if rows.iter().any(|row| row.key() == main) {
+            rows.retain(|row| row.key() == main);
+        }
+        Ok(rows)
+    }
+
+    /// The live agents that were started with a name: what their keys end with.
+    async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>, Error> {
+        let mut rows = Vec::new();
+        for agent in self.core.store.live_agents().await? {
+            let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
+            if own.is_some_and(|own| own.eq_ignore_ascii_case(name)) {
+                rows.push(self.hosted(agent).await?);
+            }
+        }
+        Ok(rows)
+    }
+
+    pub(super) async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
+        let key = agent.info.session_key.as_str();
+        let peer = self.core.store.peer_of_key(key).await?;
+        let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
+        Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
+    }
+
+    /// The sessions that peers stand for. The person's own are none.
+    pub(super) async fn sessions_of(&self, peers: Vec<PeerRow>) -> Result<Vec<SessionRow>, Error> {
+        let mut rows = Vec::with_capacity(peers.len());
+        for peer in peers {
+            if peer.session_key().is_none() {
+                continue;
+            }
+            let agent = match peer.owner.as_deref().filter(|owner| is_agent_key(owner)) {
+                Some(key) => self.core.store.agent_of_key(key).await?,
+                None => None,
+            };
+            rows.push(match agent {
+                Some(agent) => SessionRow::Hosted(Box::new(agent), Some(Box::new(peer))),
+                None => SessionRow::Attended(Box::new(peer)),
+            });
+        }
+        Ok(rows)
+    }
+}
+
+/// The key of a session that no hook has told of.
+fn key_of_unknown(session: &str) -> String {
+    let mut peer = svc_model::Peer::operator(Timestamp::from_millis(0));
+    UNKNOWN_CLIENT.clone_into(&mut peer.backend);
+    peer.session_id = Some(session.to_owned());
+    if is_agent_key(session) { session.to_owned() } else { address(&peer).to_string() }
+}

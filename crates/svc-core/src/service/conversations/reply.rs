@@ -1,0 +1,147 @@
+//! Waiting for what comes of a send.
+
+use svc_model::{
+    Delivery, DeliveryState, ExpectedDelivery, RunId, StreamName,
+    conversation::{RunState, SendStatus},
+};
+use svc_store::{Batch, Heard, RunRow, StoreError, StreamListener, WriteTx};
+
+use super::{
+    Conversations,
+    send::{SessionReply, last_delivery},
+};
+use crate::service::{Error, team};
+
+/// Bytes of events that are looked at together.
+const EVENTS_BYTES: usize = 64 * 1024;
+
+/// What a call does with the send that it waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// It waits on, if nothing has come of it.
+    Left,
+    /// It goes on without the reply.
+    Over,
+}
+
+impl Conversations {
+    /// What the one who sent is told: the reply if it comes while the call waits, or was there already.
+    pub(super) async fn outcome(
+        &self,
+        run: RunRow,
+        when: ExpectedDelivery,
+    ) -> Result<SessionReply, Error> {
+        let stream = StreamName::of("peer", &run.source.peer);
+        let store = &self.core.store;
+        // Listen before looking, or an end that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        let wait = run.waits_until.map(|until| until.since(self.core.now())).unwrap_or_default();
+        let end = tokio::time::Instant::now() + wait;
+        loop {
+            let head = listener.last();
+            let known = store.run(&run.run_id).await?.ok_or(StoreError::NoStream)?;
+            let is_there = known.answered.is_some() || known.state.is_over();
+            let patience =
+                if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
+            if (is_there || patience == Patience::Over)
+                && let Some(settled) = self.settle(&run.run_id, patience).await?
+            {
+                return Ok(settled.into_reply(when));
+            }
+            tokio::select! {
+                () = wait_for_end(&mut listener, head) => {}
+                () = tokio::time::sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Takes the reply, or goes on without it; `None` if there is neither.
+    async fn settle(&self, id: &RunId, patience: Patience) -> Result<Option<SettledRun>, Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write_directly(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
+            .await
+    }
+}
+
+/// Waits for the end of a send of the stream's peer after `cursor`.
+async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
+    loop {
+        listener.wait(cursor).await;
+        let Heard::Items(batches) = listener.hear(cursor, EVENTS_BYTES) else { return };
+        let mut events = batches.iter().flat_map(|batch| &batch.events);
+        if events.any(|event| &*event.kind == "run.ended") {
+            return;
+        }
+        cursor = batches.last().map_or(cursor, |last| last.seqs.1);
+    }
+}
+
+/// A send that its call has done with, and what the call is told of it.
+#[derive(Debug)]
+struct SettledRun {
+    run: RunRow,
+    /// The reply's text, if the call has it.
+    reply: Option<String>,
+    /// What became of its message so far.
+    states: Vec<Delivery>,
+}
+
+impl SettledRun {
+    async fn read(tx: &mut WriteTx, run: RunRow) -> Result<Self, StoreError> {
+        let reply = match (&run.reply_id, run.answered.unwrap_or(run.state)) {
+            (Some(id), RunState::Ok) => tx.message(id).await?.map(|it| it.text),
+            _ => None,
+        };
+        let states = tx.deliveries(&run.message_id).await?;
+        Ok(Self { run, reply, states })
+    }
+
+    fn into_reply(self, when: ExpectedDelivery) -> SessionReply {
+        let Self { run, reply, states } = self;
+        let answered = run.answered.unwrap_or(run.state);
+        let status = match (SendStatus::from(answered), &reply) {
+            // It asked for no answer, and the session has it.
+            (SendStatus::Ok, None) => SendStatus::Accepted,
+            (status, _) => status,
+        };
+        let is_failed = status == SendStatus::Error || status == SendStatus::Timeout;
+        SessionReply {
+            status,
+            delivery: last_delivery(states, when),
+            error: run.error.filter(|_| is_failed),
+            reason: run.reason.filter(|_| is_failed),
+            run_id: run.run_id,
+            session_key: run.target.session,
+            message_id: Some(run.message_id),
+            reply,
+        }
+    }
+}
+
+async fn settle(
+    tx: &mut WriteTx,
+    id: &RunId,
+    patience: Patience,
+) -> Result<Option<SettledRun>, Error> {
+    let mut run = tx.run(id).await?.ok_or(StoreError::NoStream)?;
+    if run.answered.is_some() {
+        return Ok(Some(SettledRun::read(tx, run).await?));
+    }
+    if !run.state.is_over() && patience == Patience::Left {
+        return Ok(None);
+    }
+    let is_over = run.state.is_over();
+    run.answered = Some(if is_over { run.state } else { RunState::Queued });
+    run.waits_until = None;
+    tx.update_run(&run).await?;
+    if let (true, Some(reply)) = (is_over, &run.reply_id)
+        && let Some(mut reply) = tx.message(reply).await?
+    {
+        let to = reply.to_peer.clone();
+        let had = std::slice::from_mut(&mut reply);
+        team::advance(tx, &to, had, DeliveryState::Acked, Some("the call had it")).await?;
+    }
+    Ok(Some(SettledRun::read(tx, run).await?))
+}

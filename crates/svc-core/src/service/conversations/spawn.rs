@@ -1,0 +1,149 @@
+//! Starting a session from a session.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{Caller, RunId, TaskId, conversation::SourceTool};
+use svc_store::TaskAsker;
+use tokio::time::{Instant, timeout_at};
+
+use super::Conversations;
+use crate::service::{Error, agents::NewDispatch, check};
+
+/// How long an agent may take to take its task.
+const TAKEN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Wish for a session.
+#[derive(Debug, Clone, Default)]
+pub struct SpawnSession {
+    /// What it is to do.
+    pub task: String,
+    /// The instance.
+    pub agent_id: Option<String>,
+    /// What it is called.
+    pub label: Option<String>,
+    /// Where it works.
+    pub cwd: Option<String>,
+    /// The vendor's model.
+    pub model: Option<String>,
+    /// Its peer goes with its end.
+    pub is_removed: bool,
+    /// After this time it is ended.
+    pub run_timeout: Option<Duration>,
+    /// A repeat with the same key starts nothing again.
+    pub idempotency_key: Option<String>,
+}
+
+/// A session that was started.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SpawnedSession {
+    /// Its program runs, is logged in, and has the task.
+    #[schemars(extend("const" = "accepted"))]
+    pub status: &'static str,
+    /// Its key.
+    pub child_session_key: String,
+    /// Names what it was asked; its end comes as a message.
+    pub run_id: RunId,
+    /// What it is to do, as a task.
+    pub task_id: TaskId,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Conversations {
+    /// Starts a session for a task, and answers once it has taken it.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of them.
+    /// [`Error::NotNow`] with the reason if the program does not run.
+    pub async fn spawn(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        input: SpawnSession,
+    ) -> Result<SpawnedSession, Error> {
+        check::short("label", input.label.as_deref())?;
+        input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
+        let requester = self.requester(caller, session).await?;
+        let asker = TaskAsker {
+            agent: requester.agent.clone(),
+            tool: Some(SourceTool::SessionsSpawn),
+            removes_peer: input.is_removed,
+            deadline: input.run_timeout.map(|timeout| self.core.now().plus(timeout)),
+        };
+        let dispatch = NewDispatch {
+            agent: input.agent_id,
+            prompt: input.task,
+            model: input.model,
+            cwd: input.cwd,
+            own_cwd: requester.cwd.clone(),
+            title: input.label,
+            idempotency_key: input.idempotency_key,
+            asker,
+            is_at_once: true,
+            ..Default::default()
+        };
+        let dispatched = self.agents.dispatch(caller, dispatch).await?;
+        let id = dispatched.task.task_id;
+        let (child_session_key, pid) = self.running(&id).await?;
+        let run = id.as_str().strip_prefix(TaskId::PREFIX).unwrap_or(id.as_str());
+        let run_id = RunId::from(format!("{}{run}", RunId::PREFIX));
+        Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
+    }
+
+    /// The key and the process of the agent that has a task, once it has taken it: its program runs and is logged in.
+    async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
+        let store = &self.core.store;
+        let (team, end) = (svc_model::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
+        let task_stream = svc_model::StreamName::of("task", id);
+        // The commit that notes the process moves the agent's stream or the team's; what becomes of the task its own.
+        let mut of_team = store.bus().listen(&team);
+        let mut of_task = store.bus().listen(&task_stream);
+        let mut running: Option<(String, u32)>;
+        loop {
+            let heads = [
+                store.view(&team).await?.map_or(0, |view| view.head),
+                store.view(&task_stream).await?.map_or(0, |view| view.head),
+            ];
+            let task = store.task(id).await?;
+            let (agent, is_taken) = self.agent_of(id).await?;
+            let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
+            running = agent;
+            if is_over && !is_taken {
+                let why = task.and_then(|row| row.task.report.error);
+                let why = why.unwrap_or_else(|| "it has ended".to_owned());
+                return Err(Error::NotNow(format!("the agent could not be started: {why}")));
+            }
+            // The end of one that is quick may be on record before its process is.
+            if let Some(running) = running.clone().filter(|(_, pid)| is_taken && *pid != 0) {
+                return Ok(running);
+            }
+            let moved = async {
+                tokio::select! {
+                    () = of_team.wait(heads[0]) => {}
+                    () = of_task.wait(heads[1]) => {}
+                    // The row of a process has no event of its own.
+                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                }
+            };
+            if timeout_at(end, moved).await.is_err() {
+                // One that is slow to begin is told of as it is.
+                return running.filter(|(_, pid)| *pid != 0).ok_or_else(|| {
+                    Error::NotNow("the agent's program does not run yet".to_owned())
+                });
+            }
+        }
+    }
+
+    /// The agent that has a task, and whether it has taken it.
+    async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
+        let store = &self.core.store;
+        let Some(dispatch) = store.dispatch(id).await? else { return Ok((None, false)) };
+        let is_taken = dispatch.taken_at.is_some();
+        let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
+        let row = store.agent(&agent).await?;
+        Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
+    }
+}

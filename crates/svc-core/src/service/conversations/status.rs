@@ -1,0 +1,230 @@
+//! How a session stands.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{
+    AgentId, Caller, Peer, StreamName, Timestamp, WaitingKind,
+    agent::{AgentEvent, AgentEventBody, AgentUsage},
+    limits,
+};
+use svc_store::PageSize;
+
+use super::{
+    Conversations,
+    party::{NoSession, OPERATOR, SessionName, SessionRow},
+};
+use crate::service::{Error, ResourceKind};
+
+/// How a session stands.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatusView {
+    /// The session.
+    pub session_key: String,
+    /// Its instance, or the backend of one that a person started.
+    pub agent_id: String,
+    /// What it is doing.
+    pub state: String,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<SessionWaiting>,
+    /// Messages that it has not before its eyes yet.
+    pub queued: u64,
+    /// When it was last heard of.
+    pub last_activity: Timestamp,
+    /// What it has used, if it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<AgentUsage>,
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionWaiting {
+    /// What kind of thing it is.
+    pub kind: SessionWaitingKind,
+    /// Since when.
+    pub since: Timestamp,
+    /// The session whose reply it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<String>,
+    /// What is asked, on one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The tool that is to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// When it goes on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// A kind of thing that a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionWaitingKind {
+    /// A person's permission.
+    Permission,
+    /// A person's answer to a question.
+    Question,
+    /// The end of a usage limit.
+    Limit,
+    /// What another session replies.
+    Reply,
+}
+
+impl SessionWaiting {
+    /// What the peer of a session says that it waits for.
+    pub(super) fn of_peer(peer: &Peer) -> Option<Self> {
+        let waiting = peer.waiting_for.as_ref()?;
+        Some(Self {
+            kind: match waiting.kind {
+                WaitingKind::Permission => SessionWaitingKind::Permission,
+                WaitingKind::Question => SessionWaitingKind::Question,
+                WaitingKind::Limit => SessionWaitingKind::Limit,
+            },
+            since: waiting.since,
+            session_key: None,
+            title: waiting.title.clone(),
+            tool: waiting.tool.clone(),
+            until: waiting.until,
+        })
+    }
+}
+
+impl Conversations {
+    /// How a session stands; the caller's own if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none that the caller may see.
+    pub async fn status(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        named: Option<&str>,
+    ) -> Result<SessionStatusView, Error> {
+        let requester = self.reader(caller, session).await?;
+        let named = named.unwrap_or(&requester.key);
+        let row = match self.find(&requester, SessionName::Key(named)).await? {
+            Ok(row) => row,
+            // One that was never heard of has no row, and stands all the same.
+            Err(_) if named == requester.key && named != OPERATOR => {
+                return Ok(SessionStatusView {
+                    session_key: requester.key,
+                    agent_id: requester.agent_id,
+                    state: "online".to_owned(),
+                    waiting_for: None,
+                    queued: 0,
+                    last_activity: self.core.now(),
+                    tokens: None,
+                });
+            }
+            Err(none) => return Err(unseen(named, &none)),
+        };
+        let entry = self.entry(&requester, &row).await?;
+        let waiting_for = match entry.waiting_for {
+            Some(waiting) => Some(waiting),
+            None => self.awaited(&entry.key).await?,
+        };
+        let tokens = match &row {
+            SessionRow::Hosted(agent, _) => self.tokens(&agent.info.id).await?,
+            SessionRow::Attended(_) => None,
+        };
+        let queued = match row.peer() {
+            Some(peer) => self.core.store.mail_of_peer(&peer.peer.peer_id).await?,
+            None => 0,
+        };
+        Ok(SessionStatusView {
+            session_key: entry.key,
+            agent_id: entry.agent_id,
+            state: entry.state,
+            waiting_for,
+            queued,
+            last_activity: entry.updated_at,
+            tokens,
+        })
+    }
+
+    /// The reply that a session waits for.
+    async fn awaited(&self, key: &str) -> Result<Option<SessionWaiting>, Error> {
+        let awaited = self.core.store.awaited_by(key, self.core.now()).await?;
+        Ok(awaited.map(|(session, since, until)| SessionWaiting {
+            kind: SessionWaitingKind::Reply,
+            since,
+            session_key: Some(session),
+            title: None,
+            tool: None,
+            until: Some(until),
+        }))
+    }
+
+    /// How many sends of the caller are open.
+    pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok(self.core.store.open_sends_of(&requester.key).await?)
+    }
+
+    /// The key of the caller, and its instance or backend.
+    pub async fn who_calls(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<(String, String), Error> {
+        let requester = self.requester(caller, session).await?;
+        Ok((requester.key, requester.agent_id))
+    }
+
+    /// When a hosted agent was last heard of.
+    pub(super) async fn last_activity(
+        &self,
+        started_at: Timestamp,
+        id: &AgentId,
+    ) -> Result<Timestamp, Error> {
+        let last = self.core.store.last_event_at(&StreamName::of("agent", id)).await?;
+        Ok(last.unwrap_or(started_at).max(started_at))
+    }
+
+    /// The sum of what a hosted agent says it has used.
+    async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
+        let stream = StreamName::of("agent", id);
+        let Some(view) = self.core.store.view(&stream).await? else { return Ok(None) };
+        let (mut after, mut total) = (0, None::<AgentUsage>);
+        let add = |sum: &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *sum = Some(sum.unwrap_or(0) + more);
+            }
+        };
+        loop {
+            let size = PageSize::rows(limits::PAGE_MAX);
+            let page = self.core.store.events(view.id, &stream, after, Some("usage"), size).await?;
+            for event in &page.events {
+                after = event.seq;
+                let Ok(AgentEvent { body: AgentEventBody::Usage(usage), .. }) =
+                    serde_json::from_str(&event.data)
+                else {
+                    continue;
+                };
+                let total = total.get_or_insert_default();
+                add(&mut total.input_tokens, usage.input_tokens);
+                add(&mut total.output_tokens, usage.output_tokens);
+                if let Some(cost) = usage.cost_usd {
+                    total.cost_usd = Some(total.cost_usd.unwrap_or(0.0) + cost);
+                }
+            }
+            if !page.more {
+                return Ok(total);
+            }
+        }
+    }
+}
+
+/// The error of a session that is not there, or not for the caller to see: both are the same.
+pub(super) fn unseen(named: &str, none: &NoSession) -> Error {
+    match none {
+        NoSession::Unseen(denial) => Error::Unseen(*denial),
+        NoSession::Unknown => Error::not_found(ResourceKind::Session, named),
+        NoSession::Ambiguous(keys) => {
+            Error::invalid("sessionKey", format!("several are called so: {}", keys.join(", ")))
+        }
+    }
+}

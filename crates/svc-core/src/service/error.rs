@@ -1,0 +1,278 @@
+//! What can go wrong with a request, by outcome: what the caller can do about it decides the variant.
+
+use std::fmt;
+
+use svc_model::{
+    AgentId, GhapId, ID_PREFIX_CHARS, IdReference, MessageId, PeerId, TaskId, TokenId,
+    conversation::SessionDenial,
+};
+use svc_store::StoreError;
+
+/// Failure of a service call.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing has that id.
+    #[error("there is no {kind} {id:?}{}", .kind.too_short(.id))]
+    NotFound {
+        /// Each adapter chooses its hint by this.
+        kind: ResourceKind,
+        /// The id of the request, cut to `SHOWN_ID_CHARS`.
+        id: String,
+    },
+    /// Several things have that name.
+    #[error("{name:?} names {} {kind}s: {}; name one by its id", .candidates.len(), Candidate::list(.candidates))]
+    Ambiguous {
+        /// What kind of things they are.
+        kind: ResourceKind,
+        /// The name of the request.
+        name: String,
+        /// The living first.
+        candidates: Vec<Candidate>,
+    },
+    /// A value that the rules do not allow.
+    #[error("{field}: {why}")]
+    Invalid {
+        /// The field.
+        field: String,
+        /// The rule.
+        why: String,
+    },
+    /// The request does not fit the present state.
+    #[error("{0}")]
+    Conflict(String),
+    /// The session has no peer to act as.
+    #[error("this session has no peer yet")]
+    SessionWithoutPeer,
+    /// The session has an active record already.
+    #[error("this session has an active record, {id}")]
+    ActiveGhap {
+        /// The record.
+        id: GhapId,
+    },
+    /// There is too little to say anything about it.
+    #[error(
+        "there are {have} records that are over, and what they have in common shows from {need} on"
+    )]
+    InsufficientData {
+        /// How much there is.
+        have: u64,
+        /// How much it takes.
+        need: u64,
+    },
+    /// Not for this caller.
+    #[error("{0}")]
+    Forbidden(String),
+    /// A session that is not there, or that the settings do not show to the caller: both are the same.
+    #[error("{}: {}", .0.as_str(), .0.explanation())]
+    Unseen(SessionDenial),
+    /// A name or an id that is not the caller's to take.
+    #[error("{field}: {why}")]
+    NotYours {
+        /// The field.
+        field: String,
+        /// Whose it is.
+        why: String,
+    },
+    /// The caller's credential was good when the request came, and is so no more.
+    #[error("the token of this request is no longer good")]
+    Unauthorized,
+    /// A bound is reached. Nothing was dropped to make room.
+    #[error("{0}")]
+    LimitReached(String),
+    /// What it takes is not there now: an agent's program, its host, a live peer.
+    #[error("{0}")]
+    NotNow(String),
+    /// The daemon starts, stops, or waits for the database.
+    #[error("the daemon cannot serve this now")]
+    Unavailable(#[source] StoreError),
+    /// No room on the disk, or below the configured bound.
+    #[error(
+        "the database has no room left: free disk space, raise store.max_bytes or set a retention"
+    )]
+    StorageFull(#[source] StoreError),
+    /// A fault of ours. The caller sees no more than that; the log has the chain.
+    #[error("internal error")]
+    Internal(#[source] StoreError),
+}
+
+/// One of several things that have one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id.
+    pub id: String,
+    /// What tells it from the others.
+    pub about: String,
+}
+
+impl Candidate {
+    /// Of more candidates, an error names this many.
+    const LISTED: usize = 8;
+
+    fn list(candidates: &[Self]) -> String {
+        let listed: Vec<String> = candidates
+            .iter()
+            .take(Self::LISTED)
+            .map(|candidate| format!("{} ({})", candidate.id, candidate.about))
+            .collect();
+        let more = candidates.len().saturating_sub(Self::LISTED);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{rest}", listed.join(", "))
+    }
+}
+
+/// Of an id that nothing has, an error shows this many characters.
+const SHOWN_ID_CHARS: usize = 64;
+
+/// Kinds of things that have an id. The words are in the errors of every adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceKind {
+    /// Any peer.
+    Peer,
+    /// The peer that sends a heartbeat.
+    ReportingPeer,
+    /// The peer of the session with this id.
+    PeerOfSession,
+    /// Any task.
+    Task,
+    /// Any message.
+    Message,
+    /// A message in the inbox of the peer that acts.
+    MessageToPeer,
+    /// Any session.
+    Session,
+    /// Any GHAP record.
+    GhapRecord,
+    /// The active GHAP record of the session with this id.
+    ActiveRecord,
+    /// A GHAP record that a session left open.
+    OrphanedRecord,
+    /// The same, in the project of the session that acts.
+    OrphanOfProject,
+    /// The outcome of a run.
+    Outcome,
+    /// A cluster of records.
+    Cluster,
+    /// Any memory.
+    Memory,
+    /// Any stream.
+    Stream,
+    /// A session's token.
+    Token,
+    /// An agent that the daemon runs.
+    Agent,
+    /// What such an agent asked for.
+    AgentRequest,
+}
+
+impl ResourceKind {
+    /// What else is to be said where a text is the beginning of an id and too short to name one.
+    fn too_short(self, text: &str) -> String {
+        let prefix = match self {
+            Self::Peer => PeerId::PREFIX,
+            Self::Task => TaskId::PREFIX,
+            Self::Message => MessageId::PREFIX,
+            Self::GhapRecord => GhapId::PREFIX,
+            Self::Token => TokenId::PREFIX,
+            Self::Agent => AgentId::PREFIX,
+            _ => return String::new(),
+        };
+        if !IdReference::is_too_short(text, prefix) {
+            return String::new();
+        }
+        format!(
+            "; the beginning of an id has at least {ID_PREFIX_CHARS} characters behind {prefix:?}"
+        )
+    }
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Peer | Self::ReportingPeer => "peer",
+            Self::PeerOfSession => "peer of session",
+            Self::Task => "task",
+            Self::Message => "message",
+            Self::MessageToPeer => "message for this peer",
+            Self::Session => "session",
+            Self::GhapRecord => "ghap record",
+            Self::ActiveRecord => "active ghap record of session",
+            Self::OrphanedRecord => "orphaned record",
+            Self::OrphanOfProject => "orphaned record of this project",
+            Self::Outcome => "outcome",
+            Self::Cluster => "cluster",
+            Self::Memory => "memory",
+            Self::Stream => "stream",
+            Self::Token => "token",
+            Self::Agent => "agent",
+            Self::AgentRequest => "request",
+        })
+    }
+}
+
+impl Error {
+    /// There is no such thing.
+    pub fn not_found(kind: ResourceKind, id: &str) -> Self {
+        Self::NotFound { kind, id: id.chars().take(SHOWN_ID_CHARS).collect() }
+    }
+
+    /// The value of `field` breaks a rule.
+    pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), why: why.into() }
+    }
+
+    /// The value of `field` names what is not the caller's.
+    pub fn not_yours(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::NotYours { field: field.into(), why: why.into() }
+    }
+
+    /// The one thing that `name` names. Of none and of several it is an error.
+    pub(super) fn only_one<T>(
+        kind: ResourceKind,
+        name: &str,
+        mut things: Vec<T>,
+        candidate: impl Fn(&T) -> Candidate,
+    ) -> Result<T, Self> {
+        match things.len() {
+            0 => Err(Self::not_found(kind, name)),
+            1 => Ok(things.swap_remove(0)),
+            _ => Err(Self::Ambiguous {
+                kind,
+                name: name.to_owned(),
+                candidates: things.iter().map(candidate).collect(),
+            }),
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full(_) => Self::StorageFull(error),
+            StoreError::Busy(_) | StoreError::Stopped | StoreError::ReadOnly(_) => {
+                Self::Unavailable(error)
+            }
+            _ => Self::Internal(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_of_an_id_that_is_too_short_is_told_of() {
+        for (kind, text) in [
+            (ResourceKind::Peer, "peer_01m"),
+            (ResourceKind::Task, "task_01"),
+            (ResourceKind::Message, "msg_01"),
+            (ResourceKind::Agent, "ag_01"),
+            (ResourceKind::Token, "tok_01m"),
+        ] {
+            let error = Error::not_found(kind, text).to_string();
+            assert!(error.contains("at least 4 characters"), "{error}");
+        }
+        let whole = Error::not_found(ResourceKind::Peer, "peer_01kbpx6v5z7t2a4b6c8d9e0f1g");
+        assert!(!whole.to_string().contains("at least"), "{whole}");
+    }
+}

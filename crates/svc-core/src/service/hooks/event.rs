@@ -1,0 +1,446 @@
+//! One event: the session is recognised, what follows is written in one commit, and the reply is composed.
+
+use std::{path::Path, sync::Arc};
+
+use svc_model::{
+    Caller, OpenCalls, Peer, PeerStatus, Timestamp, TokenHash,
+    hook::{
+        self, HookAudience, HookClient, HookEvent, HookMoment, HookNote, HookReply, HookTiming,
+        ReplyParts,
+    },
+    journal::{Session, SessionSource},
+    limits,
+    quote::ModelText,
+};
+use svc_store::PeerRow;
+use svc_sys::{session_secret::SessionSecrets, telemetry};
+
+use super::{
+    room::Hooks,
+    unseen,
+    write_job::{HookWriteJob, HookWrites},
+};
+use crate::service::{
+    Error, check,
+    journal::ContextRequest,
+    process,
+    project::{project_root, project_to_start},
+    team::ActingSession,
+};
+
+/// What comes with an event, beside the client's own payload.
+#[derive(Debug, Clone, Default)]
+pub struct HookCall {
+    /// Names the event: one that is sent again counts once. A late repeat shows that nobody saw the first reply.
+    pub id: Option<String>,
+    /// The client's process on the daemon's machine.
+    pub pid: Option<u32>,
+    /// The tmux pane that it runs in.
+    pub tmux_pane: Option<String>,
+    /// Whether the hook waits for the reply.
+    pub timing: HookTiming,
+    /// Ids of this session's events whose replies nobody saw, or will see.
+    pub lost: Vec<String>,
+    /// SHA-256 of the session's secret, which the hook read in the data folder.
+    pub secret: Option<TokenHash>,
+    /// Whether the event's folder is that of the session: its client's hook tells of it, and no model.
+    pub names_folder: bool,
+}
+
+/// What is known of the session when an event arrives.
+struct KnownSession {
+    acting: ActingSession,
+    /// Whether it was the caller's already.
+    is_own: bool,
+    session: Option<Session>,
+    peer: Option<Peer>,
+    /// The calls of tools that are open.
+    calls: OpenCalls,
+    arrived: Timestamp,
+}
+
+/// What an event may write of a session that is not known yet or begins.
+struct SessionProfile {
+    /// Root of its project.
+    project: Option<String>,
+    /// The name of its peer, if it has none yet.
+    peer_name: Option<String>,
+}
+
+impl Hooks {
+    /// Takes in an event, and composes the reply.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`] if the session is another principal's, and the hook does not show that it is its client's;
+    /// [`Error::Conflict`] if it does, and another process of that client lives. Then nothing is changed or given.
+    pub async fn hook(
+        &self,
+        caller: &Caller,
+        event: HookEvent,
+        call: HookCall,
+    ) -> Result<HookReply, Error> {
+        check_call(&event, &call)?;
+        let known = self.recognise(caller, &event).await?;
+        let caller = &in_its_project(caller, &event, &known, call.names_folder);
+        let is_small = call.lost.is_empty() && known.is_own;
+        if is_small && self.changes_nothing(&event, &known).await? {
+            self.announce_call(caller, &event, call.timing, known.arrived);
+            return Ok(HookReply::default());
+        }
+        let event = Arc::new(event);
+        let (hook_id, timing) = (call.id.clone(), call.timing);
+        let writes = self.write(caller, &event, &known, call).await?;
+        self.access.forget(&writes.ended_tokens);
+        // Only now it is certain that the session is the caller's.
+        self.announce_call(caller, &event, timing, known.arrived);
+        self.reply(caller, &event, &known, hook_id, writes).await
+    }
+
+    /// The session of an event, and its peer, as they are known so far. Whose it is, the write job decides.
+    async fn recognise(&self, caller: &Caller, event: &HookEvent) -> Result<KnownSession, Error> {
+        let arrived = self.core.now();
+        let session_id = event.session_id.clone();
+        check::key("session_id", Some(&session_id))?;
+        let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
+        check::short("agent_id", sub_agent)?;
+        let is_own = self.team.owns(caller, &session_id).await?;
+        let (peer, calls) = match self.core.store.peer_of_session(&session_id).await? {
+            Some(row) => (Some(row.peer), row.open_calls),
+            None => (None, OpenCalls::default()),
+        };
+        let session = self.core.store.session(&session_id).await?;
+        let agent_id = sub_agent.unwrap_or_default().to_owned();
+        let acting = ActingSession { session_id, agent_id };
+        Ok(KnownSession { acting, is_own, session, peer, calls, arrived })
+    }
+
+    /// Where the session's secret is to be kept, if the event is one with which a session gets it: its first event, and each
+    /// with which it begins again. It takes a client's process, whose end can be seen: nothing goes over from anybody else.
+    fn secrets_to_keep(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Option<SessionSecrets> {
+        let is_due = caller.process().is_some() && (event.is_start() || known.session.is_none());
+        self.core.session_secrets().filter(|_| is_due).cloned()
+    }
+
+    /// Remembers that a tool is about to be called in the session.
+    fn announce_call(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        timing: HookTiming,
+        arrived: Timestamp,
+    ) {
+        if let (HookMoment::ToolStart(tool), HookTiming::Live) = (&event.moment, timing) {
+            self.ties.expect(&caller.principal(), &event.session_id, tool, arrived);
+        }
+    }
+
+    /// Whether an event changes nothing that is worth a commit.
+    async fn changes_nothing(
+        &self,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Result<bool, Error> {
+        let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
+        Ok(hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
+            && !self.core.store.has_mail(&peer.peer_id, known.arrived).await?)
+    }
+
+    /// Writes all that follows from an event, in one commit.
+    async fn write(
+        &self,
+        caller: &Caller,
+        event: &Arc<HookEvent>,
+        known: &KnownSession,
+        call: HookCall,
+    ) -> Result<HookWrites, Error> {
+        let process = match caller {
+            Caller::Operator => call.pid.and_then(process::running),
+            // What is known counts, and not what is claimed. Where the system lists no processes, nothing is.
+            Caller::Session { process, .. } => {
+                process.as_deref().filter(|process| !process.started.is_empty()).cloned()
+            }
+        };
+        let SessionProfile { project, peer_name } = self.profile(caller, event, known).await?;
+        let job = HookWriteJob {
+            core: self.core.clone(),
+            caller: caller.clone(),
+            budget: self.core.budget.clone(),
+            event: Arc::clone(event),
+            acting: known.acting.clone(),
+            arrived: known.arrived,
+            id: call.id,
+            timing: call.timing,
+            lost: call.lost,
+            shown: call.secret,
+            secrets: self.secrets_to_keep(caller, event, known),
+            project,
+            peer_name,
+            is_renamed: known.peer.is_some(),
+            process,
+            pid: match caller {
+                Caller::Operator => call.pid,
+                // What is known counts, and not what is claimed.
+                Caller::Session { process, .. } => process.as_ref().map(|process| process.pid),
+            },
+            tmux_pane: call.tmux_pane,
+            ids: self.core.ids.clone(),
+            lease: self.core.tuning.lease,
+            policy: self.policy,
+        };
+        self.core.store.on_behalf_of(caller).write(move |tx| Box::pin(job.run(tx))).await
+    }
+
+    async fn profile(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+    ) -> Result<SessionProfile, Error> {
+        // Finding a project's root looks at the disk, and a known session has its project already.
+        let is_away = known.peer.as_ref().is_none_or(|peer| peer.status == PeerStatus::Offline);
+        let is_new = known.session.is_none() || is_away || event.is_start();
+        let cwd = event.cwd.as_deref().filter(|_| is_new);
+        let project = project_to_start(caller, cwd);
+        let base = base_name(event.client, project.as_deref());
+        let needs_name = match &known.peer {
+            _ if event.is_of_sub_agent() => false,
+            None => true,
+            // It comes back. Another may have its name by now, and the short one may be free.
+            Some(own) => own.status == PeerStatus::Offline && is_numbered(&own.display_name, &base),
+        };
+        let peer_name =
+            if needs_name { Some(self.free_peer_name(&base, known).await?) } else { None };
+        Ok(SessionProfile { project, peer_name })
+    }
+
+    /// A name for a session's peer: client and folder, with a number if another who is here has that name. None is kept for
+    /// those who are not.
+    async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String, Error> {
+        let own = known.peer.as_ref().map(|peer| &peer.peer_id);
+        let mut name = base.to_owned();
+        for number in 2..limits::PEER_NAMES {
+            let namesakes = self.namesakes(&name).await?;
+            let is_free = namesakes.iter().all(|row| {
+                Some(&row.peer.peer_id) == own || row.peer.status == PeerStatus::Offline
+            });
+            if is_free {
+                break;
+            }
+            name = format!("{base}-{number}");
+        }
+        Ok(name)
+    }
+
+    /// Peers of this name. Of one whose process is gone the daemon may not have heard yet.
+    async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>, Error> {
+        let rows = self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?;
+        let is_gone = |row: &PeerRow| {
+            row.peer.status != PeerStatus::Offline
+                && row.process().is_some_and(|process| !process::is_running(&process))
+        };
+        if !rows.iter().any(is_gone) {
+            return Ok(rows);
+        }
+        self.team.sweep_peers().await?;
+        Ok(self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?)
+    }
+
+    /// Composes the reply for whoever reads it.
+    async fn reply(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        known: &KnownSession,
+        hook_id: Option<String>,
+        writes: HookWrites,
+    ) -> Result<HookReply, Error> {
+        let (reminder, run) = (writes.reminder, writes.run);
+        match writes.audience {
+            HookAudience::Nobody => Ok(HookReply::default()),
+            HookAudience::SubAgent => {
+                Ok(ReplyParts { reminder, run, ..ReplyParts::default() }.into())
+            }
+            HookAudience::Session => {
+                let source = hook::session_source_of_start(event, known.peer.as_ref());
+                // What the client does not take would count as told.
+                let record = match source.filter(|_| event.takes_context()) {
+                    Some(source) => {
+                        let hook_id = hook_id.as_deref();
+                        self.open_record(caller, &known.acting, source, hook_id).await?
+                    }
+                    None => None,
+                };
+                let context = self.context_of_prompt(caller, event, hook_id).await;
+                let (is_start, mail, headline) = (event.is_start(), writes.mail, writes.headline);
+                Ok(ReplyParts { is_start, record, reminder, run, mail, headline, context }.into())
+            }
+        }
+    }
+
+    /// An open record that a session should know of when it begins: its own, or one that was left open in its project and
+    /// that no session has been told of since.
+    async fn open_record(
+        &self,
+        caller: &Caller,
+        acting: &ActingSession,
+        source: SessionSource,
+        hook_id: Option<&str>,
+    ) -> Result<Option<HookNote>, Error> {
+        if let Some(own) = self.core.store.active_ghap(&acting.session_id).await? {
+            return Ok(Some(hook::own_record_note(&own)));
+        }
+        if !matches!(source, SessionSource::Startup | SessionSource::Clear | SessionSource::Resume)
+        {
+            return Ok(None);
+        }
+        for orphan in self.journal.orphans(caller, acting).await? {
+            let (id, session) = (orphan.id.clone(), acting.session_id.clone());
+            let hook_id = hook_id.map(str::to_owned);
+            let is_first: Result<bool, Error> = self
+                .core
+                .store
+                .on_behalf_of(caller)
+                .write(move |tx| {
+                    Box::pin(async move {
+                        Ok(tx.note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
+                    })
+                })
+                .await;
+            if is_first? {
+                return Ok(Some(hook::abandoned_record_note(&orphan)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the team knows about a prompt, as Markdown; nothing for most.
+    async fn context_of_prompt(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        hook_id: Option<String>,
+    ) -> Option<ModelText> {
+        let HookMoment::Prompt { text } = &event.moment else { return None };
+        if !self.policy.context || text.trim().is_empty() || !event.takes_context() {
+            return None;
+        }
+        let request = ContextRequest {
+            query: text.chars().take(limits::SEARCH_QUERY_CHARS).collect(),
+            session_id: Some(event.session_id.clone()),
+            project: None,
+            kinds: Vec::new(),
+            limit: limits::HOOK_CONTEXT_ITEMS,
+            budget: limits::HOOK_CONTEXT_BYTES,
+            repeat: false,
+            remember: true,
+            hook_id,
+        };
+        match self.journal.assemble_context(caller, &request).await {
+            Ok(context) => (!context.markdown.is_empty()).then_some(context.markdown),
+            // The messages in the same reply count as handed over, so the reply goes out without context.
+            Err(error) => {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "cannot look for what a prompt brings up");
+                None
+            }
+        }
+    }
+}
+
+/// The caller in the project of the session that the event is of: the one that the session has, and of a session that is not
+/// known yet the one that its client's hook runs in. One process may have sessions in several.
+fn in_its_project(
+    caller: &Caller,
+    event: &HookEvent,
+    known: &KnownSession,
+    names_folder: bool,
+) -> Caller {
+    if !caller.is_client_process() {
+        return caller.clone();
+    }
+    let has = known.session.as_ref().filter(|_| known.is_own);
+    let has = has.and_then(|session| session.project.clone());
+    let named = || event.cwd.as_deref().filter(|_| names_folder).map(project_root);
+    match has.or_else(named) {
+        Some(project) => caller.in_project(&project),
+        None => caller.clone(),
+    }
+}
+
+/// What the daemon calls a session's peer: client and folder.
+fn base_name(client: HookClient, project: Option<&str>) -> String {
+    let client = client.as_str();
+    match project.map(Path::new).and_then(Path::file_name) {
+        Some(folder) => format!("{client}@{}", folder.to_string_lossy()),
+        None => client.to_owned(),
+    }
+}
+
+/// Whether the daemon gave a name to the peer of a session: the base, or that with a number.
+fn is_numbered(name: &str, base: &str) -> bool {
+    let is_number = |end: &str| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix(base)
+        .is_some_and(|end| end.is_empty() || end.strip_prefix('-').is_some_and(is_number))
+}
+
+fn check_call(event: &HookEvent, call: &HookCall) -> Result<(), Error> {
+    for (field, text) in [("id", &call.id), ("tmux_pane", &call.tmux_pane)] {
+        check::short(field, text.as_deref())?;
+    }
+    unseen::check_lost(&call.lost)?;
+    check::key("cwd", event.cwd.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{Future as _, poll_fn},
+        pin::pin,
+        task::Poll,
+    };
+
+    use serde_json::json;
+    use svc_model::{ClientProcess, TokenId};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    /// A hook has little time, and may leave before its answer. What it told is written all the same, and so is the secret by
+    /// which its session is taken up again.
+    #[tokio::test]
+    async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
+        let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
+        let services = services(&test).with_home(home.path());
+        let process = ClientProcess { pid: std::process::id(), started: "1".to_owned() };
+        let caller = Caller::Session {
+            key: "client-1".into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: Some("/p".into()),
+            process: Some(Arc::new(process)),
+            folder: None,
+        };
+        let payload = json!({
+            "session_id": "s", "hook_event_name": "SessionStart", "source": "startup", "cwd": "/p",
+        });
+        let event = hook::read(HookClient::ClaudeCode, None, &payload).unwrap();
+        {
+            let mut told = pin!(services.hooks.hook(&caller, event, HookCall::default()));
+            let mut is_over = false;
+            // It leaves as soon as its session is on record.
+            while test.store.session("s").await.unwrap().is_none() {
+                assert!(!is_over, "a session after the answer");
+                is_over =
+                    poll_fn(|context| Poll::Ready(told.as_mut().poll(context).is_ready())).await;
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(SessionSecrets::in_home(home.path()).read("s").is_some());
+    }
+}

@@ -1,0 +1,157 @@
+//! Messages on their way into a session, by its hooks. A message is `offered` when a reply holds it, and `injected` when
+//! the session's next event shows that it went on with that. A message that was read in the inbox is `offered`, too, and
+//! no event shows anything about it.
+
+use std::time::Duration;
+
+use svc_model::{
+    DeliveryState, Message, MessageType, Peer, PeerId, Timestamp,
+    hook::{MailDigest, MailOffer, headline},
+    quote::ModelText,
+    stamp::{self, MessageSender},
+};
+use svc_store::{PeerRow, StoreError, WriteTx};
+
+use crate::service::{Error, team::advance};
+
+/// Messages that one event looks at.
+const BATCH: u32 = 20;
+/// Most messages that are counted.
+const COUNTED: u32 = 1_000;
+
+/// Messages that are handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedMail {
+    /// For the model.
+    pub text: ModelText,
+    /// Who wrote, where there is room for it above the text of a wake.
+    pub wake_line: ModelText,
+    /// A line of each for the person, and how many have none.
+    pub headlines: Vec<ModelText>,
+    /// Messages that wait beside these.
+    pub others: usize,
+}
+
+/// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What was given since then may
+/// not have been printed yet. Answers which messages these are.
+pub(super) async fn confirm_given(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    arrived: Timestamp,
+) -> Result<Vec<Message>, StoreError> {
+    let mut messages = tx.given_messages(peer, arrived).await?;
+    advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
+    Ok(messages)
+}
+
+/// The lines for a person at whose terminal messages of `given` woke the session, which `prompt` began; none if none of them
+/// did. Such a prompt has their stamps.
+pub(super) async fn headlines_of_wake(
+    tx: &mut WriteTx,
+    given: &[Message],
+    prompt: &str,
+) -> Result<Vec<ModelText>, StoreError> {
+    let mut lines = Vec::new();
+    for message in given {
+        if prompt.contains(stamp::naming(&message.id).as_str()) {
+            lines.push(headline(message, &name_of(tx, &message.from_peer).await?));
+        }
+    }
+    Ok(lines)
+}
+
+/// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
+/// over. With `begins_turn` a turn begins with them: else the person's goes on, and its end answers no question.
+pub(super) async fn hand_over(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    hook_id: &str,
+    (offer, begins_turn): (MailOffer, bool),
+    lease: Duration,
+) -> Result<Option<HandedMail>, Error> {
+    let with_given = match offer {
+        MailOffer::Nothing => return Ok(None),
+        MailOffer::New => false,
+        MailOffer::NewAndGiven => true,
+    };
+    let messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
+    give(tx, peer, hook_id, (messages, begins_turn), lease).await
+}
+
+/// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn
+/// began. `None` if there are none.
+pub(super) async fn hand_over_questions_of_start(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    hook_id: &str,
+    lease: Duration,
+) -> Result<Option<HandedMail>, Error> {
+    let mut messages = tx.given_messages(&peer.peer_id, tx.now()).await?;
+    messages.retain(|message| message.kind == MessageType::Query);
+    give(tx, peer, hook_id, (messages, true), lease).await
+}
+
+/// Gives these messages with the reply to `hook_id`, as many as one reply holds.
+async fn give(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    hook_id: &str,
+    (messages, begins_turn): (Vec<Message>, bool),
+    lease: Duration,
+) -> Result<Option<HandedMail>, Error> {
+    let mut digest = MailDigest::default();
+    let mut others = 0;
+    let is_batch_full = messages.len() >= BATCH as usize;
+    for message in messages {
+        let sender = sender(tx, &message.from_peer).await?;
+        let answered = match message.answered() {
+            Some(first) => tx.message(&first).await?.map(|first| first.kind),
+            None => None,
+        };
+        let stamp = stamp::stamp(&message, &sender, answered, begins_turn);
+        if others > 0 || !digest.add(message, &stamp) {
+            others += 1;
+        }
+    }
+    let Some(first) = digest.messages().first() else { return Ok(None) };
+    if is_batch_full {
+        others = waiting(tx, &peer.peer_id).await?.saturating_sub(digest.messages().len());
+    }
+    let wake_line = digest.wake_line(&name_of(tx, &first.from_peer).await?);
+    let mut headlines = Vec::new();
+    for message in digest.messages() {
+        headlines.push(headline(message, &name_of(tx, &message.from_peer).await?));
+    }
+    let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
+    let until = tx.now().plus(lease);
+    tx.lease_messages(&ids, until, Some(hook_id)).await?;
+    tx.note_turn(&ids, begins_turn).await?;
+    advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
+    Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
+}
+
+/// How many messages wait for a peer that does not have them, up to a bound.
+async fn waiting(tx: &mut WriteTx, peer: &PeerId) -> Result<usize, StoreError> {
+    let messages = tx.waiting_messages(peer, COUNTED).await?;
+    let is_new = |message: &&Message| message.state < DeliveryState::Injected;
+    Ok(messages.iter().filter(is_new).count())
+}
+
+async fn sender(tx: &mut WriteTx, from: &str) -> Result<MessageSender, StoreError> {
+    let row = peer_of(tx, from).await?;
+    let sender = MessageSender::new(from, row.as_ref().map(|row| &row.peer));
+    Ok(sender.with_owner(row.as_ref().and_then(|row| row.owner.as_deref())))
+}
+
+/// The name of a sender, for people.
+async fn name_of(tx: &mut WriteTx, from: &str) -> Result<String, StoreError> {
+    let peer = peer_of(tx, from).await?;
+    Ok(peer.map_or_else(|| from.to_owned(), |row| row.peer.display_name))
+}
+
+async fn peer_of(tx: &mut WriteTx, from: &str) -> Result<Option<PeerRow>, StoreError> {
+    match PeerId::parse(from) {
+        Some(id) => tx.peer(&id).await,
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,155 @@
+//! Waiting for mail on behalf of an idle session: a hook cannot, as its client waits for it.
+
+use std::pin::pin;
+
+use svc_model::{
+    Caller, Peer, PeerStatus, SessionContact, SessionStanding, StreamName, hook::MailOffer,
+    is_agent_key,
+};
+use svc_store::PeerRow;
+use tokio::time::Instant;
+
+use super::{
+    mail::{self, HandedMail},
+    room::Hooks,
+    unseen,
+};
+use crate::service::{Error, ResourceKind, check, process, team};
+
+/// A process that waits for a session's mail.
+#[derive(Debug, Clone)]
+pub struct MailWaiter {
+    /// Names the waiter, and its question. The greatest id of a session waits, so ids begin with a time.
+    pub id: String,
+    /// Names of its earlier questions whose answers nobody saw.
+    pub lost: Vec<String>,
+}
+
+/// How a wait for mail ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MailWait {
+    /// Messages. They are `offered` from now on.
+    Message(HandedMail),
+    /// Nothing came: ask again.
+    Nothing,
+    /// A later process waits for this session by now.
+    Retired,
+    /// The session is over.
+    Over,
+}
+
+/// Whether the process in which a session ran is known, and gone.
+pub(super) fn is_gone(row: &PeerRow) -> bool {
+    row.process().is_some_and(|process| !process::is_running(&process))
+}
+
+impl Hooks {
+    /// Waits until there is a message for a session's peer, or until `end`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet; [`Error::Forbidden`] if it is another's;
+    /// [`Error::Unauthorized`] if the caller's token is taken back meanwhile.
+    pub async fn await_mail(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        waiter: MailWaiter,
+        end: impl Future<Output = ()> + Send,
+    ) -> Result<MailWait, Error> {
+        check::key("session_id", Some(session_id))?;
+        let unknown = || Error::not_found(ResourceKind::PeerOfSession, session_id);
+        match self.team.standing(caller, session_id).await? {
+            SessionStanding::Own => {}
+            // The hook of its start makes it the caller's, and runs beside this one.
+            SessionStanding::Unclaimed | SessionStanding::Adoptable | SessionStanding::Absent => {
+                return Err(unknown());
+            }
+            standing => return Err(team::refusal(caller, session_id, standing)),
+        }
+        let credential = self.access.credential_name(caller);
+        unseen::check_lost(&waiter.lost)?;
+        if !waiter.lost.is_empty() {
+            self.take_back(caller, session_id.to_owned(), waiter.lost).await?;
+        }
+        let entered = self.waiters.enter(&caller.principal(), session_id, &waiter.id);
+        let Some(mut latest) = entered else {
+            return Ok(MailWait::Retired);
+        };
+        let mut end = pin!(end);
+        let store = &self.core.store;
+        let peer = store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
+        let stream = StreamName::of("peer", &peer.peer_id);
+        // Listen before looking, or a message that comes in between wakes nobody.
+        let mut listener = store.bus().listen(&stream);
+        loop {
+            let view = store.view(&stream).await?;
+            let view =
+                view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?;
+            self.access.check_credential(caller, &credential).await?;
+            let session = store.session(session_id).await?;
+            if session.is_some_and(|session| session.ended_at.is_some()) {
+                return Ok(MailWait::Over);
+            }
+            if let Some(mail) = self.mail_for(caller, session_id, &peer, &waiter.id).await? {
+                self.waiters.note_woken(&caller.principal(), session_id, Instant::now());
+                return Ok(MailWait::Message(mail));
+            }
+            // Only this wait is cut short: messages that were handed over must be answered.
+            tokio::select! {
+                () = listener.wait(view.head) => {}
+                _ = latest.changed() => return Ok(MailWait::Retired),
+                () = &mut end => return Ok(MailWait::Nothing),
+            }
+        }
+    }
+
+    async fn mail_for(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        peer: &Peer,
+        waiter: &str,
+    ) -> Result<Option<HandedMail>, Error> {
+        if !self.core.store.has_mail(&peer.peer_id, self.core.now()).await? {
+            return Ok(None);
+        }
+        let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
+        let (caller, session_id) = (caller.clone(), session_id.to_owned());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    // It may have gone over to another while this one waited.
+                    team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
+                    if tx.is_lost(&waiter).await? {
+                        return Ok(None);
+                    }
+                    let now = tx.peer(&peer.peer_id).await?;
+                    if now.as_ref().is_some_and(is_gone) {
+                        // Its client was killed, and the waiter may have a moment left. The message waits.
+                        return Ok(None);
+                    }
+                    if caller.session().is_some_and(is_agent_key)
+                        && tx.is_hosted(&peer.peer_id).await?
+                    {
+                        // Its messages become turns.
+                        return Ok(None);
+                    }
+                    tx.remember_hook(&waiter).await?;
+                    let status = now.map(|row| row.peer.status);
+                    // Who works has a turn already.
+                    let is_idle = matches!(status, Some(PeerStatus::Online | PeerStatus::Idle));
+                    let offer = (MailOffer::New, is_idle);
+                    let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
+                    let had_no_turn = status == Some(PeerStatus::Online);
+                    if new.is_some() || !had_no_turn {
+                        return Ok(new);
+                    }
+                    // Somebody waits for the answer, and a session that was just opened may have no turn for hours.
+                    mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await
+                })
+            })
+            .await
+    }
+}

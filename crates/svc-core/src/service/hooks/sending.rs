@@ -1,0 +1,70 @@
+//! Sending a message, with a word to the sender on when it arrives: hooks and waiters decide that.
+
+use svc_model::{
+    Caller, ExpectedDelivery, NewMessage, PeerId, PeerStatus, SentMessage, agent::AgentState,
+    hook::HookClient, is_agent_key,
+};
+use svc_store::StoreError;
+use tokio::time::Instant;
+
+use super::{mail_wait::is_gone, room::Hooks};
+use crate::service::{Error, ResourceKind};
+
+impl Hooks {
+    /// Puts a message into a peer's inbox, and says when it reaches the peer's model.
+    ///
+    /// # Errors
+    /// Those of [`send_message`](crate::service::team::Team::send_message).
+    pub async fn send_message(
+        &self,
+        caller: &Caller,
+        to: &str,
+        input: NewMessage,
+    ) -> Result<SentMessage, Error> {
+        let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
+        // Before it is sent: a waiter that takes it waits no more.
+        let expected = self.expected_delivery(&to).await?;
+        let message = self.team.send_message(caller, to.as_str(), input).await?;
+        let delivery = expected.unwrap_or(ExpectedDelivery::NextTurn);
+        Ok(SentMessage { message, delivery })
+    }
+
+    /// When a message would reach a peer's model; `None` if there is no such peer.
+    pub(in crate::service) async fn expected_delivery(
+        &self,
+        to: &PeerId,
+    ) -> Result<Option<ExpectedDelivery>, StoreError> {
+        let store = &self.core.store;
+        let Some(row) = store.peer(to).await? else { return Ok(None) };
+        let hosted = row.owner.as_deref().filter(|owner| is_agent_key(owner));
+        if let Some(key) = hosted
+            && let Some(agent) = store.agent_of_key(key).await?
+        {
+            if agent.ended_at.is_some() {
+                return Ok(Some(ExpectedDelivery::Never));
+            }
+            if row.peer.status == PeerStatus::Unreachable {
+                return Ok(Some(ExpectedDelivery::WhenBack));
+            }
+            // Each message to a hosted agent begins a turn of its own, after the turn under way.
+            return Ok(Some(match agent.info.state {
+                AgentState::Idle => ExpectedDelivery::Wakes,
+                _ => ExpectedDelivery::NextTurn,
+            }));
+        }
+        let has_hooks = HookClient::parse(&row.peer.backend).is_some();
+        let owner = match &row.peer.session_id {
+            Some(session) => store.session_owner(session).await?.and_then(|known| known.owner),
+            None => None,
+        };
+        let wakes = owner.zip(row.peer.session_id.as_deref());
+        let wakes = wakes
+            .is_some_and(|(owner, session)| self.waiters.wake(&owner, session, Instant::now()));
+        // A client that was killed a moment ago may still be online here, and its waiter may live.
+        Ok(Some(if is_gone(&row) {
+            ExpectedDelivery::of(PeerStatus::Offline, has_hooks, false)
+        } else {
+            ExpectedDelivery::of(row.peer.status, has_hooks, wakes)
+        }))
+    }
+}

@@ -1,0 +1,62 @@
+//! Replies that nobody saw: what they gave to a session is taken back, and given again.
+//!
+//! Each call of a hook has an id, and what its reply gives is marked with that. A hook that did not print its reply notes
+//! the id in a file, and the session's next hook, or the daemon, reads that.
+
+use svc_model::{Caller, limits};
+use svc_store::WriteTx;
+
+use super::room::Hooks;
+use crate::service::{Error, budget::Budget, check, team::note_unseen};
+
+impl Hooks {
+    /// Takes back what the replies to these events gave to a session.
+    pub async fn take_back(
+        &self,
+        caller: &Caller,
+        session: String,
+        events: Vec<String>,
+    ) -> Result<(), Error> {
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move { take_back(tx, (&caller, &budget), &session, &events).await })
+            })
+            .await
+    }
+}
+
+/// Checks the ids of events whose replies nobody saw.
+pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
+    if ids.len() > limits::HOOKS_LOST {
+        return Err(Error::invalid("lost", format!("at most {} ids", limits::HOOKS_LOST)));
+    }
+    ids.iter().try_for_each(|id| check::short("lost", Some(id)))
+}
+
+/// Takes back what the replies to these events gave to a session: messages, context, reminders, open records.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the caller has reported as many as it may.
+pub(super) async fn take_back(
+    tx: &mut WriteTx,
+    (caller, budget): (&Caller, &Budget),
+    session_id: &str,
+    events: &[String],
+) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    // The event itself may still be on its way.
+    let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    budget.check_rows(tx, caller, count).await?;
+    tx.remember_lost(events, &caller.principal()).await?;
+    tx.take_back_seen(session_id, events).await?;
+    tx.take_back_orphan_offers(session_id, events).await?;
+    tx.take_back_reminders(session_id, events).await?;
+    let Some(row) = tx.peer_of_session(session_id).await? else { return Ok(()) };
+    let unseen = tx.take_back_messages(&row.peer.peer_id, events).await?;
+    Ok(note_unseen(tx, &row.peer.peer_id, &unseen).await?)
+}

@@ -1,0 +1,113 @@
+//! Which process waits for the mail of which session.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use svc_model::Principal;
+use tokio::{sync::watch, time::Instant};
+
+/// The waiter of each principal for a session. The latest waits alone; ids are ordered by when a waiter began.
+#[derive(Debug, Default)]
+pub(super) struct MailWaiters(Mutex<WaiterTable>);
+
+type WaiterTable = HashMap<(Principal, String), SessionWaiter>;
+
+/// The latest waiter of a session.
+#[derive(Debug, Default)]
+struct SessionWaiter {
+    latest: watch::Sender<String>,
+    /// When a message woke the session.
+    woken: Option<Instant>,
+}
+
+/// With more sessions than this, those for which nobody waits are forgotten. A waiter enters again with its next question.
+const SESSIONS: usize = 10_000;
+/// How long a session that was woken counts as one that takes messages: until its client tells of the turn.
+const WAKING: Duration = Duration::from_secs(10);
+
+impl MailWaiters {
+    fn lock(&self) -> MutexGuard<'_, WaiterTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes this the waiter of a session, and shows who is from now on; `None` if a later one waits already.
+    pub(super) fn enter(
+        &self,
+        principal: &Principal,
+        session: &str,
+        waiter: &str,
+    ) -> Option<watch::Receiver<String>> {
+        let mut waiters = self.lock();
+        if waiters.len() >= SESSIONS {
+            waiters.retain(|_, entry| entry.latest.receiver_count() > 0);
+        }
+        let entry = waiters.entry((principal.clone(), session.to_owned())).or_default();
+        if entry.latest.borrow().as_str() > waiter {
+            return None;
+        }
+        entry.latest.send_if_modified(|latest| {
+            let is_new = latest != waiter;
+            waiter.clone_into(latest);
+            is_new
+        });
+        Some(entry.latest.subscribe())
+    }
+
+    /// Notes that the session's waiter has a message for it, and wakes it.
+    pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Instant) {
+        if let Some(entry) = self.lock().get_mut(&(principal.clone(), session.to_owned())) {
+            entry.woken = Some(at);
+        }
+    }
+
+    /// Whether a message wakes the session, or one has just done so.
+    pub(super) fn wake(&self, principal: &Principal, session: &str, at: Instant) -> bool {
+        let waiters = self.lock();
+        let Some(entry) = waiters.get(&(principal.clone(), session.to_owned())) else {
+            return false;
+        };
+        let is_waking = entry.woken.is_some_and(|since| at.duration_since(since) < WAKING);
+        is_waking || entry.latest.receiver_count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_waiter_waits_alone() {
+        let waiters = MailWaiters::default();
+        let enter = |session, waiter| waiters.enter(&Principal::Operator, session, waiter);
+        let mut first = enter("s", "1").unwrap();
+        assert!(!first.has_changed().unwrap());
+        assert!(enter("s", "1").is_some(), "asks again");
+        assert!(!first.has_changed().unwrap());
+        let other = enter("t", "0").unwrap();
+        let _second = enter("s", "2").unwrap();
+        assert!(first.has_changed().unwrap() && !other.has_changed().unwrap());
+        first.mark_unchanged();
+        assert!(enter("s", "1").is_none());
+        let other = Principal::Session("p".into());
+        assert!(waiters.enter(&other, "s", "1").is_some(), "nobody retires another's waiter");
+        assert!(!first.has_changed().unwrap());
+    }
+
+    #[test]
+    fn a_session_that_is_waited_for_is_woken() {
+        let waiters = MailWaiters::default();
+        let (own, other) = (Principal::Operator, Principal::Session("p".into()));
+        let now = Instant::now();
+        let wake = |principal, session| waiters.wake(principal, session, now);
+        assert!(!wake(&own, "s"));
+        let waits = waiters.enter(&own, "s", "1").unwrap();
+        assert!(wake(&own, "s") && !wake(&other, "s") && !wake(&own, "t"));
+        waiters.note_woken(&own, "s", now);
+        drop(waits);
+        assert!(wake(&own, "s"), "its turn is about to begin");
+        assert!(!waiters.wake(&own, "s", now + WAKING));
+    }
+}

@@ -1,0 +1,396 @@
+//! All that one event writes, in one commit.
+
+use std::{sync::Arc, time::Duration};
+
+use svc_model::{
+    Caller, ClientProcess, Ids, Peer, PeerId, PeerStatus, RegisterInput, SessionContact, Timestamp,
+    TokenHash, TokenId,
+    hook::{
+        self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote, HookPolicy,
+        HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect, headlines,
+    },
+    is_agent_key, limits,
+    quote::ModelText,
+};
+use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
+use svc_sys::session_secret::SessionSecrets;
+
+use super::{mail, unseen};
+use crate::service::{
+    Error,
+    budget::Budget,
+    core::Core,
+    journal::{NewOutcome, put_outcome},
+    team::{self, ActingSession, PeerState},
+};
+
+/// What an event writes, and with what.
+pub(super) struct HookWriteJob {
+    pub(super) core: Core,
+    pub(super) caller: Caller,
+    pub(super) budget: Budget,
+    pub(super) event: Arc<HookEvent>,
+    pub(super) acting: ActingSession,
+    /// When the event arrived, before it waited for the writer.
+    pub(super) arrived: Timestamp,
+    pub(super) id: Option<String>,
+    pub(super) timing: HookTiming,
+    pub(super) lost: Vec<String>,
+    /// SHA-256 of the session's secret that the hook showed.
+    pub(super) shown: Option<TokenHash>,
+    /// Where the session's secret is kept, if it gets it with this event.
+    pub(super) secrets: Option<SessionSecrets>,
+    /// Root of the project, if the session begins or is not known.
+    pub(super) project: Option<String>,
+    /// A free name for the session's peer, if it has none.
+    pub(super) peer_name: Option<String>,
+    /// Whether that name takes the place of the one that it has.
+    pub(super) is_renamed: bool,
+    pub(super) pid: Option<u32>,
+    /// The same process with its start, if it runs or is known to have run.
+    pub(super) process: Option<ClientProcess>,
+    pub(super) tmux_pane: Option<String>,
+    pub(super) ids: Ids,
+    pub(super) lease: Duration,
+    pub(super) policy: HookPolicy,
+}
+
+/// What the job gives to the reply, and what is to be done after the commit.
+#[derive(Default)]
+pub(super) struct HookWrites {
+    pub(super) audience: HookAudience,
+    pub(super) reminder: Option<HookNote>,
+    pub(super) run: Option<HookNote>,
+    /// Messages that this reply hands over.
+    pub(super) mail: Option<ModelText>,
+    /// What a person is shown of the messages that woke the session.
+    pub(super) headline: Option<ModelText>,
+    /// Tokens of the session that the event ended.
+    pub(super) ended_tokens: Vec<TokenId>,
+}
+
+/// What was done to the session's row.
+struct AppliedSession {
+    effect: SessionEffect,
+    ended_tokens: Vec<TokenId>,
+}
+
+impl HookWriteJob {
+    pub(super) async fn run(self, tx: &mut WriteTx) -> Result<HookWrites, Error> {
+        let contact = SessionContact::Hook(self.shown);
+        team::claim(tx, &self.caller, &self.event.session_id, contact).await?;
+        let timing = match self.settle(tx).await? {
+            HookReception::New(timing) => timing,
+            HookReception::Repeated { .. } => return Ok(HookWrites::default()),
+        };
+        let AppliedSession { effect, ended_tokens } = self.apply_session(tx, timing).await?;
+        self.keep_secret(tx).await?;
+        let reminder = self.count_tool(tx, timing).await?;
+        let run = self.record_run(tx).await?;
+        let peer = self.apply_presence(tx, timing, &effect).await?;
+        let (mail, headline) = match peer {
+            Some(mut peer) if timing.is_live() => {
+                let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
+                if mail.is_some() && matches!(self.event.moment, HookMoment::Stop { .. }) {
+                    // What it is given at the end of its turn, it goes on with.
+                    team::set_status(tx, &mut peer, PeerStatus::Busy, "hook").await?;
+                }
+                (mail, headline)
+            }
+            Some(peer) => {
+                if let HookMoment::Prompt { text } = &self.event.moment
+                    && !self.event.is_of_sub_agent()
+                {
+                    team::turn_prompted(tx, &peer.peer_id, &[], text).await?;
+                }
+                self.answer_questions(tx, &peer.peer_id).await?;
+                (None, None)
+            }
+            None => (None, None),
+        };
+        let audience = hook::audience(&self.event, timing, self.policy);
+        Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
+    }
+
+    /// Keeps the session's secret, now that the session is the caller's. The file is written before the commit: a hook that
+    /// leaves before its answer, or the daemon's end, cannot come between the two. Without the file the session goes on, and
+    /// only cannot be taken up by another process.
+    async fn keep_secret(&self, tx: &mut WriteTx) -> Result<(), StoreError> {
+        let Some(secrets) = &self.secrets else { return Ok(()) };
+        match secrets.ensure(&self.event.session_id) {
+            Ok(secret) => tx.put_session_secret(&self.event.session_id, &secret).await,
+            Err(error) => {
+                tracing::warn!(%error, "cannot keep the secret by which a session is taken up again");
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and
+    /// remembers the event.
+    async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
+        let session_id = &self.event.session_id;
+        unseen::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
+        let history = match &self.id {
+            Some(id) if !tx.remember_hook(id).await? => HookIdHistory::Repeated,
+            Some(id) if tx.is_lost(id).await? => HookIdHistory::GivenUp,
+            _ => HookIdHistory::New,
+        };
+        let reception = hook::reception(history, self.timing, tx.now());
+        if let (HookReception::Repeated { first_reply_unseen: true }, Some(id)) =
+            (reception, &self.id)
+        {
+            unseen::take_back(
+                tx,
+                (&self.caller, &self.budget),
+                session_id,
+                std::slice::from_ref(id),
+            )
+            .await?;
+        }
+        Ok(reception)
+    }
+
+    /// Writes the session's row, and its events.
+    async fn apply_session(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+    ) -> Result<AppliedSession, Error> {
+        let session_id = &self.event.session_id;
+        let known = tx.session(session_id).await?;
+        let effect = hook::session_effect(&self.event, timing, known.as_ref());
+        let mut ended_tokens = Vec::new();
+        match &effect {
+            SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
+            SessionEffect::Touch => {
+                tx.touch_session(session_id, &self.caller.principal().to_string()).await?;
+            }
+            SessionEffect::End { reason } => {
+                ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
+            }
+            SessionEffect::Begin(source) => {
+                let start = SessionStart {
+                    session_id: session_id.clone(),
+                    project: self.project.clone(),
+                    client: Some(self.event.client.as_str().to_owned()),
+                    source: *source,
+                    created_by: self.caller.principal().to_string(),
+                };
+                team::begin(tx, &start).await?;
+            }
+        }
+        if let HookTiming::Late { happened_at } = timing {
+            // With the time of now the row would be younger than the events that come after this one.
+            tx.date_session(session_id, happened_at, known.is_none()).await?;
+        }
+        Ok(AppliedSession { effect, ended_tokens })
+    }
+
+    /// Counts a tool call, and gives the reminder that is due with it.
+    async fn count_tool(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+    ) -> Result<Option<HookNote>, StoreError> {
+        let Some(tool) = self.event.counted_tool() else { return Ok(None) };
+        let ActingSession { session_id, agent_id } = &self.acting;
+        let at = timing.time(tx.now());
+        let count = tx.count_tool(session_id, agent_id, &tool.tool, at).await?;
+        match hook::tool_count_effect(&self.event, tool, timing, self.policy, count) {
+            ToolCountEffect::Keep => return Ok(None),
+            ToolCountEffect::Reset => {
+                tx.reset_tool_count(session_id, agent_id).await?;
+                return Ok(None);
+            }
+            ToolCountEffect::ResetAndRemind => tx.reset_tool_count(session_id, agent_id).await?,
+        }
+        let Some(record) = tx.active_ghap(session_id).await? else { return Ok(None) };
+        if let Some(id) = &self.id {
+            tx.note_reminder(id, agent_id, count).await?;
+        }
+        Ok(Some(HookNote::Reminder(record.reminder(count))))
+    }
+
+    /// Records the outcome of a test, a build or a check, and gives what it says about the session's record.
+    async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>, Error> {
+        let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
+        let session_id = &self.acting.session_id;
+        let earlier: Vec<_> = tx
+            .last_verdicts(session_id, 2)
+            .await?
+            .into_iter()
+            .map(|(verdict, at)| EarlierRun { verdict, at })
+            .collect();
+        let new = NewOutcome {
+            command: run.command.chars().take(limits::GHAP_LONG_TEXT_CHARS).collect(),
+            verdict: run.verdict.verdict.into(),
+            summary: run.verdict.summary.clone(),
+            tool_use_id: tool.use_id.clone(),
+        };
+        let (outcome, is_new) = put_outcome(tx, &self.ids, &self.caller, &self.acting, new).await?;
+        if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict.into()) {
+            return Ok(None);
+        }
+        let active = tx.active_ghap(session_id).await?;
+        Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
+    }
+
+    /// Writes the session's peer, and its events; `None` if the event changes nothing about it.
+    async fn apply_presence(
+        &self,
+        tx: &mut WriteTx,
+        timing: HookTiming,
+        session: &SessionEffect,
+    ) -> Result<Option<Peer>, Error> {
+        let known = match tx.peer_of_session(&self.event.session_id).await? {
+            None => self.peer_of_agent(tx).await?,
+            known => known,
+        };
+        let known_peer = known.as_ref().map(|row| &row.peer);
+        let mut calls = known.as_ref().map(|row| row.open_calls.clone()).unwrap_or_default();
+        let are_others = hook::follow_calls(&mut calls, &self.event, timing, known_peer);
+        let change = hook::presence_change(&self.event, timing, session, known_peer);
+        let known_id = known_peer.map(|peer| peer.peer_id.clone());
+        let (peer, status) = match change {
+            PresenceChange::Keep => (None, PeerStatus::Online),
+            PresenceChange::Register(status) => (Some(self.register(tx, known).await?), status),
+            PresenceChange::Report(status) => match known {
+                Some(row) => (Some(self.in_process(tx, row).await?), status),
+                None => (None, status),
+            },
+        };
+        let id = peer.as_ref().map(|peer| peer.peer_id.clone()).or(known_id);
+        if let (Some(id), true) = (id, are_others) {
+            tx.set_open_calls(&id, &calls).await?;
+        }
+        let Some(mut peer) = peer else { return Ok(None) };
+        let at = timing.time(tx.now());
+        peer.last_seen = at;
+        let waiting_for = hook::waiting_for(&self.event, &peer, at);
+        let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
+        team::set_state(tx, &mut peer, PeerState { status, waiting_for, at }, "hook").await?;
+        Ok(Some(peer))
+    }
+
+    /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
+    async fn peer_of_agent(&self, tx: &mut WriteTx) -> Result<Option<PeerRow>, StoreError> {
+        let Some(key) = self.caller.session() else { return Ok(None) };
+        if self.event.is_of_sub_agent() || tx.live_agent(key).await?.is_none() {
+            return Ok(None);
+        }
+        let own = tx.peer_of_key(key).await?;
+        let Some(mut row) = own.filter(|row| row.owner.as_deref() == Some(key)) else {
+            return Ok(None);
+        };
+        row.peer.session_id = Some(self.event.session_id.clone());
+        tx.put_peer(&row).await?;
+        Ok(Some(row))
+    }
+
+    /// The peer in the process that tells of it, which is another one if its session went over.
+    async fn in_process(&self, tx: &mut WriteTx, mut row: PeerRow) -> Result<Peer, StoreError> {
+        if self.process.is_some() && row.process() != self.process {
+            row.peer.pid = self.pid;
+            row.process_started = self.process.as_ref().map(|process| process.started.clone());
+            tx.put_peer(&row).await?;
+        }
+        Ok(row.peer)
+    }
+
+    async fn register(&self, tx: &mut WriteTx, known: Option<PeerRow>) -> Result<Peer, Error> {
+        let client = self.event.client.as_str();
+        let known_name = known.as_ref().map(|row| row.peer.display_name.clone());
+        let name = match &self.peer_name {
+            Some(free) if self.is_renamed || known_name.is_none() => Some(free.clone()),
+            _ => known_name,
+        };
+        let input = RegisterInput {
+            display_name: name.unwrap_or_else(|| client.to_owned()),
+            backend: client.to_owned(),
+            path: self.project.clone(),
+            circle: None,
+            role: None,
+            session_id: Some(self.event.session_id.clone()),
+            tmux_pane: self.tmux_pane.clone(),
+            pid: self.pid,
+            metadata: None,
+        };
+        let project = match self.caller.session() {
+            Some(_) => self.caller.project().map(str::to_owned),
+            None => self.project.clone(),
+        };
+        if let Some(row) = known {
+            return team::update(tx, &self.caller, row, input, project, self.process.clone()).await;
+        }
+        let id = PeerId::new(&self.ids, tx.now());
+        team::create(tx, &self.caller, id, input, project, self.process.clone()).await
+    }
+
+    /// The last words of a turn answer what the session was asked and has before its eyes; a turn without them answers nothing.
+    async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
+        let moment = &self.event.moment;
+        let is_end =
+            matches!(moment, HookMoment::Stop { words: Some(_), .. } | HookMoment::TurnOver { .. });
+        if !is_end || self.event.is_of_sub_agent() || self.is_hosted(tx, peer).await? {
+            return Ok(());
+        }
+        match moment {
+            HookMoment::Stop { words: Some(words), .. } => {
+                team::turn_said(tx, &self.core, peer, words).await
+            }
+            HookMoment::TurnOver { failure } => {
+                team::turn_failed(tx, &self.core, peer, failure.as_deref()).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the session is that of an agent which the daemon runs: its host tells of its turns.
+    async fn is_hosted(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<bool, StoreError> {
+        Ok(self.caller.session().is_some_and(is_agent_key) && tx.is_hosted(peer).await?)
+    }
+
+    /// Notes which messages the session has, and gives those that go into the reply, and the lines for a person if messages woke
+    /// the session.
+    async fn hand_over_mail(
+        &self,
+        tx: &mut WriteTx,
+        peer: &Peer,
+    ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
+        if matches!(self.event.moment, HookMoment::Compacted) {
+            // What it was given is not in its context any more.
+            tx.forget_seen(&self.event.session_id).await?;
+        }
+        let handover = hook::mail_handover(&self.event);
+        let mut woken_by = Vec::new();
+        if handover.confirms_given {
+            let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
+            if let HookMoment::Prompt { text } = &self.event.moment {
+                woken_by = mail::headlines_of_wake(tx, &given, text).await?;
+                if !self.event.is_of_sub_agent() {
+                    team::turn_prompted(tx, &peer.peer_id, &given, text).await?;
+                }
+            }
+        }
+        self.answer_questions(tx, &peer.peer_id).await?;
+        if self.is_hosted(tx, &peer.peer_id).await? {
+            // Its messages become turns.
+            return Ok((None, headlines(&woken_by, 0)));
+        }
+        let hook_id = self.id.as_deref().unwrap_or_default();
+        let begins_turn = match &self.event.moment {
+            HookMoment::Stop { .. } => true,
+            HookMoment::Prompt { .. } => !woken_by.is_empty(),
+            _ => false,
+        };
+        let offer = (handover.offer, begins_turn);
+        let handed = mail::hand_over(tx, peer, hook_id, offer, self.lease).await?;
+        let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
+        // What had no room in the wake comes with this prompt, and the person sees that, too.
+        if !woken_by.is_empty() {
+            woken_by.append(&mut mail.headlines);
+        }
+        Ok((Some(mail.text), headlines(&woken_by, mail.others)))
+    }
+}

@@ -1,0 +1,243 @@
+//! Memories: what somebody wants to be remembered, by project.
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use svc_model::{
+    Caller, RowReader,
+    fit::{self, Fit, WeighedPrompt},
+    learning::{Memory, MemoryCategory, MemoryId},
+    limits,
+    text::{self, Prompt},
+};
+use svc_store::{MemoryFilter, PageSize, StoreError};
+
+use super::{
+    room::Journal,
+    texts::{check_share, check_text},
+};
+use crate::service::{
+    Error, ResourceKind, check,
+    project::project_of_write,
+    search::confirmation_factor,
+    team::{ActingSession, owns_session, tell},
+};
+
+/// The weight of a memory of another project.
+const ELSEWHERE: f64 = 0.7;
+
+/// Something to remember.
+#[derive(Debug, Clone)]
+pub struct NewMemory {
+    /// What.
+    pub content: String,
+    /// What it is.
+    pub category: MemoryCategory,
+    /// How much it matters, 0 to 1.
+    pub importance: f64,
+    /// What it is filed under.
+    pub tags: Vec<String>,
+    /// Whether it holds everywhere, and not only in the project of its session.
+    pub global: bool,
+}
+
+/// A memory that was stored, or was there already.
+#[derive(Debug)]
+pub struct StoredMemory {
+    /// The memory.
+    pub memory: Memory,
+    /// Whether it was there already; then it is as it was.
+    pub is_known: bool,
+}
+
+impl Journal {
+    /// Stores a memory. The same content once more in a project and category is the memory that there is. One for every
+    /// project is the operator's to give.
+    pub async fn store_memory(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        new: NewMemory,
+    ) -> Result<StoredMemory, Error> {
+        check_text("content", &new.content, limits::MEMORY_CHARS)?;
+        check_share("importance", new.importance)?;
+        let tags = tidy(new.tags)?;
+        let digest = hex::encode(Sha256::digest(&new.content));
+        let terms = text::terms(&new.content);
+        if new.global && !caller.is_operator() {
+            let why = "global: a memory for every project is the operator's to give";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        let budget = self.core.budget.clone();
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let session_id = &acting.session_id;
+                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
+                    let project = project_of_write(&caller, tx.session(session_id).await?);
+                    let memory = Memory {
+                        id: MemoryId::new(&ids, tx.now()),
+                        project: project.filter(|_| !new.global),
+                        category: new.category,
+                        content: new.content,
+                        importance: new.importance,
+                        tags,
+                        confirmed_again: 0,
+                        created_at: tx.now(),
+                    };
+                    budget.check_rows(tx, &caller, 1).await?;
+                    let known =
+                        tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
+                    if let Some(memory) = known {
+                        return Ok(StoredMemory { memory, is_known: true });
+                    }
+                    let data = json!({ "id": memory.id, "category": memory.category });
+                    tell(tx, session_id, "memory.stored", &data).await?;
+                    Ok(StoredMemory { memory, is_known: false })
+                })
+            })
+            .await
+    }
+
+    /// The memories that fit a text and that the caller may read, the best first, each with how well it fits.
+    pub async fn find_memories(
+        &self,
+        caller: &Caller,
+        query: &str,
+        project: Option<&str>,
+        filter: &MemoryFilter,
+        limit: usize,
+    ) -> Result<Vec<(Memory, Fit)>, Error> {
+        let prompt = Prompt::read(query);
+        let count = self.core.store.memory_count().await?;
+        if prompt.groups.is_empty() || count == 0 {
+            return Ok(Vec::new());
+        }
+        let members = as_json(&fit::members(&prompt));
+        let frequencies = self.core.store.memory_frequencies(&members).await?.into_iter().collect();
+        let prompt =
+            WeighedPrompt::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &frequencies);
+        let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
+        let candidates = self
+            .core
+            .store
+            .memory_candidates(&RowReader::of(caller), &as_json(&prompt.terms()), filter, most)
+            .await?;
+        let now = self.core.now();
+        let mut ranked: Vec<(Memory, Fit)> = candidates
+            .into_iter()
+            .filter_map(|(memory, terms)| {
+                let mut fit = prompt.fit(&terms)?;
+                let is_near = memory.project.is_none() || memory.project.as_deref() == project;
+                fit.score *= (0.75 + 0.5 * memory.importance)
+                    * fit::age(now.since(memory.created_at).as_secs_f64() / 86_400.0)
+                    * if is_near { 1.0 } else { ELSEWHERE }
+                    * confirmation_factor(memory.confirmed_again);
+                Some((memory, fit))
+            })
+            .collect();
+        // Candidates come the best and latest first, and the order of equals stays.
+        ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
+        ranked.truncate(limit);
+        Ok(ranked)
+    }
+
+    /// A page of memories that the caller may read, the latest first, and how many there are in all.
+    pub async fn memories(
+        &self,
+        caller: &Caller,
+        filter: &MemoryFilter,
+        offset: u32,
+        limit: u32,
+    ) -> Result<(Vec<Memory>, i64), Error> {
+        Ok(self
+            .core
+            .store
+            .memories(&RowReader::of(caller), filter, offset, PageSize::rows(limit))
+            .await?)
+    }
+
+    /// Removes a memory: that of the caller's own session, or any if it is the operator.
+    pub async fn delete_memory(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        id: &str,
+    ) -> Result<MemoryId, Error> {
+        let id = MemoryId::parse(id).ok_or_else(|| {
+            Error::invalid("memory_id", "must be a UUID, as store_memory gives it")
+        })?;
+        let caller = caller.clone();
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
+                    let maker = tx.memory_maker(&RowReader::of(&caller), &id).await?;
+                    let (session, is_readable) = maker.ok_or_else(unknown)?;
+                    if !owns_session(tx, &caller, &session).await? {
+                        return Err(if is_readable {
+                            let why = format!(
+                                "memory {} is another's: its maker may remove it",
+                                id.as_str()
+                            );
+                            Error::Forbidden(why)
+                        } else {
+                            unknown()
+                        });
+                    }
+                    if !tx.delete_memory(&id).await? {
+                        return Err(unknown());
+                    }
+                    tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;
+                    let data = json!({ "id": id });
+                    tell(tx, &acting.session_id, "memory.deleted", &data).await?;
+                    Ok(id)
+                })
+            })
+            .await
+    }
+
+    /// The memories that matter most to a project and that the caller may read.
+    pub(super) async fn important_memories(
+        &self,
+        caller: &Caller,
+        project: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Memory>, StoreError> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let project = project.unwrap_or_default();
+        let reader = RowReader::of(caller);
+        self.core.store.important_memories(&reader, project, limits::MEMORY_IMPORTANT, limit).await
+    }
+}
+
+fn as_json(terms: &impl serde::Serialize) -> String {
+    serde_json::to_string(terms).unwrap_or_default()
+}
+
+/// Tags as they are kept: each once.
+fn tidy(tags: Vec<String>) -> Result<Vec<String>, Error> {
+    let mut kept: Vec<String> = Vec::new();
+    for tag in tags {
+        check::not_blank("tags", &tag)?;
+        if tag.chars().count() > limits::MEMORY_TAG_CHARS {
+            let most = limits::MEMORY_TAG_CHARS;
+            return Err(Error::invalid(
+                "tags",
+                format!("must have at most {most} characters each"),
+            ));
+        }
+        if !kept.contains(&tag) {
+            kept.push(tag);
+        }
+    }
+    if kept.len() > limits::MEMORY_TAGS {
+        let most = limits::MEMORY_TAGS;
+        return Err(Error::invalid("tags", format!("must be at most {most}")));
+    }
+    Ok(kept)
+}

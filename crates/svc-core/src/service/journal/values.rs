@@ -1,0 +1,371 @@
+//! Clusters of records that are alike, and values: sentences that somebody draws from one, held against it.
+//!
+//! No model is needed: records are alike if they use the same words ([`cluster`]). How they were grouped is stored, so that what
+//! a list names can be looked at, and is made anew by the first who asks after records have changed.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+use svc_model::{
+    Caller, RowReader, ValueId,
+    cluster::{self, TermSpace},
+    journal::{Ghap, Tier},
+    learning::{Axis, Value},
+    limits, text,
+};
+use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
+
+use super::{room::Journal, texts::check_text};
+use crate::service::{
+    Error, ResourceKind,
+    project::project_of_write,
+    team::{ActingSession, tell},
+};
+
+/// A sentence has a few words of the many that its records have. One that is this near to their middle is about them,
+/// though the records themselves, which may be all but equal, are nearer.
+const NEAR_ENOUGH: f64 = 0.25;
+/// How many standard deviations beyond the mean distance of its records a sentence may be.
+const DEVIATIONS: f64 = 0.5;
+
+/// The clusters of an axis.
+#[derive(Debug)]
+pub struct ClusterList {
+    /// The largest first.
+    pub clusters: Vec<ClusterRow>,
+    /// Records that were looked at.
+    pub records: i64,
+    /// Those of them that are like no others.
+    pub noise: i64,
+}
+
+/// Whether a sentence belongs to a cluster.
+#[derive(Debug)]
+pub struct ValueValidity {
+    /// It does.
+    pub is_valid: bool,
+    /// Cosine to the middle of the cluster.
+    pub similarity: f64,
+    /// Distances: one less the cosine to the middle.
+    pub distances: ValueDistances,
+}
+
+/// Distances from the middle of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ValueDistances {
+    /// Of the sentence.
+    pub candidate: f64,
+    /// Of its records, on average.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub std: f64,
+    /// How far the sentence may be.
+    pub threshold: f64,
+}
+
+/// A value that was stored, or was there already.
+#[derive(Debug)]
+pub struct StoredValue {
+    /// The value.
+    pub value: Value,
+    /// Whether it was there already; then it is as it was.
+    pub is_known: bool,
+}
+
+impl Journal {
+    /// The clusters of an axis, as the records are now: of each what the caller may read.
+    ///
+    /// # Errors
+    /// [`Error::InsufficientData`] if there are too few records.
+    pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
+        let reader = RowReader::of(caller);
+        let count = self.core.store.resolved_for(&reader).await?;
+        enough(count)?;
+        let clustering = if let Ok(known) = self.present_clustering(axis).await? {
+            known
+        } else {
+            let _grouping = self.grouping.lock().await;
+            // Who waited may find it done, by another's call.
+            match self.present_clustering(axis).await? {
+                Ok(known) => known,
+                Err(state) => self.group(axis, state).await?,
+            }
+        };
+        let clusters = self.core.store.clusters(&reader, axis).await?;
+        if reader == RowReader::Everything {
+            let Clustering { records, noise, .. } = clustering;
+            return Ok(ClusterList { clusters, records, noise });
+        }
+        let grouped: i64 = clusters.iter().map(|cluster| cluster.size).sum();
+        Ok(ClusterList { clusters, records: count, noise: (count - grouped).max(0) })
+    }
+
+    /// The clustering of the records as they are now; or their state, if that was not grouped yet.
+    async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
+        let (_, state) = self.core.store.resolved().await?;
+        let known = self.core.store.clustering(axis).await?;
+        Ok(known.filter(|known| known.state == state).ok_or(state))
+    }
+
+    /// Groups the latest records, and stores how.
+    async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
+        let ghaps = self
+            .core
+            .store
+            .latest_resolved(&RowReader::Everything, limits::CLUSTERED_RECORDS)
+            .await?;
+        let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
+        let (clustering, groups) =
+            work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_clusters(axis, &clustering, &groups).await?;
+                    Ok(clustering)
+                })
+            })
+            .await
+    }
+
+    /// Records of a cluster as it is stored that the caller may read, those in its middle first.
+    pub async fn cluster_members(
+        &self,
+        caller: &Caller,
+        cluster_id: &str,
+        limit: u32,
+    ) -> Result<(Axis, Vec<MemberRow>), Error> {
+        let axis = axis_of(cluster_id)?;
+        let reader = RowReader::of(caller);
+        let members = self.core.store.cluster_members(&reader, cluster_id, limit).await?;
+        if members.is_empty() {
+            return Err(self.no_cluster(&reader, cluster_id).await?);
+        }
+        Ok((axis, members))
+    }
+
+    /// Whether a sentence is about what the records of a cluster have in common: whether it is as near to their middle as
+    /// they are, or near enough.
+    pub async fn validate_value(
+        &self,
+        caller: &Caller,
+        text: &str,
+        cluster_id: &str,
+    ) -> Result<ValueValidity, Error> {
+        check_text("text", text, limits::VALUE_CHARS)?;
+        let axis = axis_of(cluster_id)?;
+        let (store, reader) = (&self.core.store, RowReader::of(caller));
+        let most = limits::CLUSTERED_RECORDS;
+        let members = store.cluster_members(&reader, cluster_id, most).await?;
+        let ghaps = store.latest_resolved(&reader, most).await?;
+        let weights: HashMap<String, f64> = members
+            .into_iter()
+            .map(|member| (member.id.as_str().to_owned(), weight(member.tier)))
+            .collect();
+        let text = text.to_owned();
+        let work = tokio::task::spawn_blocking(move || validate(axis, &text, &ghaps, &weights));
+        match work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+            Some(validity) => Ok(validity),
+            None => Err(self.no_cluster(&reader, cluster_id).await?),
+        }
+    }
+
+    /// Stores a sentence that was drawn from a cluster, if it belongs to it. The same once more is the one that there is.
+    pub async fn store_value(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        text: String,
+        cluster_id: String,
+        axis: Option<Axis>,
+    ) -> Result<StoredValue, Error> {
+        let own = axis_of(&cluster_id)?;
+        if axis.is_some_and(|axis| axis != own) {
+            return Err(Error::invalid("axis", format!("is not that of the cluster, {own}")));
+        }
+        let validity = self.validate_value(caller, &text, &cluster_id).await?;
+        if !validity.is_valid {
+            return Err(Error::invalid("text", too_far(&validity.distances)));
+        }
+        let terms = text::terms(&text);
+        let (caller, ids) = (caller.clone(), self.core.ids.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let session_id = &acting.session_id;
+                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
+                    let session = tx.session(session_id).await?;
+                    let value = Value {
+                        id: ValueId::new(&ids, tx.now()),
+                        project: project_of_write(&caller, session),
+                        axis: own,
+                        cluster_id,
+                        text,
+                        distance: validity.distances.candidate,
+                        validated_at: tx.now(),
+                    };
+                    if let Some(value) = tx.insert_value(&value, &terms, session_id).await? {
+                        return Ok(StoredValue { value, is_known: true });
+                    }
+                    let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
+                    tell(tx, session_id, "value.stored", &data).await?;
+                    Ok(StoredValue { value, is_known: false })
+                })
+            })
+            .await
+    }
+
+    /// Values that the caller may read, the latest first, and how many there are in all.
+    pub async fn values(
+        &self,
+        caller: &Caller,
+        axis: Option<Axis>,
+        limit: u32,
+    ) -> Result<(Vec<Value>, i64), Error> {
+        let reader = RowReader::of(caller);
+        let (values, total) = self.core.store.values(&reader, axis, limit).await?;
+        Ok((values.into_iter().map(|(value, _)| value).collect(), total))
+    }
+
+    /// Why there is no such cluster.
+    async fn no_cluster(&self, reader: &RowReader, cluster_id: &str) -> Result<Error, Error> {
+        enough(self.core.store.resolved_for(reader).await?)?;
+        Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
+    }
+}
+
+/// What is wrong with a sentence that does not belong to its cluster.
+pub fn too_far(distances: &ValueDistances) -> String {
+    format!(
+        "says something else than the records of the cluster: its distance is {:.3}, and at most {:.3} would do; use \
+         the words that they have in common",
+        distances.candidate, distances.threshold
+    )
+}
+
+fn enough(count: i64) -> Result<(), Error> {
+    let have = u64::try_from(count).unwrap_or(0);
+    if have < limits::CLUSTER_RECORDS {
+        return Err(Error::InsufficientData { have, need: limits::CLUSTER_RECORDS });
+    }
+    Ok(())
+}
+
+/// The axis that a cluster's id begins with.
+fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
+    let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
+    cluster_id
+        .rsplit_once('_')
+        .filter(|(_, label)| is_number(label))
+        .and_then(|(axis, _)| Axis::ALL.iter().find(|one| one.to_string() == axis))
+        .copied()
+        .ok_or_else(|| {
+            Error::invalid("cluster_id", "must be one that get_clusters gives, such as full_0")
+        })
+}
+
+/// How far a record can be trusted.
+fn weight(tier: Option<Tier>) -> f64 {
+    match tier {
+        Some(Tier::Gold) => 1.0,
+        Some(Tier::Silver) | None => 0.8,
+        Some(Tier::Bronze) => 0.5,
+        Some(Tier::Abandoned) => 0.2,
+    }
+}
+
+fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewCluster>) {
+    let (ghaps, texts) = on_axis(axis, ghaps);
+    let space = TermSpace::new(&texts);
+    let groups: Vec<NewCluster> = space
+        .groups()
+        .into_iter()
+        .map(|group| {
+            let weight_of = |at: &usize| weight(ghaps[*at].tier());
+            let middle = space.middle(group.iter().map(|at| (*at, weight_of(at))));
+            let near = |at: &usize| cluster::cosine(&space.vectors()[*at], &middle).clamp(0.0, 1.0);
+            let weights: Vec<f64> = group.iter().map(weight_of).collect();
+            NewCluster {
+                avg_weight: cluster::spread(&weights).0,
+                members: group.iter().map(|at| (ghaps[*at].id.clone(), near(at))).collect(),
+            }
+        })
+        .collect();
+    let grouped: usize = groups.iter().map(|group| group.members.len()).sum();
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let clustering =
+        Clustering { state, records: count(ghaps.len()), noise: count(ghaps.len() - grouped) };
+    (clustering, groups)
+}
+
+/// How a text stands to the records of `members`, each with its weight; `None` if none of them is there.
+fn validate(
+    axis: Axis,
+    text: &str,
+    ghaps: &[Ghap],
+    members: &HashMap<String, f64>,
+) -> Option<ValueValidity> {
+    let (ghaps, texts) = on_axis(axis, ghaps.to_vec());
+    let space = TermSpace::new(&texts);
+    let inside: Vec<(usize, f64)> = ghaps
+        .iter()
+        .enumerate()
+        .filter_map(|(at, ghap)| Some((at, *members.get(ghap.id.as_str())?)))
+        .collect();
+    if inside.is_empty() {
+        return None;
+    }
+    let middle = space.middle(inside.iter().copied());
+    let far = |near: f64| 1.0 - near.clamp(0.0, 1.0);
+    let member_distances: Vec<f64> =
+        inside.iter().map(|(at, _)| far(cluster::cosine(&space.vectors()[*at], &middle))).collect();
+    let (mean, std) = cluster::spread(&member_distances);
+    let candidate = far(cluster::cosine(&space.vector(text), &middle));
+    let threshold = (mean + DEVIATIONS * std).max(1.0 - NEAR_ENOUGH);
+    Some(ValueValidity {
+        is_valid: candidate <= threshold,
+        similarity: 1.0 - candidate,
+        distances: ValueDistances { candidate, mean, std, threshold },
+    })
+}
+
+/// The records that have something to say on an axis, each with what it says there.
+fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
+    ghaps.into_iter().filter_map(|ghap| text_on(axis, &ghap).map(|text| (ghap, text))).unzip()
+}
+
+fn text_on(axis: Axis, ghap: &Ghap) -> Option<String> {
+    let status = ghap.status().to_string();
+    let result = ghap.result().unwrap_or_default();
+    let surprise = ghap.surprise();
+    let cause = ghap.root_cause();
+    let lesson = ghap.lesson();
+    let worked = lesson.map(|lesson| lesson.what_worked.as_str()).unwrap_or_default();
+    let takeaway = lesson.and_then(|lesson| lesson.takeaway.as_deref()).unwrap_or_default();
+    let described = cause.map(|cause| cause.description.as_str()).unwrap_or_default();
+    let (domain, strategy) = (ghap.domain.to_string(), ghap.strategy.to_string());
+    let (goal, hypothesis) = (ghap.goal.as_str(), ghap.hypothesis.as_str());
+    let parts: Vec<&str> = match axis {
+        Axis::Full => vec![
+            goal,
+            hypothesis,
+            &ghap.action,
+            &ghap.prediction,
+            &status,
+            result,
+            surprise.unwrap_or_default(),
+            worked,
+            takeaway,
+        ],
+        Axis::Strategy => vec![&strategy, goal, &status, worked],
+        Axis::Surprise => vec![&ghap.prediction, result, surprise?, described],
+        Axis::RootCause => {
+            let category = cause?.category.to_string();
+            return Some([&category, described, &domain, &strategy, hypothesis].join("\n"));
+        }
+        Axis::Domain => vec![&domain, goal, takeaway, described],
+    };
+    Some(parts.join("\n"))
+}

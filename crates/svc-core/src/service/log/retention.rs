@@ -1,0 +1,93 @@
+//! What time does to the database: old events go, if the owner wants that, and the write-ahead log is kept small.
+
+use std::time::Duration;
+
+use super::Log;
+use crate::service::Error;
+
+/// How much of the log to keep. Both off by default: nothing is ever removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Events older than this go.
+    pub max_age: Option<Duration>,
+    /// Above this size of the rows, in bytes, the oldest events go.
+    pub max_bytes: Option<u64>,
+}
+
+impl Log {
+    /// Removes what is too old or too much; answers how many events went. The last event of a stream always stays.
+    pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
+        let mut removed = 0;
+        if let Some(age) = retention.max_age
+            && let Some(until) = self.core.store.position_before(self.core.now().minus(age)).await?
+        {
+            loop {
+                let step = self.core.store.trim(until, u64::MAX).await?;
+                removed += step.removed;
+                if !step.more {
+                    break;
+                }
+            }
+        }
+        if let Some(bytes) = retention.max_bytes {
+            // What is above the limit goes, and no more: a page is free when all of it is, so it takes a few steps.
+            while let excess = self.core.store.used_bytes().await?.saturating_sub(bytes)
+                && excess > 0
+            {
+                let step = self.core.store.trim(i64::MAX, excess).await?;
+                removed += step.removed;
+                if !step.more {
+                    break;
+                }
+            }
+        }
+        if removed > 0 {
+            tracing::info!(event.removed = removed, "retention removed events");
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::StreamName;
+    use svc_store::testing::{TestStore, append, event};
+
+    use super::*;
+    use crate::service::testing::services;
+
+    /// Large rows go one by one as small ones do: the limit is one of bytes.
+    #[tokio::test]
+    async fn what_is_above_the_limit_goes_and_little_more() {
+        const MIB: u64 = 1024 * 1024;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let (first, lines) = (StreamName::of("task", "first"), StreamName::of("task", "lines"));
+        append(&test.store, &first, vec![event("frame", "{}")]).await;
+        let line = format!(r#"{{"line":"{}"}}"#, "x".repeat(10_000));
+        for _ in 0..20 {
+            append(&test.store, &lines, (0..100).map(|_| event("frame", &line)).collect()).await;
+        }
+        let used = test.store.used_bytes().await.unwrap();
+        assert!(used > 20 * MIB, "{used}");
+        let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
+        assert_eq!(services.log.apply_retention(keep(used)).await.unwrap(), 0);
+
+        // More than one step may take, and then less than a row.
+        for excess in [9 * MIB, 4096] {
+            let max_bytes = test.store.used_bytes().await.unwrap() - excess;
+            let removed = services.log.apply_retention(keep(max_bytes)).await.unwrap();
+            let left = test.store.used_bytes().await.unwrap();
+            assert!(left <= max_bytes && left + MIB / 2 > max_bytes, "{max_bytes}: {left}");
+            assert!(removed > 0 && removed <= excess / 10_000 + 2, "{removed} for {excess}");
+        }
+        let kept = async |name| test.store.view(name).await.unwrap().unwrap();
+        assert_eq!(kept(&first).await.floor, 0, "the last of its stream");
+        let lines = kept(&lines).await;
+        assert_eq!((lines.floor, lines.head), (test.store.log_bounds().await.unwrap().0 - 1, 2000));
+
+        let rest = services.log.apply_retention(keep(1)).await.unwrap();
+        assert_eq!(i64::try_from(rest), Ok(1999 - lines.floor));
+        assert_eq!(kept(&StreamName::of("task", "lines")).await.floor, 1999);
+    }
+}

@@ -1,0 +1,699 @@
+//! Subscriptions: following the log as frames of server-sent events.
+//!
+//! A subscription is a cursor. It reads the table until it has caught up, then takes what the tail has of the last
+//! commits, and goes back to the table whenever it fell behind the tail. No producer waits for it, and it keeps nothing
+//! but its cursor and, while it reads the table, a few pages.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use svc_model::{Caller, Event, Framing, StreamName, StreamReader, limits};
+use svc_store::{
+    Batch, FeedScope, FramePage, HeardWords, LogPage, PageSize, SayingListener, StoreError,
+};
+use svc_wire::sse;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Log,
+    cursor::{Gap, LogBounds, Selector, StartAfter},
+    source::{LogSource, TailRead},
+};
+use crate::service::{Error, ResourceKind};
+
+/// The kind of what an agent is saying.
+const WORDS: &str = "delta";
+
+/// What a subscription gives.
+#[derive(Debug)]
+pub enum SubscriptionChunk {
+    /// Whole frames, one or many.
+    Frames(Bytes),
+    /// Something is missing before what follows.
+    Gap(Gap),
+}
+
+/// A reader of the log that moves forward.
+#[derive(Debug)]
+pub struct Subscription {
+    source: LogSource,
+    framing: Framing,
+    kind: Option<Arc<str>>,
+    cursor: i64,
+    gap: Option<Gap>,
+    /// Nothing follows the head.
+    closed: bool,
+    /// Stays open at the end of a closed stream: a client would take the end for a fault and come back for ever.
+    endless: bool,
+    /// The head when the subscription was made.
+    head: i64,
+    /// The table has been read to its end; from here on the tail is read.
+    live: bool,
+    /// Hears what is being said, too: words that are no events.
+    words: Option<Box<SayingListener>>,
+    /// The next pages of the table, read while the last one is on its way to the client.
+    ahead: Option<PagesAhead>,
+}
+
+/// Pages that are being read.
+#[derive(Debug)]
+struct PagesAhead {
+    /// What they follow.
+    after: i64,
+    pages: mpsc::Receiver<FramePage>,
+    reader: AbortOnDropHandle<Result<(), StoreError>>,
+}
+
+impl PagesAhead {
+    fn read(source: &LogSource, after: i64, framing: Framing) -> Self {
+        let (sender, pages) = mpsc::channel(limits::REPLAY_AHEAD);
+        let reader = AbortOnDropHandle::new(tokio::spawn(source.frames(after, framing, sender)));
+        Self { after, pages, reader }
+    }
+
+    /// The next page; `None` once all are read. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<Option<FramePage>, StoreError> {
+        if let Some(page) = self.pages.recv().await {
+            return Ok(Some(page));
+        }
+        (&mut self.reader).await.map_err(|_| StoreError::Stopped)?.map(|()| None)
+    }
+
+    /// Whether there is no page any more, and none will come.
+    fn is_over(&self) -> bool {
+        self.pages.is_closed() && self.pages.is_empty()
+    }
+}
+
+/// What the tail has for a subscription.
+enum TailFrames {
+    /// Frames that follow the cursor; empty if no event of the commits is of this subscription.
+    Frames(Bytes),
+    /// Nothing follows yet.
+    Nothing,
+    /// Nothing follows, and nothing will.
+    Closed,
+    /// Something follows that only the table has.
+    Behind,
+    /// Something follows that the subscriber may not read any more.
+    Withdrawn,
+}
+
+impl Log {
+    /// Follows a stream, or several, from a cursor and without end, as far as the caller may read them.
+    pub async fn subscribe(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        after: StartAfter,
+        kind: Option<String>,
+    ) -> Result<Subscription, Error> {
+        let reader = StreamReader::of(caller);
+        let (framing, (source, bounds)) = match selector {
+            Selector::Stream(name) => {
+                let (name, _) = self.readable(&reader, name).await?;
+                let source = LogSource::stream(&self.core.store, name, Some(reader)).await?;
+                (Framing::ItemBySeq, source)
+            }
+            Selector::Prefix(prefix) => {
+                let scope = FeedScope::prefix(prefix, reader);
+                (Framing::ItemByPosition, LogSource::feed(&self.core.store, scope).await?)
+            }
+        };
+        let subscription = Subscription::start(source, bounds, after, framing, kind).await?;
+        let hears = subscription.kind.as_deref().is_none_or(|kind| kind == WORDS);
+        let words = hears.then(|| Box::new(subscription.source.listen_to_words()));
+        Ok(Subscription { endless: true, words, ..subscription })
+    }
+
+    /// Follows one stream, in the given form, to its end if it has one.
+    pub async fn subscribe_stream(
+        &self,
+        name: &str,
+        after: StartAfter,
+        framing: Framing,
+        kind: Option<String>,
+    ) -> Result<Subscription, Error> {
+        let unknown = || Error::not_found(ResourceKind::Stream, name);
+        let name = StreamName::parse(name).ok_or_else(unknown)?;
+        let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
+        Subscription::start(source, bounds, after, framing, kind).await
+    }
+}
+
+impl Subscription {
+    async fn start(
+        source: LogSource,
+        bounds: LogBounds,
+        after: StartAfter,
+        framing: Framing,
+        kind: Option<String>,
+    ) -> Result<Self, Error> {
+        let (cursor, gap) = source.start(after, bounds).await?;
+        Ok(Self {
+            source,
+            framing,
+            kind: kind.map(Arc::from),
+            cursor,
+            gap,
+            closed: bounds.closed,
+            endless: false,
+            head: bounds.head,
+            live: false,
+            words: None,
+            ahead: None,
+        })
+    }
+
+    /// Whether the subscriber has everything already and nothing will follow.
+    pub fn is_complete(&self) -> bool {
+        self.closed && self.gap.is_none() && self.cursor == self.head
+    }
+
+    /// The cursor behind the last event that was given.
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    /// Waits for what comes next; `None` at the end of a closed stream, and when the stream became another's, whom alone
+    /// it is for. Dropping the future loses nothing that was not given.
+    pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>, Error> {
+        if let Some(gap) = self.gap.take() {
+            return Ok(Some(SubscriptionChunk::Gap(gap)));
+        }
+        loop {
+            if !Box::pin(self.source.is_readable()).await? {
+                return Ok(None);
+            }
+            if !self.live {
+                // Boxed: a subscriber that has caught up does not carry the room that queries take.
+                let frames = Box::pin(self.read_table()).await?;
+                if frames.is_some() && !Box::pin(self.source.is_readable_now()).await? {
+                    return Ok(None);
+                }
+                match frames {
+                    Some(frames) if !frames.is_empty() => {
+                        return Ok(Some(SubscriptionChunk::Frames(frames)));
+                    }
+                    Some(_) => continue,
+                    None => self.live = true,
+                }
+            }
+            if let Some(words) = self.read_words() {
+                return Ok(Some(SubscriptionChunk::Frames(words)));
+            }
+            match self.read_tail() {
+                TailFrames::Frames(frames) if frames.is_empty() => {}
+                TailFrames::Frames(frames) => return Ok(Some(SubscriptionChunk::Frames(frames))),
+                TailFrames::Behind => self.live = false,
+                TailFrames::Withdrawn => return Ok(None),
+                TailFrames::Closed | TailFrames::Nothing if self.closed && !self.endless => {
+                    return Ok(None);
+                }
+                TailFrames::Closed if self.endless => std::future::pending().await,
+                TailFrames::Closed => self.closed = true,
+                TailFrames::Nothing => match &mut self.words {
+                    Some(words) => tokio::select! {
+                        () = self.source.wait(self.cursor) => {}
+                        () = words.changed() => {}
+                    },
+                    None => self.source.wait(self.cursor).await,
+                },
+            }
+        }
+    }
+
+    /// The next page of the table; `None` if the cursor is at its end.
+    async fn read_table(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(kind) = self.kind.clone() {
+            return self.read_table_by_kind(&kind).await;
+        }
+        let read_from = |cursor| PagesAhead::read(&self.source, cursor, self.framing);
+        let page = loop {
+            let ahead = self.ahead.get_or_insert_with(|| read_from(self.cursor));
+            match ahead.next().await? {
+                Some(page) => break page,
+                None if ahead.after == self.cursor => {
+                    self.ahead = None;
+                    return Ok(None);
+                }
+                // They ended for want of room, and not of events.
+                None => self.ahead = None,
+            }
+        };
+        self.cursor = page.cursor;
+        if !page.more {
+            self.ahead = None;
+            self.live = true;
+        } else if self.ahead.as_ref().is_some_and(PagesAhead::is_over) {
+            self.ahead = Some(read_from(self.cursor));
+        }
+        Ok(Some(page.bytes))
+    }
+
+    /// The same with a filter, which is rare: event by event.
+    async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
+        let size = PageSize::rows(limits::REPLAY_ROWS);
+        let head = self.source.bounds().await?.head;
+        let page = self.source.events(self.cursor, head, Some(kind), size).await?;
+        let LogPage { events, more } = page;
+        let last = events.last().map(|event| self.source.cursor_of(event));
+        if self.cursor >= head && last.is_none() {
+            return Ok(None);
+        }
+        // A full page ends at its last event; any other has looked at everything up to the head.
+        self.cursor = match last {
+            Some(last) if more => last,
+            Some(last) => head.max(last),
+            None => head,
+        };
+        Ok(Some(svc_store::render(&events, self.framing)))
+    }
+
+    /// The frames of the last commits, up to the size of a chunk: what costs is the system call for each subscriber
+    /// and not its bytes.
+    fn read_tail(&mut self) -> TailFrames {
+        match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
+            TailRead::Batches(batches) => TailFrames::Frames(join(
+                batches.iter().map(|batch| self.frames_of(batch)).collect(),
+            )),
+            TailRead::Nothing => TailFrames::Nothing,
+            TailRead::Closed => TailFrames::Closed,
+            TailRead::Behind => TailFrames::Behind,
+            TailRead::Withdrawn => TailFrames::Withdrawn,
+        }
+    }
+
+    /// Words that are new, in the form of an event that has no number.
+    fn read_words(&mut self) -> Option<Bytes> {
+        let HeardWords { stream, words, at } =
+            self.source.words(self.words.as_mut()?, self.cursor)?;
+        let item = json!({ "stream": stream.as_str(), "kind": WORDS, "data": words, "at": at });
+        Some(sse::notice(WORDS, &item).into())
+    }
+
+    fn frames_of(&self, batch: &Batch) -> Bytes {
+        let Some(kind) = &self.kind else { return batch.frames(self.framing) };
+        let of_kind: Vec<Event> =
+            batch.events.iter().filter(|event| event.kind == *kind).cloned().collect();
+        svc_store::render(&of_kind, self.framing)
+    }
+}
+
+/// One chunk of several; a single one is passed on as it is, shared by all subscribers.
+fn join(frames: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(frames) {
+        Ok([single]) => single,
+        Err(several) => several.concat().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{GapReason, Ids, READ_ALL, Scope, TokenId};
+    use svc_store::testing::{TestStore, append, event};
+
+    use super::*;
+    use crate::service::testing::services;
+
+    fn name() -> StreamName {
+        StreamName::of("task", "t")
+    }
+
+    /// The ids of the frames in a chunk; a gap is its negative cursor.
+    fn ids(chunk: Option<SubscriptionChunk>) -> Vec<i64> {
+        match chunk {
+            None => vec![],
+            Some(SubscriptionChunk::Gap(gap)) => vec![-i64::try_from(gap.requested).unwrap()],
+            Some(SubscriptionChunk::Frames(frames)) => std::str::from_utf8(&frames)
+                .unwrap()
+                .lines()
+                .filter_map(|line| line.strip_prefix("id: ")?.parse().ok())
+                .collect(),
+        }
+    }
+
+    async fn collect(subscription: &mut Subscription, until: i64) -> Vec<i64> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| *last < until) {
+            let chunk = subscription.next().await.unwrap();
+            assert!(chunk.is_some(), "the stream ended after {seen:?}");
+            seen.extend(ids(chunk));
+        }
+        seen
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn followers_see_every_event_once_in_order_while_producers_append() {
+        const EVENTS: i64 = 4000;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        let mut followers = Vec::new();
+        for n in 0..12 {
+            let selector = match n % 3 {
+                0 => Selector::Prefix("task/".to_owned()),
+                1 => Selector::Prefix(String::new()),
+                _ => Selector::Stream("task/t".to_owned()),
+            };
+            let services = services.clone();
+            followers.push(async move {
+                let mut subscription = services
+                    .log
+                    .subscribe(&Caller::Operator, &selector, StartAfter::Cursor(0), None)
+                    .await
+                    .unwrap();
+                collect(&mut subscription, EVENTS).await
+            });
+        }
+        let producers = (0..8).map(|_| {
+            let store = test.store.clone();
+            async move {
+                for n in 0..=((EVENTS - 1) / 8) {
+                    let view = store.view(&name()).await.unwrap().unwrap();
+                    if view.head >= EVENTS {
+                        break;
+                    }
+                    let events = (0..=n % 7).map(|_| event("frame", "{}")).collect();
+                    store.append(name(), events).await.unwrap();
+                }
+            }
+        });
+        let (seen, _) = futures_util::future::join(
+            futures_util::future::join_all(
+                followers
+                    .into_iter()
+                    .map(|it| tokio::time::timeout(std::time::Duration::from_mins(1), it)),
+            ),
+            futures_util::future::join_all(producers),
+        )
+        .await;
+        for seen in seen {
+            let seen = seen.expect("a follower came to the end in time");
+            let ordered: Vec<i64> = (1..=*seen.last().unwrap()).collect();
+            assert!(seen == ordered, "a hole, a repeat or a swap: {} ids", seen.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_stream_ends_for_every_cursor() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
+        let open = services
+            .log
+            .subscribe_stream("task/t", StartAfter::Cursor(1), Framing::Data, None)
+            .await
+            .unwrap();
+        let closed: Result<(), StoreError> = test
+            .store
+            .write(|tx| {
+                Box::pin(async move {
+                    tx.append(&name(), vec![event("terminal", "{}")]).await?;
+                    tx.close_stream(&name()).await
+                })
+            })
+            .await;
+        closed.unwrap();
+        let late = services
+            .log
+            .subscribe_stream("task/t", StartAfter::Cursor(1), Framing::Data, None)
+            .await
+            .unwrap();
+        for mut subscription in [open, late] {
+            assert!(!subscription.is_complete());
+            assert_eq!(collect(&mut subscription, 3).await, [2, 3]);
+            assert!(subscription.next().await.unwrap().is_none());
+        }
+        let done = services
+            .log
+            .subscribe_stream("task/t", StartAfter::Cursor(3), Framing::Data, None)
+            .await
+            .unwrap();
+        assert!(done.is_complete());
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_told() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for _ in 0..10 {
+            append(&test.store, &name(), vec![event("frame", "{}")]).await;
+        }
+        assert_eq!(test.store.trim(4, u64::MAX).await.unwrap().removed, 4);
+        let stream = Selector::Stream("task/t".to_owned());
+        let everything = Selector::Prefix(String::new());
+        for (selector, after, expected, gap) in [
+            (&stream, 0, [-0, 5].as_slice(), Some((0, 5, 10, GapReason::Pruned))),
+            (&stream, 4, &[5], None),
+            (&stream, 10, &[], None),
+            (&stream, 99, &[-99, 5], Some((99, 5, 10, GapReason::Ahead))),
+            (&everything, 2, &[-2, 5], Some((2, 5, 10, GapReason::Pruned))),
+            (&everything, 11, &[-11, 5], Some((11, 5, 10, GapReason::Ahead))),
+        ] {
+            let mut subscription = services
+                .log
+                .subscribe(&Caller::Operator, selector, StartAfter::Cursor(after), None)
+                .await
+                .unwrap();
+            if let Some((requested, oldest, latest, reason)) = gap {
+                let Some(SubscriptionChunk::Gap(told)) = subscription.next().await.unwrap() else {
+                    panic!("no gap for {selector:?} after {after}")
+                };
+                assert_eq!(told, Gap { requested, oldest, latest, reason });
+            }
+            if let Some(first) = expected.last() {
+                let seen = ids(subscription.next().await.unwrap());
+                assert_eq!((seen.first(), seen.last()), (Some(first), Some(&10)));
+            }
+        }
+    }
+
+    /// A session that reads its own streams, and those of no project.
+    fn session(key: &str) -> Caller {
+        Caller::Session {
+            key: key.into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: None,
+            process: None,
+            folder: None,
+        }
+    }
+
+    async fn give(test: &TestStore, key: &str, said: Option<&'static str>) {
+        give_stream(test, name(), key, said).await;
+    }
+
+    async fn give_stream(
+        test: &TestStore,
+        name: StreamName,
+        key: &str,
+        said: Option<&'static str>,
+    ) {
+        let owner = svc_model::Principal::Session(key.into());
+        let given: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let visibility = svc_model::StreamVisibility::private(&owner);
+                    tx.open_stream(&name, &visibility).await?;
+                    tx.set_visibility(&name, &visibility).await?;
+                    if let Some(kind) = said {
+                        tx.append(&name, vec![event(kind, "{}")]).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        given.unwrap();
+    }
+
+    /// Whoever took a stream over says more in it than the one before may know.
+    #[tokio::test]
+    async fn a_stream_that_becomes_anothers_ends_for_who_follows_it() {
+        for (kind, said) in [(None, None), (None, Some("b")), (Some("b"), Some("b"))] {
+            let test = TestStore::open().await;
+            let services = services(&test);
+            give(&test, "a", Some("b")).await;
+            let stream = Selector::Stream("task/t".to_owned());
+            let follow = async |after| {
+                let kind = kind.map(str::to_owned);
+                services
+                    .log
+                    .subscribe(&session("a"), &stream, StartAfter::Cursor(after), kind)
+                    .await
+                    .unwrap()
+            };
+            let mut waiting = follow(0).await;
+            assert_eq!(collect(&mut waiting, 1).await, [1]);
+            let mut before_the_table = follow(0).await;
+            let mut feed = services
+                .log
+                .subscribe(
+                    &session("a"),
+                    &Selector::Prefix(String::new()),
+                    StartAfter::Cursor(1),
+                    None,
+                )
+                .await
+                .unwrap();
+            let reading = {
+                let (services, stream) = (services.clone(), stream.clone());
+                let wait = std::time::Duration::from_mins(1);
+                async move {
+                    services.log.read_events(&session("a"), &stream, 1, None, None, wait).await
+                }
+            };
+            let ended = async {
+                let ended = tokio::join!(waiting.next(), reading);
+                (ended.0.unwrap().is_none(), ended.1.is_err())
+            };
+            let (ended, ()) = tokio::join!(
+                tokio::time::timeout(std::time::Duration::from_secs(20), ended),
+                give(&test, "c", said)
+            );
+            assert_eq!(ended.unwrap(), (true, true), "{said:?}");
+            assert!(before_the_table.next().await.unwrap().is_none(), "{said:?}");
+            let former = session("a");
+            let late = services.log.subscribe(&former, &stream, StartAfter::Latest, None).await;
+            assert!(late.is_err());
+            // The feed goes on, and has what is the reader's.
+            give(&test, "c", Some("c")).await;
+            give_stream(&test, StreamName::of("task", "u"), "a", Some("d")).await;
+            let Some(SubscriptionChunk::Frames(frames)) = feed.next().await.unwrap() else {
+                panic!("no frames")
+            };
+            let frames = std::str::from_utf8(&frames).unwrap();
+            assert!(frames.contains("event: d") && !frames.contains("event: c"), "{frames}");
+        }
+    }
+
+    /// The last event of each stream stays, so the oldest that a feed has may be far below what was pruned.
+    #[tokio::test]
+    async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let named = |name: &str| StreamName::parse(name).unwrap();
+        for (name, count) in [("mcp/c", 1), ("peer/p", 2), ("task/t", 6), ("team", 1)] {
+            append(&test.store, &named(name), (0..count).map(|_| event("a", "{}")).collect()).await;
+        }
+        // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
+        assert_eq!(test.store.trim(6, u64::MAX).await.unwrap().removed, 4);
+        let token = TokenId::new(&Ids::counting(), services.now());
+        let agent = Caller::Session {
+            key: "s".into(),
+            token,
+            scopes: Arc::new([Scope(READ_ALL.to_owned())]),
+            project: None,
+            process: None,
+            folder: None,
+        };
+        for (caller, prefix, after, oldest, first) in [
+            (&Caller::Operator, "", 0, 1, 1),
+            (&agent, "", 0, 3, 3),
+            (&agent, "", 4, 7, 7),
+            (&Caller::Operator, "", 1, 3, 3),
+            (&Caller::Operator, "", 3, 7, 7),
+            (&agent, "task/", 0, 7, 7),
+            (&agent, "task/", 99, 7, 7),
+            (&agent, "te", 0, 10, 10),
+        ] {
+            let (selector, place) =
+                (Selector::Prefix(prefix.to_owned()), StartAfter::Cursor(after));
+            let mut feed = services.log.subscribe(caller, &selector, place, None).await.unwrap();
+            let Some(SubscriptionChunk::Gap(gap)) = feed.next().await.unwrap() else {
+                panic!("no gap for {prefix:?} after {after}")
+            };
+            assert_eq!((gap.requested, gap.oldest, gap.latest), (after, oldest, 10), "{prefix}");
+            assert_eq!(ids(feed.next().await.unwrap()).first(), Some(&first), "{prefix}");
+            if !caller.is_operator() {
+                let wait = std::time::Duration::ZERO;
+                let read = services
+                    .log
+                    .read_events(caller, &selector, after, None, None, wait)
+                    .await
+                    .unwrap();
+                assert_eq!(read.gap, Some(gap), "{prefix}");
+                assert_eq!(read.events[0].position, first, "{prefix}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_filter_shows_its_kind_only_before_and_after_now() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let pair = || vec![event("a", "{}"), event("b", "{}")];
+        append(&test.store, &name(), pair()).await;
+        for selector in [Selector::Stream("task/t".to_owned()), Selector::Prefix(String::new())] {
+            let mut subscription = services
+                .log
+                .subscribe(
+                    &Caller::Operator,
+                    &selector,
+                    StartAfter::Cursor(0),
+                    Some("b".to_owned()),
+                )
+                .await
+                .unwrap();
+            let head = test.store.log_bounds().await.unwrap().1;
+            let seen = collect(&mut subscription, head).await;
+            assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
+            append(&test.store, &name(), pair()).await;
+            assert_eq!(ids(subscription.next().await.unwrap()), [head + 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn latest_shows_what_comes_from_now_on() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        let stream = Selector::Stream("task/t".to_owned());
+        let mut subscription = services
+            .log
+            .subscribe(&Caller::Operator, &stream, StartAfter::Latest, None)
+            .await
+            .unwrap();
+        append(&test.store, &name(), vec![event("a", "{}")]).await;
+        assert_eq!(ids(subscription.next().await.unwrap()), [2]);
+    }
+
+    #[tokio::test]
+    async fn pages_walk_through_everything_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        for n in 0..25 {
+            let name = if n % 2 == 0 { name() } else { StreamName::fixed("team") };
+            append(&test.store, &name, vec![event("a", "{}")]).await;
+        }
+        for (selector, total) in [
+            (Selector::Prefix(String::new()), 25),
+            (Selector::Prefix("te".to_owned()), 12),
+            (Selector::Stream("task/t".to_owned()), 13),
+        ] {
+            let (mut seen, mut after) = (0, 0);
+            loop {
+                let page = services
+                    .log
+                    .event_page(&Caller::Operator, &selector, after, None, Some(4))
+                    .await
+                    .unwrap();
+                seen += page.events.len();
+                match page.next {
+                    Some(next) => after = next,
+                    None => break,
+                }
+            }
+            assert_eq!(seen, total, "{selector:?}");
+        }
+        services
+            .log
+            .event_page(&Caller::Operator, &Selector::Stream("no".into()), 0, None, None)
+            .await
+            .unwrap_err();
+    }
+}

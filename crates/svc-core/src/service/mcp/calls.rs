@@ -1,0 +1,413 @@
+//! What MCP clients find again: sessions, subscriptions, and calls that take time, with their messages in the log.
+
+use std::sync::Arc;
+
+use svc_model::{
+    CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility, Timestamp,
+    limits,
+};
+use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx};
+use svc_wire::mcp::Revision;
+
+use super::Mcp;
+use crate::service::{Error, Page};
+
+/// Wish for a session.
+#[derive(Debug, Clone)]
+pub struct NewMcpSession {
+    /// How its messages travel.
+    pub transport: McpTransport,
+    /// What was agreed on.
+    pub revision: Revision,
+    /// JSON: who the client says it is.
+    pub client: Option<String>,
+    /// JSON: what the client can do.
+    pub capabilities: String,
+}
+
+/// Wish for a call that may take time.
+#[derive(Debug, Clone)]
+pub struct NewCall {
+    /// The session that it came in, and how its messages travel.
+    pub session: Option<(McpSessionId, McpTransport)>,
+    /// Names the credential that it came with.
+    pub credential: String,
+    /// For whom the tool acts.
+    pub acts_for: Option<String>,
+    /// The revision that it came in.
+    pub revision: Revision,
+    /// JSON: the id of the request.
+    pub rpc_id: String,
+    /// The tool.
+    pub tool: String,
+    /// JSON: the request's `params`.
+    pub params: String,
+    /// Whether the client is given it as a task.
+    pub is_task: bool,
+    /// JSON: what the client has answered so far.
+    pub answers: Option<String>,
+    /// When it came.
+    pub started_at: Timestamp,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone)]
+pub struct CallEnd {
+    /// A final state.
+    pub state: CallState,
+    /// What the client is told: a JSON-RPC message, or of a task its result or error. Nothing if it did not want to
+    /// be told.
+    pub message: Option<String>,
+}
+
+/// What an event of an `mcp/` stream is.
+const MESSAGE: &str = "message";
+
+impl Mcp {
+    /// Opens a session for this caller.
+    pub async fn open_mcp_session(
+        &self,
+        caller: &Caller,
+        new: NewMcpSession,
+    ) -> Result<McpSessionRow, Error> {
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    budget.check_rows(tx, &caller, 1).await?;
+                    let row = McpSessionRow {
+                        session_id: McpSessionId::new(&ids, tx.now()),
+                        principal,
+                        transport: new.transport,
+                        revision: new.revision,
+                        client: new.client,
+                        capabilities: new.capabilities,
+                        log_level: None,
+                        tools: None,
+                        client_session: None,
+                        last_seen_at: tx.now(),
+                    };
+                    tx.insert_mcp_session(&row).await?;
+                    if new.transport == McpTransport::Sse {
+                        let stream = StreamName::of("mcp", &row.session_id);
+                        tx.open_stream(&stream, &StreamVisibility::Answers).await?;
+                    }
+                    Ok(row)
+                })
+            })
+            .await
+    }
+
+    /// An open session of this caller; `None` if there is none of that id, or it is somebody else's.
+    pub async fn mcp_session(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<Option<McpSessionRow>, Error> {
+        let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
+        let row = self.core.store.mcp_session(&id).await?;
+        // One that was silent for too long is over, whether the sweep has come by or not.
+        let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
+        Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
+    }
+
+    /// What `initialize` says of a session that was opened before it.
+    pub async fn describe_mcp_session(
+        &self,
+        id: &McpSessionId,
+        revision: Revision,
+        client: Option<String>,
+        capabilities: String,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.describe_mcp_session(&id, revision, client.as_deref(), &capabilities)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Says that a session is alive.
+    pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.touch_mcp_session(&id).await })).await
+    }
+
+    /// The lightest log messages that the client wants from now on.
+    pub async fn set_mcp_log_level(
+        &self,
+        id: &McpSessionId,
+        level: &'static str,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.set_mcp_log_level(&id, level).await })).await
+    }
+
+    /// The list of tools that the client has seen.
+    pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.set_mcp_tools(&id, tools).await })).await
+    }
+
+    /// Ends a session. Its calls are told by whoever runs them.
+    pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| {
+            Box::pin(async move {
+                tx.close_mcp_session(&id).await?;
+                let stream = StreamName::of("mcp", &id);
+                if tx.stream(&stream).await?.is_some_and(|state| !state.closed) {
+                    tx.close_stream(&stream).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Ends the sessions that were not heard of for very long.
+    pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
+        let closed = self.core.store.close_idle_mcp_sessions(before).await?;
+        if closed > 0 {
+            tracing::info!(mcp.sessions = closed, "ended sessions that were silent for long");
+        }
+        Ok(())
+    }
+
+    /// Remembers that a session wants to hear of a resource.
+    pub async fn subscribe_resource(
+        &self,
+        caller: &Caller,
+        id: &McpSessionId,
+        uri: String,
+        stream: String,
+    ) -> Result<(), Error> {
+        let (id, caller, budget) = (id.clone(), caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    budget.check_rows(tx, &caller, 1).await?;
+                    Ok(tx.insert_mcp_subscription(&id, &uri, &stream).await?)
+                })
+            })
+            .await
+    }
+
+    /// Forgets it.
+    pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| Box::pin(async move { tx.delete_mcp_subscription(&id, &uri).await }))
+            .await
+    }
+
+    /// What a session wants to hear of: URIs and the streams behind them.
+    pub async fn resource_subscriptions(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Vec<(String, String)>, Error> {
+        Ok(self.core.store.mcp_subscriptions(id).await?)
+    }
+
+    /// Puts a call on record before its tool is run. `first` is the first message to the client, if there is one.
+    pub async fn begin_call(
+        &self,
+        caller: &Caller,
+        new: NewCall,
+        first: Option<String>,
+    ) -> Result<(CallRow, StreamName), Error> {
+        let (principal, ids) = (Some(caller.principal()), self.core.ids.clone());
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let transport = new.session.as_ref().map_or(McpTransport::Http, |it| it.1);
+                    let row = CallRow {
+                        call_id: CallId::new(&ids, tx.now()),
+                        session_id: new.session.map(|(id, _)| id),
+                        principal,
+                        credential: Some(new.credential),
+                        acts_for: new.acts_for,
+                        revision: Some(new.revision),
+                        rpc_id: new.rpc_id,
+                        tool: new.tool,
+                        params: new.params,
+                        is_task: new.is_task,
+                        state: CallState::Working,
+                        asks: None,
+                        answers: new.answers,
+                        started_at: new.started_at,
+                        updated_at: tx.now(),
+                    };
+                    let stream = row.stream(transport);
+                    tx.insert_call(&row).await?;
+                    tx.open_stream(&stream, &StreamVisibility::Answers).await?;
+                    if let Some(first) = first {
+                        tx.append(&stream, vec![message(first)]).await?;
+                    }
+                    Ok((row, stream))
+                })
+            })
+            .await
+    }
+
+    /// Says something to the client on the way.
+    pub async fn say(
+        &self,
+        caller: &Caller,
+        stream: &StreamName,
+        text: String,
+    ) -> Result<(), Error> {
+        let writes = self.core.store.on_behalf_of(caller);
+        writes.append(stream.clone(), vec![message(text)]).await?;
+        Ok(())
+    }
+
+    /// Ends a call. Whoever comes second changes nothing: a call has one end. False then.
+    pub async fn end_call(
+        &self,
+        id: &CallId,
+        stream: &StreamName,
+        end: CallEnd,
+    ) -> Result<bool, Error> {
+        let (id, stream) = (id.clone(), stream.clone());
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(row) = tx.call(&id).await? else { return Ok(false) };
+                    if row.state.is_terminal() {
+                        return Ok(false);
+                    }
+                    tx.update_call(&id, end.state, None, row.answers.as_deref()).await?;
+                    let open = tx.stream(&stream).await?.is_some_and(|state| !state.closed);
+                    if let Some(text) = end.message.filter(|_| open) {
+                        tx.append(&stream, vec![message(text)]).await?;
+                    }
+                    // The stream of a whole session goes on.
+                    if open && stream == StreamName::of("mcp", &id) {
+                        tx.close_stream(&stream).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .await
+    }
+
+    /// Says what a task waits for, or that it goes on; and keeps what was answered.
+    pub async fn ask_in_call(
+        &self,
+        id: &CallId,
+        asks: Option<String>,
+        answers: Option<String>,
+    ) -> Result<(), Error> {
+        let id = id.clone();
+        self.change(move |tx| {
+            Box::pin(async move {
+                let state =
+                    if asks.is_some() { CallState::InputRequired } else { CallState::Working };
+                if tx.call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                    tx.update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// A call of this caller.
+    pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
+        let Some(id) = CallId::parse(id) else { return Ok(None) };
+        let row = self.core.store.call(&id).await?;
+        Ok(row.filter(|row| row.principal == Some(caller.principal())))
+    }
+
+    /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
+        Ok(self.core.store.open_calls().await?)
+    }
+
+    /// How the messages of a session travel, if it is open.
+    pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
+        Ok(self.core.store.mcp_session(id).await?.map(|row| row.transport))
+    }
+
+    /// The last message of a stream.
+    pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
+        let Some(view) = self.core.store.view(stream).await? else { return Ok(None) };
+        let last = self
+            .core
+            .store
+            .events(view.id, stream, view.head - 1, None, PageSize::rows(1))
+            .await?
+            .events;
+        Ok(last.into_iter().next().map(|event| event.data))
+    }
+
+    /// A page of the streams that the caller may read, the latest made first. None of them holds answers.
+    pub async fn readable_streams(
+        &self,
+        caller: &Caller,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<String>, Error> {
+        let reader = StreamReader::of_tool(caller);
+        let read = async |before: Option<i64>, limit| {
+            let before = before.unwrap_or(i64::MAX);
+            self.core.store.latest_streams(&reader, before, limit).await
+        };
+        let page =
+            Page::read(cursor, Some(limit).into(), read, |row: &(i64, String)| row.0).await?;
+        Ok(page.map(|(_, name)| name))
+    }
+
+    /// Names of streams that the caller may read and that begin so. None of them holds answers.
+    pub async fn stream_names(
+        &self,
+        caller: &Caller,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<String>, Error> {
+        let reader = StreamReader::of_tool(caller);
+        Ok(self.core.store.stream_names(&reader, prefix, limit).await?)
+    }
+
+    /// A key of the daemon's own, made at the first use and kept with the database.
+    pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        let mut fresh = [0_u8; 32];
+        svc_model::random_bytes(&mut fresh);
+        let secret = self
+            .core
+            .store
+            .write(move |tx| Box::pin(async move { tx.secret(name, &fresh).await }))
+            .await;
+        Ok(secret?)
+    }
+
+    async fn change<F>(&self, work: F) -> Result<(), Error>
+    where
+        F: for<'tx> FnOnce(
+                &'tx mut WriteTx,
+            )
+                -> futures_util::future::BoxFuture<'tx, Result<(), StoreError>>
+            + Send
+            + 'static,
+    {
+        Ok(self.core.store.write(work).await?)
+    }
+}
+
+fn message(text: String) -> NewEvent {
+    NewEvent { kind: MESSAGE.into(), data: text.into(), producer_id: None }
+}

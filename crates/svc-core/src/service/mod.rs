@@ -1,0 +1,39 @@
+//! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these rooms.
+//!
+//! [`Services`] has one door for each room. A room is a struct over the shared means of `core`, and names the rooms that it
+//! calls as its fields, so that the direction between rooms is plain: `hooks` calls `journal`, `team` and `access`;
+//! `journal` calls `search` and `team`; `team` calls `access`; `conversations` calls `agents`.
+//!
+//! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A change and its
+//! event are one write job, so they commit together, and a caller that goes away tears nothing.
+
+pub mod access;
+pub mod agents;
+mod budget;
+pub mod check;
+pub mod conversations;
+mod core;
+mod error;
+pub mod hooks;
+pub mod journal;
+pub mod log;
+pub mod mcp;
+mod page;
+pub mod process;
+mod project;
+mod read_cache;
+mod read_turns;
+pub mod search;
+mod services;
+pub mod sources;
+pub mod tasks;
+pub mod team;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use access::{Credential, Tokens};
+pub use budget::BudgetHold;
+pub use core::Tuning;
+pub use error::{Candidate, Error, ResourceKind};
+pub use page::{Page, PageLimit, shared_items};
+pub use services::{Rooms, Services};

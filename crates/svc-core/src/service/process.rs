@@ -1,0 +1,42 @@
+//! Processes on this machine that somebody named: whether they still run, and since when.
+
+use svc_model::ClientProcess;
+use svc_sys::process_list::ProcessEntry;
+
+pub(in crate::service) use svc_sys::process_list::{
+    is_running as is_alive, is_same_running as is_running,
+};
+
+/// When a process started, in the system's own count, to tell it from a later one with the same id. `None` where
+/// the system does not say.
+pub fn started(pid: u32) -> Option<String> {
+    ProcessEntry::read(pid).map(|entry| entry.started.to_string())
+}
+
+/// The process that runs with this id; `None` if none does, or the system does not say.
+pub(in crate::service) fn running(pid: u32) -> Option<ClientProcess> {
+    ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
+}
+
+/// Whether the process that had this id and this start is still there.
+pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
+    is_alive(pid) && (start.is_none() || started(pid).as_deref() == start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_the_living_from_the_dead() {
+        let own = std::process::id();
+        if let Some(entry) = ProcessEntry::read(own) {
+            assert!(is_running(&entry.identity(own)));
+            let earlier = ClientProcess { started: "1@".to_owned(), ..entry.identity(own) };
+            assert!(!is_running(&earlier), "another process had this id");
+        }
+        assert!(is_alive(own) && is_same_alive(own, started(own).as_deref()));
+        assert!(!is_same_alive(own, Some("another start")) || started(own).is_none());
+        assert!(!is_alive(0) && !is_alive(u32::MAX));
+    }
+}

@@ -1,0 +1,251 @@
+//! Turns for heavy reads: pages of lists, searches, and what is rendered of them.
+//!
+//! They run on threads beside the runtime's, a few at a time, and principals take turns. So a light read or a write waits behind
+//! nobody's heavy ones, and a heavy read behind one of each other principal at most.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZero,
+    panic::resume_unwind,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
+};
+
+use svc_model::Principal;
+use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
+
+/// The turns. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::service) struct ReadTurns(Arc<Mutex<Turns>>);
+
+#[derive(Debug)]
+struct Turns {
+    /// Reads at one time, and those of one principal: fewer, if there is more than one.
+    most: usize,
+    running: HashMap<Principal, usize>,
+    waiting: HashMap<Principal, VecDeque<oneshot::Sender<ReadTurn>>>,
+    /// Principals that wait, in the order of their turns.
+    order: VecDeque<Principal>,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+struct ReadTurn {
+    turns: ReadTurns,
+    principal: Principal,
+}
+
+impl Drop for ReadTurn {
+    fn drop(&mut self) {
+        let next = self.turns.lock().end(&self.principal);
+        if let Some((principal, waiting)) = next {
+            self.turns.give(principal, waiting);
+        }
+    }
+}
+
+impl Turns {
+    fn new(most: usize) -> Self {
+        Self { most, running: HashMap::new(), waiting: HashMap::new(), order: VecDeque::new() }
+    }
+
+    /// Whether a principal may have one turn more now.
+    fn has_room(&self, principal: &Principal) -> bool {
+        let own = self.running.get(principal).copied().unwrap_or(0);
+        self.running.values().sum::<usize>() < self.most && own < self.most.saturating_sub(1).max(1)
+    }
+
+    fn begin(&mut self, principal: &Principal) {
+        *self.running.entry(principal.clone()).or_default() += 1;
+    }
+
+    fn end(&mut self, principal: &Principal) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
+        if let Some(running) = self.running.get_mut(principal) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(principal);
+            }
+        }
+        self.next()
+    }
+
+    /// Begins the turn of the next principal that may have one. It goes to the end of the order if it waits for more.
+    fn next(&mut self) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
+        loop {
+            let place = self.order.iter().position(|principal| self.has_room(principal))?;
+            let principal = self.order.remove(place)?;
+            let Some(queue) = self.waiting.get_mut(&principal) else { continue };
+            queue.retain(|waiting| !waiting.is_closed());
+            let next = queue.pop_front();
+            if queue.is_empty() {
+                self.waiting.remove(&principal);
+            } else {
+                self.order.push_back(principal.clone());
+            }
+            if let Some(waiting) = next {
+                self.begin(&principal);
+                return Some((principal, waiting));
+            }
+        }
+    }
+
+    fn wait(&mut self, principal: &Principal) -> oneshot::Receiver<ReadTurn> {
+        let (sender, receiver) = oneshot::channel();
+        let queue = self.waiting.entry(principal.clone()).or_default();
+        if queue.is_empty() {
+            self.order.push_back(principal.clone());
+        }
+        queue.push_back(sender);
+        receiver
+    }
+}
+
+impl Default for ReadTurns {
+    /// As many as the machine has cores, 2 to 4.
+    fn default() -> Self {
+        let cores = available_parallelism().map_or(2, NonZero::get);
+        Self::new(cores.clamp(2, 4))
+    }
+}
+
+impl ReadTurns {
+    fn new(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(Turns::new(most))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over a turn that has begun. That of a reader who went away ends here, and the next begins.
+    fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
+        waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
+    }
+
+    async fn take(&self, principal: &Principal) -> Option<ReadTurn> {
+        let waiting = {
+            let mut turns = self.lock();
+            if turns.has_room(principal) && !turns.waiting.contains_key(principal) {
+                turns.begin(principal);
+                return Some(ReadTurn { turns: self.clone(), principal: principal.clone() });
+            }
+            turns.wait(principal)
+        };
+        // A turn is dropped nowhere but here.
+        waiting.await.ok()
+    }
+
+    /// Runs a read when it is the principal's turn, on a thread beside the runtime's. A reader that goes away before its turn
+    /// takes none; afterwards the read runs to its end.
+    pub(in crate::service) async fn run<T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let turn = self.take(principal).await;
+        let runtime = Handle::current();
+        let reading = spawn_blocking(move || {
+            let outcome = runtime.block_on(read);
+            drop(turn);
+            outcome
+        });
+        match reading.await {
+            Ok(outcome) => outcome,
+            // Nobody aborts it: it panicked, or the runtime ends.
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn principal(key: &str) -> Principal {
+        Principal::Session(key.into())
+    }
+
+    #[test]
+    fn principals_take_turns_and_none_has_all_of_them() {
+        let turns = ReadTurns::new(2);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let first = turns.take(&greedy).now_or_never().flatten().unwrap();
+        let mut second = Box::pin(turns.take(&greedy));
+        let mut third = Box::pin(turns.take(&greedy));
+        assert!(second.as_mut().now_or_never().is_none(), "one of two is left to others");
+        assert!(third.as_mut().now_or_never().is_none());
+        // A neighbour does not wait, although two have been waiting for longer.
+        let own = turns.take(&other).now_or_never().flatten().unwrap();
+        let mut next = Box::pin(turns.take(&other));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(first);
+        let second = second.as_mut().now_or_never().flatten().unwrap();
+        drop(own);
+        let next = next.as_mut().now_or_never().flatten().unwrap();
+        assert!(third.as_mut().now_or_never().is_none());
+        drop((second, next));
+        assert!(third.as_mut().now_or_never().flatten().is_some());
+    }
+
+    #[test]
+    fn with_one_turn_principals_alternate() {
+        let turns = ReadTurns::new(1);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let mut running = turns.take(&greedy).now_or_never().flatten();
+        let mut waiting: Vec<_> = [&greedy, &greedy, &greedy, &other, &other]
+            .into_iter()
+            .map(|principal| (principal, Box::pin(turns.take(principal))))
+            .collect();
+        for (_, take) in &mut waiting {
+            assert!(take.as_mut().now_or_never().is_none());
+        }
+        let mut order = Vec::new();
+        while !waiting.is_empty() {
+            drop(running.take());
+            let place = waiting
+                .iter_mut()
+                .position(|(_, take)| {
+                    running = take.as_mut().now_or_never().flatten();
+                    running.is_some()
+                })
+                .expect("somebody has the turn");
+            order.push(waiting.remove(place).0.to_string());
+        }
+        let (greedy, other) = (greedy.to_string(), other.to_string());
+        assert_eq!(order, [&greedy, &other, &greedy, &other, &greedy].map(String::clone));
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_takes_no_turn() {
+        let turns = ReadTurns::new(1);
+        let (greedy, other) = (principal("greedy"), principal("other"));
+        let running = turns.take(&greedy).now_or_never().flatten();
+        let mut gone = Box::pin(turns.take(&greedy));
+        let mut waiting = Box::pin(turns.take(&other));
+        assert!(gone.as_mut().now_or_never().is_none());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(running);
+        assert!(waiting.as_mut().now_or_never().flatten().is_some());
+        let state = turns.lock();
+        assert!(state.waiting.is_empty() && state.order.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_read_runs_beside_the_runtime_and_a_panic_reaches_the_reader() {
+        let turns = ReadTurns::new(1);
+        let own = std::thread::current().id();
+        let read = async { std::thread::current().id() };
+        assert_ne!(turns.run(&principal("a"), read).await, own);
+        let one = principal("a");
+        let failed = turns.run(&one, async { panic!("as a test wants") });
+        let failed: Result<(), _> = std::panic::AssertUnwindSafe(failed).catch_unwind().await;
+        failed.unwrap_err();
+        assert_eq!(turns.run(&principal("b"), async { 7 }).await, 7, "the turn came back");
+    }
+}

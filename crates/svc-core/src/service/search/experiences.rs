@@ -1,0 +1,490 @@
+//! What past records have to say to a prompt.
+//!
+//! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's words each one has or
+//! means, and how telling those are. A prompt that nothing fits gets nothing.
+
+use std::collections::HashMap;
+
+use svc_model::{
+    Caller, RowReader, Timestamp,
+    journal::{Ghap, GhapStatus, Tier},
+    limits,
+    text::Prompt,
+};
+use svc_store::{GhapFilter, PageSize, SearchCandidate, SearchFilter, Store, StoreError};
+
+use super::{
+    candidates,
+    confirmations::confirmation_factor,
+    lead::{Contender, lead},
+    prompt::{RankingPrompt, TermMatch, float},
+    room::Search,
+};
+use crate::service::Error;
+
+// Tuned on the development parts of fixtures/retrieval; its README says how.
+
+/// Of another project than the one that asks.
+const ELSEWHERE: f64 = 0.5;
+/// After which time half of what age can take away is gone.
+const HALF_LIFE_DAYS: f64 = 90.0;
+/// What is left of a very old record.
+const OLD: f64 = 0.5;
+/// Age decides between records that fit alike, and no more.
+const AGE: f64 = 0.25;
+
+/// How well a record has to fit to be given beside the best one, as a share of how that does.
+const BESIDE: f64 = 0.7;
+
+/// What to look for.
+#[derive(Debug, Clone, Default)]
+pub struct ExperienceQuery<'a> {
+    /// The prompt, as it was typed.
+    pub prompt: &'a str,
+    /// The project that asks.
+    pub project: Option<&'a str>,
+    /// Which records may be found.
+    pub filter: SearchFilter,
+    /// How many at most.
+    pub limit: usize,
+    /// Whether what is hardly relevant is left out: so for a prompt that did not ask, not for somebody who searches.
+    pub only_relevant: bool,
+    /// Whether records that are still open are found, too: they have taught nothing yet, and who looks for one knows it.
+    pub with_open: bool,
+}
+
+/// A record that was found.
+#[derive(Debug, Clone)]
+pub struct ExperienceHit {
+    /// The record.
+    pub ghap: Ghap,
+    /// How well it fits. Comparable within one answer only.
+    pub score: f64,
+}
+
+/// A candidate with what it is worth.
+struct RankedCandidate {
+    candidate: SearchCandidate,
+    met: TermMatch,
+    /// How well it fits.
+    fit: f64,
+    /// The same, and what has helped counts more.
+    score: f64,
+}
+
+impl Search {
+    /// The records that fit a prompt and that the caller may read, the best first. Some slots are kept for what did not work.
+    pub async fn search_ghaps(
+        &self,
+        caller: &Caller,
+        search: &ExperienceQuery<'_>,
+    ) -> Result<Vec<ExperienceHit>, Error> {
+        let reader = RowReader::of(caller);
+        Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
+    }
+}
+
+/// The same as [`Search::search_ghaps`], of a store alone.
+pub async fn find(
+    store: &Store,
+    reader: &RowReader,
+    now: Timestamp,
+    search: &ExperienceQuery<'_>,
+) -> Result<Vec<ExperienceHit>, StoreError> {
+    let prompt = Prompt::read(search.prompt);
+    if prompt.groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let open = open_records(store, reader, search).await?;
+    let terms: Vec<[String; 3]> = open.iter().map(Ghap::terms).collect();
+    let mut index = store.index().await?;
+    let prompt = candidates::weigh(&mut index, prompt, &terms).await?;
+    let candidates =
+        candidates::gather(&mut index, reader, &prompt, &search.filter, search.limit).await?;
+    let ranked = rank(&prompt, candidates, now, search);
+    let mut open: Vec<ExperienceHit> = open
+        .into_iter()
+        .zip(terms)
+        .map(|(ghap, terms)| rank_open(&prompt, ghap, &terms, now, search))
+        .filter(|hit| hit.score > 0.0)
+        .collect();
+    if ranked.is_empty() && open.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<i64> = ranked.iter().map(|ranked| ranked.candidate.id).collect();
+    let mut ghaps: HashMap<String, Ghap> = index
+        .ghaps(&ids)
+        .await?
+        .into_iter()
+        .map(|ghap| (ghap.id.as_str().to_owned(), ghap))
+        .collect();
+    let hits = ranked.into_iter().filter_map(|ranked| {
+        let ghap = ghaps.remove(&ranked.candidate.ghap_id)?;
+        Some(ExperienceHit { ghap, score: ranked.score })
+    });
+    if open.is_empty() {
+        return Ok(hits.collect());
+    }
+    open.extend(hits);
+    open.sort_by(|a, b| b.score.total_cmp(&a.score));
+    open.truncate(search.limit);
+    Ok(open)
+}
+
+/// Records that are not in the index, as they are open, the latest made first.
+async fn open_records(
+    store: &Store,
+    reader: &RowReader,
+    search: &ExperienceQuery<'_>,
+) -> Result<Vec<Ghap>, StoreError> {
+    let SearchFilter { domain, status, part } = search.filter;
+    if !search.with_open || part.is_some() || status.is_some_and(|it| it != GhapStatus::Active) {
+        return Ok(Vec::new());
+    }
+    let filter = GhapFilter { domain, status: Some(GhapStatus::Active), ..GhapFilter::default() };
+    let page = store.ghaps(reader, &filter, None, PageSize::rows(limits::PAGE_MAX)).await?;
+    Ok(page.rows)
+}
+
+/// What an open record is worth to the prompt of `search`: as one that was resolved now and has helped nobody.
+fn rank_open(
+    prompt: &RankingPrompt,
+    ghap: Ghap,
+    [aim, lesson, rest]: &[String; 3],
+    now: Timestamp,
+    search: &ExperienceQuery<'_>,
+) -> ExperienceHit {
+    let met = prompt.meet([aim, lesson, rest]);
+    let project = ghap.project.as_deref().unwrap_or_default();
+    let score = fit(&met, None, project, ghap.updated_at.as_millis(), search.project, now);
+    ExperienceHit { ghap, score }
+}
+
+/// The best of the candidates, or nothing if that is what they have to say.
+fn rank(
+    prompt: &RankingPrompt,
+    candidates: Vec<SearchCandidate>,
+    now: Timestamp,
+    search: &ExperienceQuery<'_>,
+) -> Vec<RankedCandidate> {
+    let mut ranked: Vec<RankedCandidate> = candidates
+        .into_iter()
+        .map(|candidate| rank_one(prompt, candidate, search.project, now))
+        .collect();
+    if search.only_relevant {
+        keep_relevant(prompt, &mut ranked);
+    }
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.candidate.id.cmp(&a.candidate.id)));
+    keep_slots(ranked, search.limit.min(limits::SEARCH_HITS))
+}
+
+/// Keeps the record that fits best, if it has to do with the prompt, and those that fit nearly as well. What has helped to
+/// other things has no say: it does not make a record fit this one.
+fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
+    ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
+    let Some(best) = ranked.first() else { return };
+    let contenders: Vec<Contender<'_>> = ranked
+        .iter()
+        .map(|RankedCandidate { candidate, met, fit, .. }| Contender {
+            aim: &candidate.aim,
+            met,
+            fit: *fit,
+        })
+        .collect();
+    if prompt.relevance(&best.met, best.fit, lead(prompt, &contenders)) < 0.0 {
+        ranked.clear();
+        return;
+    }
+    let least = BESIDE * best.fit;
+    ranked.retain(|ranked| ranked.fit >= least);
+}
+
+/// What a candidate is worth to the prompt of `search`.
+fn rank_one(
+    prompt: &RankingPrompt,
+    candidate: SearchCandidate,
+    project: Option<&str>,
+    now: Timestamp,
+) -> RankedCandidate {
+    let met = prompt.meet([&candidate.aim, &candidate.lesson, &candidate.rest]);
+    let fit = fit(&met, candidate.tier, &candidate.project, candidate.at_ms, project, now);
+    let score = fit * confirmation_factor(candidate.confirmed_again);
+    RankedCandidate { candidate, met, fit, score }
+}
+
+/// How well a record of a tier, a project and a time fits a prompt of `project` that it meets so.
+fn fit(
+    met: &TermMatch,
+    tier: Option<Tier>,
+    own: &str,
+    at_ms: i64,
+    project: Option<&str>,
+    now: Timestamp,
+) -> f64 {
+    let days = float((now.as_millis() - at_ms).max(0)) / 86_400_000.0;
+    let age = OLD + (1.0 - OLD) * (-days / HALF_LIFE_DAYS).exp2();
+    let is_elsewhere = project.is_some_and(|project| project != own);
+    let nearness = if is_elsewhere { ELSEWHERE } else { 1.0 };
+    met.score * trust(tier) * age.powf(AGE) * nearness
+}
+
+/// The best, of which one in five is what did not work, if there is any: that is what nobody would look for.
+fn keep_slots(mut ranked: Vec<RankedCandidate>, limit: usize) -> Vec<RankedCandidate> {
+    let is_falsified = |ranked: &RankedCandidate| ranked.candidate.status == GhapStatus::Falsified;
+    let kept = limit / 5;
+    let among = ranked.iter().take(limit).filter(|ranked| is_falsified(ranked)).count();
+    let rest = ranked.split_off(limit.min(ranked.len()));
+    let missing = kept.saturating_sub(among);
+    for late in rest.into_iter().filter(is_falsified).take(missing) {
+        if let Some(index) = ranked.iter().rposition(|ranked| !is_falsified(ranked)) {
+            ranked.remove(index);
+            ranked.push(late);
+        }
+    }
+    ranked
+}
+
+/// What a tier counts. What was given up may still be worth a glance.
+fn trust(tier: Option<Tier>) -> f64 {
+    match tier {
+        Some(Tier::Gold) => 1.0,
+        Some(Tier::Silver) | None => 0.95,
+        Some(Tier::Bronze) => 0.85,
+        Some(Tier::Abandoned) => 0.6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::journal::{Domain, GhapState, Verdict};
+    use svc_store::{
+        ShownBy,
+        testing::{
+            TestStore,
+            journal::{ended, record},
+        },
+    };
+
+    use super::*;
+    use crate::service::search::retrieval::{NOW, RetrievalFixture};
+
+    fn asks(prompt: &str) -> ExperienceQuery<'_> {
+        ExperienceQuery { prompt, limit: 5, ..ExperienceQuery::default() }
+    }
+
+    async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
+        let hits = find(store, &RowReader::Everything, NOW, search).await.unwrap();
+        hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
+    }
+
+    async fn put(at: &TestStore, ghaps: Vec<Ghap>) {
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for ghap in ghaps {
+                        tx.insert_ghap(&ghap, None).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+    }
+
+    /// Many records that say the same, the first of which is another's.
+    async fn one_among(at: &TestStore, many: usize) {
+        let same = record(at, 0, "The tokenizer hangs").await;
+        let ghaps = (0..many).map(|number| {
+            let mut ghap = same.clone();
+            ghap.id = format!("ghap_{number}").into();
+            if number == 0 {
+                ghap.domain = Domain::Testing;
+                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+            }
+            ghap
+        });
+        put(at, ghaps.collect()).await;
+    }
+
+    #[tokio::test]
+    async fn a_filter_comes_before_the_limit() {
+        for many in [100, usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 100] {
+            let at = TestStore::open().await;
+            one_among(&at, many).await;
+            let filters = [
+                SearchFilter { domain: Some(Domain::Testing), status: None, part: None },
+                SearchFilter { domain: None, status: Some(GhapStatus::Falsified), part: None },
+                SearchFilter {
+                    domain: Some(Domain::Testing),
+                    status: Some(GhapStatus::Falsified),
+                    part: None,
+                },
+            ];
+            for filter in filters {
+                let search = ExperienceQuery { filter, ..asks("tokenizer hangs") };
+                assert_eq!(found(&at.store, &search).await, ["ghap_0"], "{many}: {search:?}");
+            }
+            let filter = SearchFilter {
+                domain: Some(Domain::Testing),
+                status: Some(GhapStatus::Confirmed),
+                part: None,
+            };
+            let search = ExperienceQuery { filter, ..asks("tokenizer hangs") };
+            assert!(found(&at.store, &search).await.is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_open_record_is_found_by_who_looks_for_one() {
+        let at = TestStore::open().await;
+        let resolved = record(&at, 1, "The tokenizer hangs on a lone surrogate").await;
+        let mut open = record(&at, 2, "The tokenizer of the zeppelin hangs").await;
+        open.state = GhapState::Active;
+        put(&at, vec![resolved, open]).await;
+        let ask = async |prompt: &'static str, status| {
+            let filter = SearchFilter { status, ..SearchFilter::default() };
+            let search = ExperienceQuery { filter, with_open: true, ..asks(prompt) };
+            let mut ids = found(&at.store, &search).await;
+            ids.sort();
+            ids
+        };
+        assert_eq!(ask("zeppelin", None).await, ["ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", None).await, ["ghap_1", "ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", Some(GhapStatus::Active)).await, ["ghap_2"]);
+        assert_eq!(ask("tokenizer hangs", Some(GhapStatus::Confirmed)).await, ["ghap_1"]);
+        assert_eq!(ask("submarine", None).await, [""; 0]);
+        assert!(found(&at.store, &asks("zeppelin")).await.is_empty(), "it has taught nothing yet");
+    }
+
+    #[tokio::test]
+    async fn of_what_is_in_very_many_records_the_latest_are_found() {
+        let at = TestStore::open().await;
+        let many = usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 1;
+        one_among(&at, many).await;
+        let hits = found(&at.store, &asks("tokenizer")).await;
+        assert_eq!(hits.len(), 5);
+        assert_eq!(hits[0], format!("ghap_{}", many - 1));
+    }
+
+    #[tokio::test]
+    async fn one_slot_in_five_is_kept_for_what_did_not_work() {
+        let at = TestStore::open().await;
+        // The more of the words, the better: the first is the worst.
+        let words = ["tokenizer", "hangs", "parser", "locale", "emoji", "newline", "regex"];
+        let mut ghaps = Vec::new();
+        for number in 1..=words.len() {
+            let mut ghap = record(&at, number, &words[..number].join(" ")).await;
+            if number <= 2 {
+                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+            }
+            ghaps.push(ghap);
+        }
+        put(&at, ghaps).await;
+        let prompt = words.join(" ");
+        let hits = found(&at.store, &asks(&prompt)).await;
+        assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4", "ghap_2"]);
+        // Four slots have no fifth to give.
+        let search = ExperienceQuery { limit: 4, ..asks(&prompt) };
+        let hits = found(&at.store, &search).await;
+        assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
+    }
+
+    #[tokio::test]
+    async fn of_what_fits_alike_that_which_has_helped_comes_first() {
+        let at = TestStore::open().await;
+        let mut ghaps = Vec::new();
+        for (number, goal) in
+            [(1, "The tokenizer hangs"), (2, "The tokenizer hangs"), (3, "The tokenizer")]
+        {
+            ghaps.push(record(&at, number, goal).await);
+        }
+        put(&at, ghaps).await;
+        let search = asks("tokenizer hangs");
+        assert_eq!(found(&at.store, &search).await, ["ghap_2", "ghap_1", "ghap_3"], "the latest");
+        let confirm = async |id: &'static str, session: &str| {
+            let mut by = record(&at, 2, "").await;
+            session.clone_into(&mut by.session_id);
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        tx.confirm(&RowReader::Everything, &[id], &by, ShownBy::Subject).await
+                    })
+                })
+                .await;
+            done.unwrap();
+        };
+        confirm("ghap_1", "other").await;
+        confirm("ghap_3", "other").await;
+        // What has helped does not fit better for it than what has more of the words.
+        let hits = found(&at.store, &search).await;
+        assert_eq!((hits.len(), hits[0].as_str()), (3, "ghap_1"));
+        let unasked = |prompt| ExperienceQuery { only_relevant: true, ..asks(prompt) };
+        assert!(found(&at.store, &unasked("push it, tokenizer")).await.is_empty(), "the floor");
+    }
+
+    #[tokio::test]
+    async fn typos_identifiers_and_text_without_spaces_are_found() {
+        let at = TestStore::open().await;
+        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
+        for (prompt, best) in [
+            ("502 durring a rolout", "tide-readiness"),
+            ("spark join stragler", "weir-spark-skew"),
+            ("transfres hang, deadlok detected", "ledger-deadlock"),
+            ("computeCartTotal()", "cart-rounding"),
+            ("compute_cart_total", "cart-rounding"),
+            ("LineItem::total", "cart-rounding"),
+            ("src/iso20022/parse_camt053.rs:88", "ledger-panic-unwrap"),
+            ("import.meta.env.API_URL", "lantern-vite-env"),
+            ("文字化け", "okiba-mojibake"),
+            ("デプロイ ロック", "okiba-deploy"),
+            ("Zertifikatspruefung ZERTIFIKATSPRÜFUNG", "werkbank-zertifikat"),
+        ] {
+            let hits = found(&at.store, &asks(prompt)).await;
+            assert_eq!(hits.first().map(String::as_str), Some(best), "{prompt}: {hits:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_noted_often_is_brought_up_all_the_same() {
+        let at = TestStore::open().await;
+        let mut ghaps = Vec::new();
+        for number in 1..=6 {
+            ghaps.push(record(&at, number, "The tokenizer hangs on a lone surrogate").await);
+        }
+        put(&at, ghaps).await;
+        let search = ExperienceQuery { only_relevant: true, ..asks("tokenizer hangs") };
+        assert_eq!(found(&at.store, &search).await.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn what_fits_far_less_does_not_ride_along() {
+        let at = TestStore::open().await;
+        let goals = [
+            "The tokenizer hangs on a lone surrogate of an emoji",
+            "The tokenizer of the billing page has a typo in its label",
+            "The parser hangs on a missing newline at the end",
+        ];
+        let mut ghaps = Vec::new();
+        for (number, goal) in (1..).zip(goals) {
+            ghaps.push(record(&at, number, goal).await);
+        }
+        put(&at, ghaps).await;
+        let search = asks("why does the tokenizer hang on this surrogate?");
+        let hits = found(&at.store, &search).await;
+        assert_eq!((hits.len(), hits[0].as_str()), (3, "ghap_1"));
+        let unasked = ExperienceQuery { only_relevant: true, ..search };
+        assert_eq!(found(&at.store, &unasked).await, ["ghap_1"]);
+    }
+
+    #[tokio::test]
+    async fn a_follow_up_is_told_nothing_unasked() {
+        let at = TestStore::open().await;
+        RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
+        for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {
+            let search = ExperienceQuery { only_relevant: true, ..asks(prompt) };
+            assert!(found(&at.store, &search).await.is_empty(), "{prompt}");
+        }
+    }
+}

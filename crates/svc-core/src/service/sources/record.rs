@@ -1,0 +1,343 @@
+//! Rows and events of servers.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use svc_model::{
+    NewEvent, Ownership, StreamName, StreamVisibility, Timestamp, source::SourceState,
+};
+use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
+
+use super::Sources;
+use crate::service::{Error, project::project_root};
+
+/// Names a server: two projects may have one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    /// Its name.
+    pub name: String,
+    /// The folder of the project's file that names it: the project's, or one below it. Empty if no project's file does.
+    pub project: String,
+}
+
+impl SourceKey {
+    /// The project, if a project's file names the server.
+    pub fn project(&self) -> Option<&str> {
+        Some(self.project.as_str()).filter(|project| !project.is_empty())
+    }
+
+    /// Root of the project whose file names it; empty for none.
+    fn project_root(&self) -> String {
+        self.project().map(project_root).unwrap_or_default()
+    }
+
+    /// The stream of the server's events. Those of one name in several projects have one stream each.
+    pub fn stream(&self) -> StreamName {
+        match self.project() {
+            None => StreamName::of("source", &self.name),
+            Some(project) => {
+                use sha2::{Digest as _, Sha256};
+                let hash = hex::encode(&Sha256::digest(project)[..4]);
+                StreamName::of("source", format!("{}@{hash}", self.name))
+            }
+        }
+    }
+}
+
+/// What a server listed, each list as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLists {
+    /// Fingerprint of the entry that the lists belong to.
+    pub fingerprint: String,
+    /// The tools.
+    pub tools: String,
+    /// The resources.
+    pub resources: String,
+    /// The templates of resources.
+    pub templates: String,
+    /// The prompts.
+    pub prompts: String,
+}
+
+/// What a server is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// What it is doing.
+    pub state: SourceState,
+    /// Why, if it does not work.
+    pub reason: Option<String>,
+    /// What would help.
+    pub next_action: Option<String>,
+    /// How many starts have failed in a row.
+    pub attempt: Option<u32>,
+    /// When the next start is.
+    pub next_at: Option<Timestamp>,
+}
+
+impl SourceStatus {
+    /// A state of which nothing more is to be said.
+    pub fn of(state: SourceState) -> Self {
+        Self { state, reason: None, next_action: None, attempt: None, next_at: None }
+    }
+}
+
+/// A process of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceProcess {
+    /// Stands in its environment.
+    pub mark: String,
+    /// Its id.
+    pub pid: u32,
+    /// When it started, and in which run of the system.
+    pub started: String,
+}
+
+/// A call of a server's tool, when it is over.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallEvent {
+    /// The tool, as the server says it.
+    pub tool: String,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
+    pub outcome: &'static str,
+    /// The session that called.
+    pub session: Option<String>,
+}
+
+impl Sources {
+    /// What the servers listed when they last worked.
+    pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
+        let rows = self.core.store.source_lists().await?;
+        Ok(rows.into_iter().map(split_list).collect())
+    }
+
+    /// Keeps what a server has listed.
+    pub async fn keep_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
+        let row = list_row(key, lists);
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_list(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// The definitions of servers that a person has approved, with the changes that were told of. The fingerprint names what
+    /// they belong to.
+    pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
+        let rows = self.core.store.source_pins().await?;
+        let pin = |SourcePinRow { list, told }| {
+            let (key, lists) = split_list(list);
+            (key, lists, serde_json::from_str(&told).unwrap_or_default())
+        };
+        Ok(rows.into_iter().map(pin).collect())
+    }
+
+    /// Keeps the definitions that a person has approved, and tells everybody of changes that are new.
+    pub async fn keep_pin(
+        &self,
+        key: SourceKey,
+        lists: SourceLists,
+        told: Vec<String>,
+        news: Vec<String>,
+    ) -> Result<(), Error> {
+        let event =
+            (!news.is_empty()).then(|| NewEvent::new("source.changed", &change_event(&key, &news)));
+        let list = list_row(key, lists);
+        let row = SourcePinRow { list, told: json!(told).to_string() };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_pin(&row).await?;
+                    if let Some(event) = event {
+                        let stream = StreamName::fixed(StreamName::TEAM);
+                        tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                        tx.append(&stream, vec![event]).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Keeps what a server is doing, and tells everybody who may know of it.
+    pub async fn keep_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
+        let event = NewEvent::new("source.state", &state_event(&key, &status));
+        let SourceStatus { state, reason, next_action, attempt, next_at } = status;
+        let state = state.as_str().to_owned();
+        let SourceKey { name, project } = key;
+        let row = SourceStateRow { name, project, state, reason, next_action, attempt, next_at };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.put_source_state(&row).await?;
+                    let stream = StreamName::fixed(StreamName::TEAM);
+                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                    tx.append(&stream, vec![event]).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Notes a process, before anything is asked of it.
+    pub async fn note_process(
+        &self,
+        key: SourceKey,
+        instance: String,
+        process: SourceProcess,
+    ) -> Result<(), Error> {
+        let SourceProcess { mark, pid, started } = process;
+        let SourceKey { name, project } = key;
+        let row = SourceProcessRow { mark, pid, started, name, project, instance };
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.insert_source_process(&row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Forgets a process of which nothing is left.
+    pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.delete_source_process(&mark).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Processes that an earlier daemon has started and not seen to their end.
+    pub async fn processes(&self) -> Result<Vec<SourceProcess>, Error> {
+        let rows = self.core.store.source_processes().await?;
+        let process =
+            |SourceProcessRow { mark, pid, started, .. }| SourceProcess { mark, pid, started };
+        Ok(rows.into_iter().map(process).collect())
+    }
+
+    /// Opens the stream of a resource's changes.
+    pub async fn open_stream(
+        &self,
+        stream: StreamName,
+        visibility: StreamVisibility,
+    ) -> Result<(), Error> {
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.open_stream(&stream, &visibility).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Tells who watches a resource that it has changed.
+    pub async fn tell_update(&self, stream: StreamName, uri: String) -> Result<(), Error> {
+        let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.append(&stream, vec![event]).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Appends events of one kind to the stream of a server.
+    pub async fn tell(
+        &self,
+        key: SourceKey,
+        kind: &'static str,
+        data: Vec<impl Serialize>,
+    ) -> Result<(), Error> {
+        let events: Vec<_> = data.iter().map(|data| NewEvent::new(kind, data)).collect();
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let stream = key.stream();
+                    tx.open_stream(&stream, &visibility_of(&key)).await?;
+                    tx.append(&stream, events).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+}
+
+/// What a server writes may be about anybody's calls, so its stream is the operator's; that of a project's own server is
+/// the project's.
+fn visibility_of(key: &SourceKey) -> StreamVisibility {
+    StreamVisibility::shared(&Ownership::of_row("operator", key.project_root()))
+}
+
+/// Everybody reads it. Why a project's own server does not work may quote the project, so that is not in it.
+fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
+    let is_of_project = key.project().is_some();
+    let status = &if is_of_project {
+        SourceStatus { reason: None, next_action: None, ..status.clone() }
+    } else {
+        status.clone()
+    };
+    let mut event = Map::new();
+    event.insert("name".to_owned(), json!(key.name));
+    event.insert("state".to_owned(), json!(status.state));
+    let optional = [
+        ("project", key.project().map(|_| json!(key.project_root()))),
+        ("reason", status.reason.as_ref().map(|reason| json!(reason))),
+        ("next_action", status.next_action.as_ref().map(|action| json!(action))),
+        ("attempt", status.attempt.map(|attempt| json!(attempt))),
+        ("next_at", status.next_at.map(|at| json!(at))),
+    ];
+    for (name, value) in optional {
+        event.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    Value::Object(event)
+}
+
+/// Most changes that one event names, and the longest name in it, in characters.
+const CHANGES_TOLD: usize = 20;
+const CHANGE_CHARS: usize = 80;
+
+/// Everybody reads it: it names what has changed, and not how.
+fn change_event(key: &SourceKey, changes: &[String]) -> Value {
+    let names = changes.iter().take(CHANGES_TOLD);
+    let names = names.map(|name| name.chars().take(CHANGE_CHARS).collect::<String>());
+    let mut event = json!({ "name": key.name, "tools": names.collect::<Vec<_>>() });
+    if key.project().is_some() {
+        event["project"] = json!(key.project_root());
+    }
+    event
+}
+
+fn list_row(key: SourceKey, lists: SourceLists) -> SourceListRow {
+    let SourceLists { fingerprint, tools, resources, templates, prompts } = lists;
+    let SourceKey { name, project } = key;
+    SourceListRow { name, project, fingerprint, tools, resources, templates, prompts }
+}
+
+fn split_list(row: SourceListRow) -> (SourceKey, SourceLists) {
+    let SourceListRow { name, project, fingerprint, tools, resources, templates, prompts } = row;
+    let lists = SourceLists { fingerprint, tools, resources, templates, prompts };
+    (SourceKey { name, project }, lists)
+}

@@ -1,0 +1,541 @@
+//! Tasks: made by somebody, run by somebody, watched by those who may read them. A task's output is its stream.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use svc_model::{
+    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId,
+    ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
+    TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+};
+use svc_store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx};
+
+use super::{Tasks, room::OwnedTask};
+use crate::service::{
+    Candidate, Error, Page, PageLimit, ResourceKind, check, core::Core, process, team::may_act_for,
+};
+
+/// What came of making a task.
+#[derive(Debug)]
+pub struct Created {
+    /// The task.
+    pub task: Task,
+    /// False if it was made before, with the same key.
+    pub is_new: bool,
+}
+
+/// What came of a wish to cancel.
+#[derive(Debug)]
+pub struct Cancelled {
+    /// The task.
+    pub task: Task,
+    /// Whether it is over; if not, its runner was asked to stop.
+    pub at_once: bool,
+}
+
+/// The last lines of a task's output.
+#[derive(Debug)]
+pub struct LastFrames {
+    /// Seq and data of their events, in order.
+    pub frames: Vec<(Seq, String)>,
+    /// Whether there would have been more if they were shorter.
+    pub cut: bool,
+}
+
+impl Tasks {
+    /// Makes a task, which is pending until somebody begins.
+    pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created, Error> {
+        for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
+            check::short(field, text.as_deref())?;
+        }
+        check::key("idempotency_key", input.idempotency_key.as_deref())?;
+        check::key("from", input.from.as_deref())?;
+        let (caller, core) = (caller.clone(), self.core.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let wish = input.clone();
+                    let created = make(tx, &core, &caller, input).await?;
+                    if created.is_new || wish.is_for(&created.task) {
+                        return Ok(created);
+                    }
+                    Err(Error::Conflict(format!(
+                        "idempotency_key {:?} stands for another task, {}",
+                        wish.idempotency_key.unwrap_or_default(),
+                        created.task.task_id
+                    )))
+                })
+            })
+            .await
+    }
+
+    /// A task by its id.
+    pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
+        let id = self.find_task(caller, id).await?;
+        let known = self.owned_task(&id).await?;
+        check_read(caller, &known.owned, &id)?;
+        Ok(Arc::clone(&known.task))
+    }
+
+    /// The id of the task that a text names: its id, or the beginning of the id of one task that the caller may read.
+    async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
+        if text == LATEST {
+            let page = self.tasks(caller, &TaskFilter::default(), None, Some(1)).await?;
+            let latest = page.items.into_iter().next();
+            return latest
+                .map(|task| task.task_id)
+                .ok_or_else(|| Error::not_found(ResourceKind::Task, text));
+        }
+        let Some(IdReference::Prefix(prefix)) = IdReference::parse(text, TaskId::PREFIX) else {
+            return task_id(text);
+        };
+        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
+        let row = Error::only_one(ResourceKind::Task, text, rows, |row| candidate(&row.task))?;
+        Ok(row.task.task_id)
+    }
+
+    /// A task with whose it is, for whoever asks.
+    async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
+        let read = async || {
+            let row = self.core.store.task(id).await?.ok_or_else(|| unknown(id))?;
+            Ok(OwnedTask { task: Arc::new(row.task), owned: row.owned })
+        };
+        self.read.get(&self.core.store, id, read).await
+    }
+
+    /// A page of the tasks that the caller may read, the latest first.
+    pub async fn tasks(
+        &self,
+        caller: &Caller,
+        filter: &TaskFilter,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<Task>, Error> {
+        let reader = RowReader::of(caller);
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
+            self.core.store.tasks(&reader, filter, before.as_ref(), limit).await
+        };
+        let key =
+            |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
+        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| row.task))
+    }
+
+    /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
+    ///
+    /// An event whose producer id the task has already is not appended again: it is answered with the id it has,
+    /// also after the end of the task.
+    ///
+    /// # Panics
+    /// If `events` is empty: the adapter has checked.
+    pub async fn append_task_events(
+        &self,
+        caller: &Caller,
+        id: &str,
+        events: Vec<TaskEvent>,
+    ) -> Result<AppendedSeqs, Error> {
+        let id = self.find_task(caller, id).await?;
+        check_events(&events)?;
+        // The operator's runners append the most, and need no look at the task's row.
+        if !caller.is_operator() {
+            check_write(caller, &self.owned_task(&id).await?.owned, &id)?;
+        }
+        let frames_only =
+            events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
+        if frames_only {
+            // The common case needs no statement but the one that all appends of a commit share.
+            let now = self.core.now();
+            let events =
+                events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
+            return self
+                .core
+                .store
+                .on_behalf_of(caller)
+                .append(stream_of(&id), events)
+                .await
+                .map_err(|error| of_task(error, &id));
+        }
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| Box::pin(async move { append_all(tx, &id, events).await }))
+            .await
+    }
+
+    /// Asks for a task to be stopped. One that nobody has begun ends at once.
+    pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
+        let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
+        let cancelled = self
+            .core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    check_write(&caller, &row.owned, &id)?;
+                    if row.task.is_over() {
+                        return Err(ended(&row.task));
+                    }
+                    // The first event is our own; any other means that somebody is at it.
+                    let dispatch = tx.dispatch(&id).await?;
+                    let at_once = match &dispatch {
+                        // Nobody has it while it waits in the queue, whatever was said of it before.
+                        Some(dispatch) => dispatch.state == DispatchState::Queued,
+                        None => row.task.state == TaskState::Pending && row.task.last_id <= 1,
+                    };
+                    if at_once {
+                        let change = TaskChange::to(TaskStatus::Cancelled, None);
+                        apply(tx, &mut row, &change, None).await?;
+                    } else if row.task.cancel_requested_at.is_none() {
+                        row.task.cancel_requested_at = Some(tx.now());
+                        let change = TaskChange::to(row.task.status(), None);
+                        apply(tx, &mut row, &change, None).await?;
+                    }
+                    Ok(Cancelled { task: row.task, at_once })
+                })
+            })
+            .await;
+        self.core.work.notify_one();
+        cancelled
+    }
+
+    /// Says something in a task's stream. It changes nothing of the task, which has to be going on.
+    ///
+    /// `named` is whom the operator speaks for; a session speaks for its own peer, or for itself.
+    pub async fn reply_to_task(
+        &self,
+        caller: &Caller,
+        named: Option<String>,
+        id: &str,
+        kind: ReplyKind,
+        body: String,
+    ) -> Result<Seq, Error> {
+        check::not_blank("body", &body)?;
+        check::long("body", &body, limits::REPLY_BYTES)?;
+        let id = self.find_task(caller, id).await?;
+        let caller = caller.clone();
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    check_write(&caller, &row.owned, &id)?;
+                    if row.task.is_over() {
+                        return Err(ended(&row.task));
+                    }
+                    let from = asker(tx, &caller, named).await?;
+                    let from = from.as_deref().unwrap_or("operator");
+                    let reply = TaskReply { kind, body: &body, from, ts: tx.now() };
+                    let events = vec![NewEvent::new("reply", &reply)];
+                    Ok(tx.append(&stream_of(&id), events).await?.last)
+                })
+            })
+            .await
+    }
+
+    /// The last lines of a task's output.
+    pub async fn last_frames(&self, id: &TaskId, count: u32) -> Result<LastFrames, Error> {
+        if count == 0 {
+            return Ok(LastFrames { frames: Vec::new(), cut: false });
+        }
+        let read = self.core.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
+        let (frames, cut) = Box::pin(read).await?;
+        Ok(LastFrames { frames, cut })
+    }
+
+    /// Watches tasks for their end. The caller has to be able to read all of them.
+    pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch, Error> {
+        let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
+        for id in ids {
+            let id = self.find_task(caller, id).await?;
+            // Listen first and look after, or an end that comes in between is missed.
+            let mut listener = self.core.store.bus().listen(&stream_of(&id));
+            let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
+            check_read(caller, &row.owned, &id)?;
+            if row.task.is_over() {
+                watch.ended.push_back(row.task);
+                continue;
+            }
+            let store = self.core.store.clone();
+            watch.pending.push(Box::pin(async move {
+                // The commit of a task's end closes its stream.
+                listener.wait_closed().await;
+                Ok(store.task(&id).await?.ok_or_else(|| unknown(&id))?.task)
+            }));
+        }
+        Ok(watch)
+    }
+}
+
+/// Tasks whose end somebody waits for. It listens until it is dropped.
+pub struct TaskWatch {
+    ended: VecDeque<Task>,
+    pending: FuturesUnordered<BoxFuture<'static, Result<Task, Error>>>,
+}
+
+impl std::fmt::Debug for TaskWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (ended, pending) = (self.ended.len(), self.pending.len());
+        f.debug_struct("TaskWatch").field("ended", &ended).field("pending", &pending).finish()
+    }
+}
+
+impl TaskWatch {
+    /// Waits for the next one that has ended, each once; `None` if all were given. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Task>, Error> {
+        match self.ended.pop_front() {
+            Some(task) => Ok(Some(task)),
+            None => self.pending.next().await.transpose(),
+        }
+    }
+}
+
+/// Makes a task, or finds the one that the caller made with the same key. The texts are checked already.
+pub(in crate::service) async fn make(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    input: NewTask,
+) -> Result<Created, Error> {
+    if let Some(key) = &input.idempotency_key
+        && let Some(row) = tx.task_by_key(&caller.principal().to_string(), key).await?
+    {
+        return Ok(Created { task: row.task, is_new: false });
+    }
+    let from = asker(tx, caller, input.from).await?;
+    let owned = ownership(tx, caller, input.agent.as_deref(), from.as_deref()).await?;
+    core.budget.check_rows(tx, caller, 1).await?;
+    let now = tx.now();
+    let task = Task {
+        task_id: TaskId::new(&core.ids, now),
+        title: input.title,
+        agent: input.agent,
+        prompt: input.prompt,
+        from,
+        metadata: input.metadata,
+        state: TaskState::Pending,
+        report: TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at: now,
+        updated_at: now,
+        last_id: 1,
+    };
+    let stream = stream_of(&task.task_id);
+    let id = tx.open_stream(&stream, &StreamVisibility::shared(&owned)).await?.id;
+    tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
+    tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
+    Ok(Created { task, is_new: true })
+}
+
+/// Frames and changes of state, in their order.
+async fn append_all(
+    tx: &mut WriteTx,
+    id: &TaskId,
+    events: Vec<TaskEvent>,
+) -> Result<AppendedSeqs, Error> {
+    let mut row = tx.task(id).await?.ok_or_else(|| unknown(id))?;
+    let stream = stream_of(id);
+    let now = tx.now();
+    let probes: Vec<NewEvent> = events
+        .iter()
+        .map(|event| NewEvent {
+            producer_id: event.producer_id.as_deref().map(Into::into),
+            ..NewEvent::new("task", &())
+        })
+        .collect();
+    let known = tx.known_producer_ids(&stream, &probes).await?;
+    let mut places = AppendedSeqs { first: i64::MAX, last: 0 };
+    let mut add = |seq: i64| {
+        places = AppendedSeqs { first: places.first.min(seq), last: places.last.max(seq) };
+    };
+    for event in events {
+        let repeated = event.producer_id.as_deref().and_then(|id| known.get(id));
+        if let Some(seq) = repeated {
+            add(*seq);
+            continue;
+        }
+        if row.task.is_over() {
+            return Err(ended(&row.task));
+        }
+        match &event.body {
+            TaskEventBody::Frame { .. } => {
+                let placed = tx.append(&stream, vec![frame_event(id, event, now)]).await?;
+                add(placed.last);
+            }
+            TaskEventBody::Change(change) => {
+                if change.status == TaskStatus::Pending && row.task.state != TaskState::Pending {
+                    return Err(Error::Conflict(format!(
+                        "task {id} is {} and cannot be pending again",
+                        row.task.status().as_str()
+                    )));
+                }
+                add(apply(tx, &mut row, change, event.producer_id.clone()).await?);
+            }
+        }
+    }
+    Ok(places)
+}
+
+/// Changes a task's state and says so in its stream; a final state closes it.
+pub(in crate::service) async fn apply(
+    tx: &mut WriteTx,
+    row: &mut TaskRow,
+    change: &TaskChange,
+    producer_id: Option<String>,
+) -> Result<i64, StoreError> {
+    let stream = stream_of(&row.task.task_id);
+    let head = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?.head;
+    row.task.apply(change, tx.now(), head + 1);
+    if let Some(runner) = &change.runner {
+        row.runner_pid = Some(runner.pid);
+        row.runner_started = process::started(runner.pid);
+    }
+    let over = row.task.is_over();
+    let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);
+    event.producer_id = producer_id.map(Into::into);
+    let placed = tx.append(&stream, vec![event]).await?;
+    tx.update_task(row).await?;
+    if over {
+        tx.close_stream(&stream).await?;
+    }
+    Ok(placed.last)
+}
+
+fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
+    for (index, event) in events.iter().enumerate() {
+        let field = |name: &str| match events.len() {
+            1 => name.to_owned(),
+            _ => format!("[{index}].{name}"),
+        };
+        if let Some(id) = &event.producer_id
+            && !(1..=limits::PRODUCER_ID_BYTES).contains(&id.len())
+        {
+            let most = limits::PRODUCER_ID_BYTES;
+            return Err(Error::invalid(field("id"), format!("must have from 1 to {most} bytes")));
+        }
+    }
+    Ok(())
+}
+
+fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
+    let TaskEventBody::Frame { line, kind, ts } = &event.body else {
+        unreachable!("the caller has only frames")
+    };
+    let frame = Frame {
+        task_id: id,
+        line,
+        kind: *kind,
+        ts: ts.unwrap_or(now),
+        truncated: false,
+        partial: false,
+    };
+    let producer_id = event.producer_id.map(Into::into);
+    NewEvent { producer_id, ..NewEvent::new(FRAME.clone(), &frame) }
+}
+
+static FRAME: std::sync::LazyLock<svc_model::EventKind> =
+    std::sync::LazyLock::new(|| "frame".into());
+
+/// Who asks for a task: the caller's own peer, or whom the operator names.
+async fn asker(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    named: Option<String>,
+) -> Result<Option<String>, Error> {
+    let Some(session) = caller.session() else {
+        return Ok(named);
+    };
+    let own = tx.peer_of_key(session).await?;
+    let own = own.map(|row| row.peer.peer_id.as_str().to_owned());
+    let own = own.unwrap_or_else(|| caller.principal().to_string());
+    if let Some(id) = named.as_deref().and_then(PeerId::parse)
+        && let Some(row) = tx.peer(&id).await?
+        && may_act_for(caller, &row).is_ok()
+    {
+        return Ok(named);
+    }
+    match named {
+        Some(named) if named != own => {
+            Err(Error::Forbidden(format!("from: this token asks only as {own}")))
+        }
+        _ => Ok(Some(own)),
+    }
+}
+
+/// Whose a new task is. One that is given to a session's peer is run by that session; one that the operator asks for on
+/// behalf of a peer, or gives to one, belongs to the project of that peer.
+async fn ownership(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    agent: Option<&str>,
+    from: Option<&str>,
+) -> Result<Ownership, Error> {
+    let mut peers = [None, None];
+    for (named, peer) in [from, agent].into_iter().zip(&mut peers) {
+        if let Some(id) = named.and_then(PeerId::parse) {
+            *peer = tx.peer(&id).await?;
+        }
+    }
+    let [asks, runs] = peers;
+    let runner = runs.as_ref().map(PeerRow::principal);
+    let project = if caller.is_operator() {
+        [asks, runs].into_iter().flatten().find_map(|row| row.project)
+    } else {
+        caller.project().map(str::to_owned)
+    };
+    Ok(Ownership { owner: Some(caller.principal()), runner, project })
+}
+
+fn check_read(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+    match caller.access_to(owned) {
+        AccessLevel::Hidden => Err(unknown(id)),
+        AccessLevel::Read | AccessLevel::Write => Ok(()),
+    }
+}
+
+fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Error> {
+    match caller.access_to(owned) {
+        AccessLevel::Hidden => Err(unknown(id)),
+        AccessLevel::Read => Err(Error::Forbidden(format!(
+            "task {id} is another's: its maker or its runner may do this"
+        ))),
+        AccessLevel::Write => Ok(()),
+    }
+}
+
+pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
+    StreamName::of("task", id)
+}
+
+/// What tells a task from others whose ids begin as its own.
+fn candidate(task: &Task) -> Candidate {
+    let title = task.title.as_deref().unwrap_or("without a title");
+    let about = format!("{}, {title}, since {}", task.status().as_str(), task.created_at);
+    Candidate { id: task.task_id.as_str().to_owned(), about }
+}
+
+fn task_id(text: &str) -> Result<TaskId, Error> {
+    TaskId::parse(text).ok_or_else(|| Error::not_found(ResourceKind::Task, text))
+}
+
+fn unknown(id: &TaskId) -> Error {
+    Error::not_found(ResourceKind::Task, id.as_str())
+}
+
+fn ended(task: &Task) -> Error {
+    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status().as_str()))
+}
+
+fn of_task(error: StoreError, id: &TaskId) -> Error {
+    match error {
+        StoreError::NoStream => unknown(id),
+        StoreError::StreamClosed => Error::Conflict(format!("task {id} is over")),
+        error => error.into(),
+    }
+}

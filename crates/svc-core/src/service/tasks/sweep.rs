@@ -1,0 +1,96 @@
+//! Tasks that end without a word of whoever runs them.
+
+use std::time::Duration;
+
+use svc_model::{Task, TaskChange, TaskStatus, limits};
+
+use super::{Tasks, records::apply};
+use crate::service::{Error, process};
+
+impl Tasks {
+    /// Ends tasks that nobody began for this long.
+    pub async fn expire_tasks(&self, age: Duration) -> Result<(), Error> {
+        for row in self.core.store.old_pending_tasks(self.core.now().minus(age)).await? {
+            let days = age.as_secs() / (24 * 60 * 60);
+            let why = Some(format!("nobody began it within {days} days"));
+            self.end_if_silent(row.task, TaskChange::to(TaskStatus::Expired, why)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
+    pub async fn sweep_tasks(&self) -> Result<(), Error> {
+        let now = self.core.now();
+        for row in self.core.store.silent_tasks(now.minus(self.core.tuning.runner_grace)).await? {
+            let silence = now.since(row.task.updated_at);
+            let end = match row.runner_pid {
+                Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
+                Some(pid) => TaskChange::to(
+                    TaskStatus::Failed,
+                    Some(format!("the process that ran it (pid {pid}) is gone")),
+                ),
+                None if silence < limits::TASK_SILENCE => continue,
+                None => TaskChange::to(
+                    TaskStatus::Expired,
+                    Some(format!("nothing was heard of it for {} h", silence.as_secs() / 3600)),
+                ),
+            };
+            self.end_if_silent(row.task, end).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a task unless something was heard of it since it was read.
+    async fn end_if_silent(&self, read: Task, end: TaskChange) -> Result<(), Error> {
+        let Task { task_id: id, last_id, .. } = read;
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = tx.task(&id).await? else {
+                        return Ok(());
+                    };
+                    if row.task.last_id == last_id && !row.task.is_over() {
+                        apply(tx, &mut row, &end, None).await?;
+                    }
+                    Ok::<(), Error>(())
+                })
+            })
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use svc_model::{Caller, TaskEvent, TaskEventBody, TaskId};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::testing::services;
+
+    #[tokio::test]
+    async fn a_task_that_nobody_began_for_long_expires_and_one_that_runs_does_not() {
+        const AGE: Duration = Duration::from_hours(720);
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let tasks = &services.tasks;
+        let make = async |title: &str| {
+            let input = serde_json::from_value(json!({ "title": title })).unwrap();
+            tasks.create_task(&Caller::Operator, input).await.unwrap().task.task_id
+        };
+        let (old, begun) = (make("old").await, make("begun").await);
+        test.clock.advance(AGE);
+        let young = make("young").await;
+        let body = TaskEventBody::Change(TaskChange::to(TaskStatus::Active, None));
+        let active = TaskEvent { producer_id: None, body };
+        tasks.append_task_events(&Caller::Operator, begun.as_str(), vec![active]).await.unwrap();
+        tasks.expire_tasks(AGE).await.unwrap();
+        let task = async |id: &TaskId| tasks.task(&Caller::Operator, id.as_str()).await.unwrap();
+        assert_eq!(task(&old).await.status(), TaskStatus::Expired);
+        let why = task(&old).await.report.error.clone();
+        assert_eq!(why.as_deref(), Some("nobody began it within 30 days"));
+        assert_eq!(task(&begun).await.status(), TaskStatus::Active);
+        assert_eq!(task(&young).await.status(), TaskStatus::Pending);
+    }
+}

@@ -1,0 +1,402 @@
+//! Delivery of messages: how one gets into an inbox, the states that it passes, and their events in the receiver's
+//! stream. All of this is part of a write job.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::json;
+use svc_model::{
+    Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
+    Principal, RunId, StreamName, StreamVisibility, Timestamp,
+    conversation::{Provenance, RunMode, RunState, SourceTool},
+    is_agent_key, limits,
+};
+use svc_store::{MessageTerms, RunRow, StoreError, WriteTx};
+
+use crate::service::{Error, core::Core};
+
+/// A message on its way, of one receiver or of many: copies are stored by many write jobs.
+#[derive(Debug)]
+pub(in crate::service) struct OutgoingMessage {
+    pub(in crate::service) core: Core,
+    pub(in crate::service) caller: Caller,
+    /// The peer that it is from.
+    pub(in crate::service) from: String,
+    pub(in crate::service) input: Arc<NewMessage>,
+    /// Row of the text that copies share; `None` before the first copy.
+    pub(in crate::service) text_id: Option<i64>,
+    /// The call that it came by.
+    pub(in crate::service) tool: SourceTool,
+    /// The send that it belongs to, if it is not one of its own.
+    pub(in crate::service) run_id: Option<RunId>,
+}
+
+impl OutgoingMessage {
+    fn sent_by(&self) -> String {
+        self.caller.principal().to_string()
+    }
+
+    fn message(
+        &self,
+        id: MessageId,
+        to: &PeerId,
+        kind: MessageType,
+        (at, session): (Timestamp, Option<String>),
+    ) -> Message {
+        let run = self.run_id.clone().unwrap_or_else(|| RunId::of_message(&id));
+        Message {
+            provenance: Some(Provenance::inter_session(session, self.tool, run)),
+            id,
+            kind,
+            from_peer: self.from.clone(),
+            to_peer: to.clone(),
+            text: self.input.text.clone(),
+            correlation_id: self.input.correlation_id.clone(),
+            timestamp: at,
+            state: DeliveryState::Accepted,
+        }
+    }
+}
+
+/// The key of the session that a message is from; `None` if it is from the person, or from a peer that is no more.
+async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
+    match PeerId::parse(from) {
+        Some(id) => Ok(tx.peer(&id).await?.and_then(|row| row.session_key())),
+        None => Ok(is_agent_key(from).then(|| from.to_owned())),
+    }
+}
+
+/// Stores a message that waits from now on.
+pub(super) async fn put(
+    tx: &mut WriteTx,
+    message: &mut Message,
+    (sent_by, key): (&str, Option<&str>),
+    terms: MessageTerms,
+) -> Result<(), StoreError> {
+    let path = [DeliveryState::Accepted, DeliveryState::Queued];
+    message.state = path[1];
+    tx.insert_message(message, sent_by, key, terms).await?;
+    tx.note_message_states(std::slice::from_ref(&message.id), &path, None).await?;
+    append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
+}
+
+/// Stores a message for `to`, or finds the one that was stored for its key.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the inbox is full, or the sender has too much on its way.
+pub(in crate::service) async fn deliver(
+    tx: &mut WriteTx,
+    outgoing: &OutgoingMessage,
+    to: PeerId,
+    kind: MessageType,
+    terms: MessageTerms,
+) -> Result<Message, Error> {
+    let OutgoingMessage { core, caller, from, input, .. } = outgoing;
+    let key = input.idempotency_key.as_deref();
+    if let Some(key) = key
+        && let Some(stored) = tx.message_by_key(from, &to, key).await?
+    {
+        let is_same = stored.text == input.text
+            && stored.kind == kind
+            && stored.correlation_id == input.correlation_id;
+        return if is_same { Ok(stored) } else { Err(other_message(key, &stored)) };
+    }
+    let bound = core.tuning.inbox_max;
+    if tx.inbox_full(&to, bound).await? {
+        let name = tx.peer(&to).await?.map_or_else(|| to.to_string(), |row| row.peer.display_name);
+        return Err(Error::LimitReached(format!(
+            "the inbox of {name:?} holds {bound} messages already; none was dropped to make room"
+        )));
+    }
+    core.budget.check_rows(tx, caller, 1).await?;
+    let now = tx.now();
+    let session = source_session(tx, from).await?;
+    let id = MessageId::new(&core.ids, now);
+    let mut message = outgoing.message(id, &to, kind, (now, session));
+    put(tx, &mut message, (&outgoing.sent_by(), key), terms).await?;
+    Ok(message)
+}
+
+/// Stores a broadcast for each of these receivers; answers those whose inbox is full.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored then.
+pub(in crate::service) async fn deliver_copies(
+    tx: &mut WriteTx,
+    outgoing: &mut OutgoingMessage,
+    mut to: Vec<PeerId>,
+) -> Result<Vec<PeerId>, Error> {
+    let key = outgoing.input.idempotency_key.clone();
+    if let Some(key) = &key {
+        let known = tx.receivers_of_key(&outgoing.from, &to, key).await?;
+        if let Some(first) = known.first()
+            && let Some(stored) = tx.message_by_key(&outgoing.from, first, key).await?
+            && (stored.text != outgoing.input.text || stored.kind != MessageType::Broadcast)
+        {
+            return Err(other_message(key, &stored));
+        }
+        to.retain(|peer| !known.contains(peer));
+    }
+    let OutgoingMessage { core, caller, .. } = &*outgoing;
+    let copies = u64::try_from(to.len()).unwrap_or(u64::MAX);
+    core.budget.check_rows(tx, caller, copies).await?;
+    let full = tx.full_inboxes(&to, core.tuning.inbox_max).await?;
+    to.retain(|peer| !full.contains(peer));
+    accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
+    // Without the message's key: a repeat may find room.
+    let refusal = (DeliveryState::Refused, Some("the inbox is full"));
+    accept_copies(tx, outgoing, full.clone(), None, refusal).await?;
+    Ok(full)
+}
+
+/// A key names one message, and not whatever its sender says next.
+fn other_message(key: &str, stored: &Message) -> Error {
+    Error::Conflict(format!("idempotency_key {key:?} stands for another message, {}", stored.id))
+}
+
+/// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.
+async fn accept_copies(
+    tx: &mut WriteTx,
+    outgoing: &mut OutgoingMessage,
+    to: Vec<PeerId>,
+    key: Option<&str>,
+    (state, reason): (DeliveryState, Option<&'static str>),
+) -> Result<(), StoreError> {
+    let now = tx.now();
+    let copies: Vec<(MessageId, PeerId)> =
+        to.into_iter().map(|peer| (MessageId::new(&outgoing.core.ids, now), peer)).collect();
+    let Some((first, receiver)) = copies.first() else { return Ok(()) };
+    let source = (now, source_session(tx, &outgoing.from).await?);
+    let mut message = outgoing.message(first.clone(), receiver, MessageType::Broadcast, source);
+    let text_id = match outgoing.text_id {
+        Some(id) => id,
+        None => tx.insert_shared_text(&message.text).await?,
+    };
+    outgoing.text_id = Some(text_id);
+    let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
+    let (first, then) = (message.state, message.state.path_to(state));
+    message.state = state;
+    tx.insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
+    tx.note_message_states(&message_ids, &[first], None).await?;
+    tx.note_message_states(&message_ids, then, reason).await?;
+    for (id, peer) in copies {
+        if let Some(provenance) = &mut message.provenance {
+            provenance.run_id = RunId::of_message(&id);
+        }
+        message.id = id;
+        message.to_peer = peer;
+        let event = delivery_event(&message, reason);
+        append_to_peer(tx, &message.to_peer, vec![event]).await?;
+    }
+    Ok(())
+}
+
+/// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.
+/// Those for which it is no way forward stay as they are.
+pub(in crate::service) async fn advance(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    messages: &mut [Message],
+    state: DeliveryState,
+    reason: Option<&'static str>,
+) -> Result<(), StoreError> {
+    let mut events = Vec::new();
+    let present: BTreeSet<_> = messages.iter().map(|message| message.state).collect();
+    for from in present {
+        let path = from.path_to(state);
+        if path.is_empty() {
+            continue;
+        }
+        let moved = messages.iter_mut().filter(|message| message.state == from);
+        let mut ids = Vec::new();
+        for message in moved {
+            message.state = state;
+            ids.push(message.id.clone());
+            events.push(delivery_event(message, reason));
+        }
+        tx.advance_messages(&ids, path, reason).await?;
+    }
+    append_to_peer(tx, to, events).await?;
+    let sent = messages.iter().filter(|message| {
+        let tool = message.provenance.as_ref().map(|it| it.source_tool);
+        message.state == state && tool == Some(SourceTool::SessionsSend)
+    });
+    for message in sent {
+        follow_delivery(tx, message, reason).await?;
+    }
+    Ok(())
+}
+
+/// What a step of its delivery is to the send that a message is.
+async fn follow_delivery(
+    tx: &mut WriteTx,
+    message: &Message,
+    reason: Option<&'static str>,
+) -> Result<(), StoreError> {
+    use DeliveryState::{Expired, Injected, Refused, Undeliverable};
+    if !matches!(message.state, Injected | Expired | Refused | Undeliverable) {
+        return Ok(());
+    }
+    let Some(mut run) = tx.run_of_message(&message.id).await? else { return Ok(()) };
+    if run.ended_at.is_some() {
+        return Ok(());
+    }
+    match message.state {
+        Injected => {
+            run.begun_at.get_or_insert(tx.now());
+            // What asks for nothing is over when it is known.
+            run.state =
+                if run.mode == RunMode::Followup { RunState::Running } else { RunState::Ok };
+        }
+        Expired => run.state = RunState::Timeout,
+        _ => run.state = RunState::Error,
+    }
+    if run.state != RunState::Running && run.state != RunState::Ok {
+        run.reason = Some("undeliverable".to_owned());
+        run.error = Some(reason.unwrap_or(message.state.as_str()).to_owned());
+    }
+    store_run(tx, &mut run).await
+}
+
+/// Stores a send that has changed, with an event for both ends.
+pub(super) async fn store_run(tx: &mut WriteTx, run: &mut RunRow) -> Result<(), StoreError> {
+    if run.state.is_over() {
+        run.ended_at.get_or_insert(tx.now());
+    }
+    tx.update_run(run).await?;
+    tell_run(tx, run).await
+}
+
+/// Says in the streams of both ends how far a send is.
+pub(super) async fn tell_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), StoreError> {
+    let kind = match run.state {
+        RunState::Queued => "run.queued",
+        RunState::Running => "run.began",
+        _ => "run.ended",
+    };
+    let mut data = json!({
+        "run_id": run.run_id, "message_id": run.message_id, "state": run.state, "mode": run.mode,
+        "source_session": run.source.session, "target_session": run.target.session,
+    });
+    for (name, text) in [
+        ("reply_id", run.reply_id.as_ref().map(MessageId::as_str)),
+        ("reason", run.reason.as_deref()),
+        ("error", run.error.as_deref()),
+    ] {
+        if let Some(text) = text {
+            data[name] = text.into();
+        }
+    }
+    for peer in [&run.source.peer, &run.target.peer] {
+        append_to_peer(tx, peer, vec![NewEvent::new(kind, &data)]).await?;
+    }
+    Ok(())
+}
+
+/// Says of questions that their receiver has, and why, that nobody will answer them. They stay `injected`.
+pub(super) async fn close_questions(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    questions: &[Message],
+    reason: &str,
+) -> Result<(), StoreError> {
+    if questions.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
+    tx.close_questions(&ids, reason).await?;
+    let events = questions.iter().map(|question| delivery_event(question, Some(reason))).collect();
+    append_to_peer(tx, to, events).await
+}
+
+/// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
+pub(in crate::service) async fn note_unseen(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    messages: &[Message],
+) -> Result<(), StoreError> {
+    let events = messages.iter().map(|message| event_of("message.unseen", message, None)).collect();
+    append_to_peer(tx, to, events).await
+}
+
+async fn append_to_peer(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    events: Vec<NewEvent>,
+) -> Result<(), StoreError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let stream = StreamName::of("peer", to);
+    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's then.
+    tx.open_stream(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
+    tx.append(&stream, events).await?;
+    Ok(())
+}
+
+/// The event of a delivery.
+fn delivery_event(message: &Message, reason: Option<&str>) -> NewEvent {
+    let kind = match message.state {
+        DeliveryState::Queued => "message.queued",
+        DeliveryState::Offered => "message.offered",
+        DeliveryState::Injected => "message.injected",
+        DeliveryState::Acked => "message.acked",
+        DeliveryState::Refused => "message.refused",
+        DeliveryState::Expired => "message.expired",
+        _ => "message.undeliverable",
+    };
+    event_of(kind, message, reason)
+}
+
+/// Without the text: whoever may read the log may not read everybody's messages.
+fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewEvent {
+    let mut data = json!({
+        "id": message.id, "type": message.kind, "from_peer": message.from_peer,
+        "to_peer": message.to_peer, "state": message.state,
+    });
+    if let Some(reason) = reason {
+        data["reason"] = reason.into();
+    }
+    if let Some(provenance) = &message.provenance {
+        data["provenance"] = json!(provenance);
+    }
+    NewEvent::new(kind, &data)
+}
+
+/// Why a message does not reach a hosted agent any more.
+pub(in crate::service) const AGENT_ENDED: &str = "its agent ended";
+
+/// Ends the deliveries to a receiver that takes none any more, in jobs of their own: a full inbox holds up nobody.
+pub(in crate::service) async fn end_deliveries(
+    core: &Core,
+    peer: &PeerId,
+    why: &'static str,
+) -> Result<(), Error> {
+    let mut more = true;
+    while more {
+        let peer = peer.clone();
+        let job = core.store.write(move |tx| {
+            Box::pin(async move { Ok::<_, Error>(give_up(tx, &peer, why).await?) })
+        });
+        more = job.await?;
+    }
+    Ok(())
+}
+
+/// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers whether more may wait.
+pub(in crate::service) async fn give_up(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    reason: &'static str,
+) -> Result<bool, StoreError> {
+    let limit = limits::ENDED_MESSAGES_PER_JOB;
+    let messages = tx.waiting_messages(peer, limit).await?;
+    let full = u32::try_from(messages.len()).is_ok_and(|len| len == limit);
+    let is_seen_question = |message: &Message| {
+        message.kind == MessageType::Query && message.state == DeliveryState::Injected
+    };
+    let (questions, mut others): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(is_seen_question);
+    close_questions(tx, peer, &questions, reason).await?;
+    advance(tx, peer, &mut others, DeliveryState::Undeliverable, Some(reason)).await?;
+    Ok(full)
+}

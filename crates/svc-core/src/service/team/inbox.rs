@@ -1,0 +1,656 @@
+//! Messages: from a peer to a peer, through an inbox, with every state of the delivery on record.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{
+    Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
+    PeerRole, PeerStatus, READ_ALL,
+    conversation::{RunState, SourceTool},
+    json_bytes, limits,
+    quote::{self, ModelText},
+    stamp::{self, MessageSender, MessageStamp},
+};
+use svc_store::{
+    MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx,
+};
+
+use super::{
+    Team,
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies, store_run},
+    peers::{may_act_for, own_peer},
+    runs::{has_ended, terms_of_reply},
+};
+use crate::service::{Error, Page, PageLimit, ResourceKind, check, core::Core};
+
+/// Messages that one write job acknowledges.
+const ACKS_PER_JOB: usize = 500;
+
+/// A message in a list: with the beginning of its text.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ListedMessage {
+    /// The message. Its text ends after 4,000 characters.
+    #[serde(flatten)]
+    pub message: Message,
+    /// Length of the whole text, in bytes.
+    pub bytes: i64,
+    /// Name of the sender, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_name: Option<String>,
+    /// Name of the receiver, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_name: Option<String>,
+    /// Whether it is a question that waits for its answer.
+    pub open: bool,
+    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
+    pub answered: bool,
+}
+
+/// A message as an agent reads it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Stamped {
+    /// The message. What looks like a stamp in it was made harmless.
+    #[serde(flatten)]
+    pub message: Message,
+    /// Who it is from, by the sender's credential: the daemon wrote this, and nobody else can.
+    pub stamp: ModelText,
+    /// The call that answers it, if it asks something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<ModelText>,
+}
+
+/// A message with the history of its delivery.
+#[derive(Debug)]
+pub struct MessageDetail {
+    /// The message.
+    pub message: Message,
+    /// The states that it went through.
+    pub states: Vec<Delivery>,
+}
+
+/// Whom a broadcast reaches.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct BroadcastReach {
+    /// How many inboxes took it.
+    pub delivered_to: u64,
+    /// Of those, the inboxes of peers that are here.
+    pub now: u64,
+    /// Of those, the inboxes of peers that are offline: they get it when they are back.
+    pub later: u64,
+    /// Peers whose inbox is full and did not take it. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_by: Vec<PeerId>,
+}
+
+/// Whether somebody may still answer a question that nobody has answered.
+fn is_open(entry: &MessageListRow) -> bool {
+    let Message { kind, state, .. } = &entry.row.message;
+    let is_lost = matches!(
+        state,
+        DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
+    );
+    *kind == MessageType::Query && !entry.is_answered && !is_lost
+}
+
+/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first with the body of the request.
+async fn check_copies(
+    tx: &mut WriteTx,
+    core: &Core,
+    caller: &Caller,
+    (circle, from): (Option<&str>, &str),
+    input: &NewMessage,
+) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    let copies = tx.count_receivers(circle, from, input.idempotency_key.as_deref()).await?;
+    core.budget.check_rows(tx, caller, copies).await?;
+    let bytes = u64::try_from(input.text.len()).unwrap_or(u64::MAX);
+    core.budget.take_stored(caller, copies.saturating_sub(1).saturating_mul(bytes), tx.now())
+}
+
+impl BroadcastReach {
+    fn add(&mut self, took: &[(PeerId, PeerStatus)]) {
+        for (_, status) in took {
+            self.delivered_to += 1;
+            match status {
+                PeerStatus::Unreachable | PeerStatus::Offline => self.later += 1,
+                _ => self.now += 1,
+            }
+        }
+    }
+}
+
+impl Team {
+    /// Puts a message into a peer's inbox.
+    pub async fn send_message(
+        &self,
+        caller: &Caller,
+        to: &str,
+        input: NewMessage,
+    ) -> Result<Message, Error> {
+        check_message(&input)?;
+        let to = self.find_peer(caller, to, ResourceKind::Peer).await?;
+        let input = self.with_sender(caller, input).await?;
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let receiver = tx.peer(&to).await?;
+                    let receiver = receiver
+                        .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?;
+                    let is_gone = has_ended(tx, &receiver).await?;
+                    let receiver = receiver.peer;
+                    let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                    // A script of the operator's leaves the operator word.
+                    if from == to.as_str() && !to.is_operator() {
+                        let why = "is the sender's own peer: send to another peer";
+                        return Err(Error::invalid("to", why));
+                    }
+                    let kind = input.kind.unwrap_or(MessageType::Notification);
+                    let outgoing = OutgoingMessage {
+                        core,
+                        caller,
+                        from,
+                        input: Arc::new(input),
+                        text_id: None,
+                        tool: SourceTool::PeerSend,
+                        run_id: None,
+                    };
+                    let mut sent = send_answer(tx, outgoing, &receiver, kind).await?;
+                    if is_gone {
+                        // A later agent of its name gets nothing that was for this one.
+                        let (sent, why) =
+                            (std::slice::from_mut(&mut sent), Some("its agent has ended"));
+                        advance(tx, &to, sent, DeliveryState::Undeliverable, why).await?;
+                    }
+                    Ok(sent)
+                })
+            })
+            .await
+    }
+
+    /// The message with its sender's id, whatever names it.
+    async fn with_sender(&self, caller: &Caller, input: NewMessage) -> Result<NewMessage, Error> {
+        let Some(named) = input.from_peer.as_deref().filter(|named| *named != PeerId::OPERATOR)
+        else {
+            return Ok(input);
+        };
+        let from_peer = match self.find_peer(caller, named, ResourceKind::Peer).await {
+            Ok(id) => Some(id.as_str().to_owned()),
+            // Who may send as whom, the write job says: an unknown name is nobody's.
+            Err(Error::NotFound { .. }) => input.from_peer,
+            Err(Error::Ambiguous { .. }) if !caller.is_operator() => input.from_peer,
+            Err(error) => return Err(error),
+        };
+        Ok(NewMessage { from_peer, ..input })
+    }
+
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it, now and for
+    /// later; of each other there is a message that was refused. The text is stored once.
+    ///
+    /// It takes a write job for each few receivers, so that other writers come between. After a failure some have the
+    /// message and some do not; a repeat with the same key reaches the rest.
+    pub async fn broadcast(
+        &self,
+        caller: &Caller,
+        circle: Option<String>,
+        input: NewMessage,
+    ) -> Result<BroadcastReach, Error> {
+        check_message(&input)?;
+        let input = self.with_sender(caller, input).await?;
+        let limit = limits::COPIES_PER_JOB;
+        let (circle, input) = (Arc::new(circle), Arc::new(input));
+        let (mut after, mut text_id): (Option<PeerId>, Option<i64>) = (None, None);
+        let mut reach = BroadcastReach::default();
+        let mut is_first = true;
+        loop {
+            let (core, caller) = (self.core.clone(), caller.clone());
+            let (circle, input) = (Arc::clone(&circle), Arc::clone(&input));
+            let (took, full, text, last) = self
+                .core
+                .store
+                .on_behalf_of(&caller)
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let from = sender(tx, &caller, input.from_peer.as_deref()).await?;
+                        if is_first {
+                            let circle = circle.as_deref();
+                            check_copies(tx, &core, &caller, (circle, &from), &input).await?;
+                        }
+                        let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
+                        let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
+                        to.retain(|(peer, _)| peer.as_str() != from);
+                        let mut outgoing = OutgoingMessage {
+                            core,
+                            caller,
+                            from,
+                            input,
+                            text_id,
+                            tool: SourceTool::PeerBroadcast,
+                            run_id: None,
+                        };
+                        let receivers = to.iter().map(|(peer, _)| peer.clone()).collect();
+                        let full = deliver_copies(tx, &mut outgoing, receivers).await?;
+                        to.retain(|(peer, _)| !full.contains(peer));
+                        Ok::<_, Error>((to, full, outgoing.text_id, last.map(|(peer, _)| peer)))
+                    })
+                })
+                .await?;
+            reach.add(&took);
+            reach.refused_by.extend(full);
+            (text_id, is_first) = (text, false);
+            if last.is_none() {
+                break;
+            }
+            after = last;
+        }
+        if reach.delivered_to == 0 && !reach.refused_by.is_empty() {
+            let bound = self.core.tuning.inbox_max;
+            return Err(Error::LimitReached(format!(
+                "every inbox that it was for holds {bound} messages already; their owners free them with peer_ack or `svc \
+                 message ack`"
+            )));
+        }
+        Ok(reach)
+    }
+
+    /// Takes waiting messages out on lease: they come again after it unless they are acknowledged.
+    pub async fn take_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<Message>, Error> {
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+        let size = limit.into().size()?;
+        let (caller, lease) = (caller.clone(), self.core.tuning.lease);
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                    if tx.is_hosted(&peer).await? {
+                        // Its messages become turns.
+                        return Ok(Page::last(Vec::new()));
+                    }
+                    let until = tx.now().plus(lease);
+                    let mut messages = tx.free_messages(&peer, until, size).await?;
+                    // The lengths of rows are those of texts; what they are as JSON is more.
+                    let mut bytes = 0_usize;
+                    let fitting = messages.iter().take_while(|message| {
+                        bytes = bytes.saturating_add(json_bytes(message));
+                        bytes <= size.bytes
+                    });
+                    let fitting = fitting.count().max(1);
+                    messages.truncate(fitting);
+                    let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
+                    tx.lease_messages(&ids, until, None).await?;
+                    advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
+                    Ok(Page::last(messages))
+                })
+            })
+            .await
+    }
+
+    /// A page of the messages in an inbox, in the order of arrival, which leaves it as it is. Shows what is on lease, too.
+    pub async fn peek_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<Message>, Error> {
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+        let row = self.core.store.peer(&peer).await?;
+        let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?;
+        if !caller.has_scope(READ_ALL) {
+            may_act_for(caller, &row)?;
+        }
+        let read = async |after: Option<i64>, limit| {
+            self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
+        };
+        Ok(Page::read(cursor, limit.into(), read, |row: &MessageRow| row.id)
+            .await?
+            .map(|row| row.message))
+    }
+
+    /// A page of the messages between all peers, the latest first. Only who reads everything sees them.
+    pub async fn messages(
+        &self,
+        caller: &Caller,
+        mut filter: MessageFilter,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<ListedMessage>, Error> {
+        if !caller.has_scope(READ_ALL) {
+            let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
+            return Err(Error::Forbidden(why.to_owned()));
+        }
+        if let Some(peer) = &filter.peer {
+            let id = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+            filter.peer = Some(id.as_str().to_owned());
+        }
+        let (filter, characters) = (&filter, limits::LISTED_TEXT_CHARS);
+        let read = async |before: Option<i64>, limit| {
+            self.core.store.messages(filter, before, characters, limit).await
+        };
+        let page =
+            Page::read(cursor, limit.into(), read, |entry: &MessageListRow| entry.row.id).await?;
+        Ok(page.map(|entry| ListedMessage {
+            open: is_open(&entry),
+            message: entry.row.message,
+            bytes: entry.bytes,
+            from_name: entry.from_name,
+            to_name: entry.to_name,
+            answered: entry.is_answered,
+        }))
+    }
+
+    /// Messages with their stamps, as a model reads them.
+    pub async fn stamped(&self, messages: Vec<Message>) -> Result<Vec<Stamped>, Error> {
+        let mut senders: HashMap<String, MessageSender> = HashMap::new();
+        let mut stamped = Vec::with_capacity(messages.len());
+        for mut message in messages {
+            if !senders.contains_key(&message.from_peer) {
+                let row = match PeerId::parse(&message.from_peer) {
+                    Some(id) => self.core.store.peer(&id).await?,
+                    None => None,
+                };
+                let peer = row.as_ref().map(|row| &row.peer);
+                let sender = MessageSender::new(&message.from_peer, peer)
+                    .with_owner(row.as_ref().and_then(|row| row.owner.as_deref()));
+                senders.insert(message.from_peer.clone(), sender);
+            }
+            let answered = match message.answered() {
+                Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+                None => None,
+            };
+            let MessageStamp { before: stamp, answer, .. } =
+                stamp::stamp(&message, &senders[&message.from_peer], answered, false);
+            message.text = quote::plain(&message.text).into_owned();
+            message.correlation_id =
+                message.correlation_id.map(|answered| quote::plain(&answered).into_owned());
+            stamped.push(Stamped { message, stamp, answer });
+        }
+        Ok(stamped)
+    }
+
+    /// Says that the receiver has these messages. Once more is harmless. Of more than 500 the first ones stay acknowledged if
+    /// a later one is unknown: a write job takes so many.
+    pub async fn ack_messages(
+        &self,
+        caller: &Caller,
+        peer: &str,
+        ids: Vec<String>,
+    ) -> Result<Vec<MessageId>, Error> {
+        let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
+        let ids = self.whole_ids(caller, ids).await?;
+        let unknown = |id: &str| Error::not_found(ResourceKind::MessageToPeer, id);
+        let ids = ids
+            .iter()
+            .map(|id| MessageId::parse(id).ok_or_else(|| unknown(id)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (first, rest) = ids.split_at(ids.len().min(ACKS_PER_JOB));
+        self.ack_part(caller, &peer, first.to_vec()).await?;
+        for part in rest.chunks(ACKS_PER_JOB) {
+            self.ack_part(caller, &peer, part.to_vec()).await?;
+        }
+        Ok(ids)
+    }
+
+    async fn ack_part(
+        &self,
+        caller: &Caller,
+        peer: &PeerId,
+        ids: Vec<MessageId>,
+    ) -> Result<(), Error> {
+        let (caller, peer) = (caller.clone(), peer.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
+                    let mut messages = tx.messages_to(&peer, &ids).await?;
+                    let known: HashSet<&MessageId> =
+                        messages.iter().map(|message| &message.id).collect();
+                    if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
+                        return Err(Error::not_found(ResourceKind::MessageToPeer, id.as_str()));
+                    }
+                    advance(tx, &peer, &mut messages, DeliveryState::Acked, None).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// The ids, whole wherever one is named otherwise. What names no message stays as it is.
+    async fn whole_ids(&self, caller: &Caller, ids: Vec<String>) -> Result<Vec<String>, Error> {
+        let mut whole = Vec::with_capacity(ids.len());
+        for text in ids {
+            whole.push(match self.find_message(caller, &text).await {
+                Ok(id) => id.as_str().to_owned(),
+                Err(Error::NotFound { .. }) => text,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(whole)
+    }
+
+    /// A message and the history of its delivery, for its sender, its receiver and the operator.
+    pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
+        let unknown = || Error::not_found(ResourceKind::Message, id);
+        let id = self.find_message(caller, id).await?;
+        let message = self.core.store.message(&id).await?.ok_or_else(unknown)?;
+        if !self.concerns(caller, &message).await? {
+            return Err(unknown());
+        }
+        let states = self.core.store.deliveries(&id).await?;
+        Ok(MessageDetail { message, states })
+    }
+}
+
+/// Stores a message to `receiver`. If it answers what that one has asked, the question is answered and acknowledged with it.
+pub(in crate::service) async fn send_answer(
+    tx: &mut WriteTx,
+    mut outgoing: OutgoingMessage,
+    receiver: &Peer,
+    kind: MessageType,
+) -> Result<Message, Error> {
+    let to = receiver.peer_id.clone();
+    let mut answered = match kind {
+        MessageType::Response => answered_run(tx, &outgoing, &to).await?,
+        _ => None,
+    };
+    if let Some(run) = &answered {
+        outgoing.run_id = Some(run.run_id.clone());
+    }
+    let terms = MessageTerms {
+        by_call: outgoing.tool == SourceTool::SessionsSend,
+        ..terms_of_reply(tx, answered.as_ref())
+    };
+    let sent = deliver(tx, &outgoing, to, kind, terms).await?;
+    if let Some(run) = &mut answered {
+        run.state = RunState::Ok;
+        run.reply_id = Some(sent.id.clone());
+        store_run(tx, run).await?;
+    }
+    acknowledge_answered(tx, &sent, receiver).await?;
+    Ok(sent)
+}
+
+/// The open send that a message answers: the answer names what was sent, and comes from whom it was sent to.
+async fn answered_run(
+    tx: &mut WriteTx,
+    answer: &OutgoingMessage,
+    to: &PeerId,
+) -> Result<Option<RunRow>, StoreError> {
+    let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
+    let Some(question) = named else { return Ok(None) };
+    let run = tx.run_of_message(&question).await?;
+    let is_theirs = |run: &RunRow| {
+        run.ended_at.is_none() && run.source.peer == *to && run.target.peer.as_str() == answer.from
+    };
+    Ok(run.filter(is_theirs))
+}
+
+/// An answer acknowledges what it answers: the message from its receiver that it names. A question in return does not.
+async fn acknowledge_answered(
+    tx: &mut WriteTx,
+    answer: &Message,
+    receiver: &Peer,
+) -> Result<(), StoreError> {
+    let Some(answered) = answer.correlation_id.as_deref() else { return Ok(()) };
+    let Some(own) = PeerId::parse(&answer.from_peer) else { return Ok(()) };
+    if answer.kind == MessageType::Query {
+        return Ok(());
+    }
+    let mut asker = vec![answer.to_peer.as_str()];
+    if receiver.role == PeerRole::Human {
+        // What the operator asks without a peer is answered to the person.
+        asker.push("operator");
+    }
+    if let Some(mut question) = tx.answered_message(&own, &asker, answered).await? {
+        advance(tx, &own, std::slice::from_mut(&mut question), DeliveryState::Acked, None).await?;
+    }
+    Ok(())
+}
+
+fn check_message(input: &NewMessage) -> Result<(), Error> {
+    check::not_blank("text", &input.text)?;
+    check::long("text", &input.text, limits::MESSAGE_BYTES)?;
+    check::key("correlation_id", input.correlation_id.as_deref())?;
+    check::key("idempotency_key", input.idempotency_key.as_deref())
+}
+
+/// Who a message is from: the caller's own peer, or whom the operator names.
+async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Result<String, Error> {
+    let Some(session) = caller.session() else {
+        let Some(named) = named else {
+            return Ok("operator".to_owned());
+        };
+        let known = match PeerId::parse(named) {
+            Some(id) => named == "operator" || tx.peer(&id).await?.is_some(),
+            None => false,
+        };
+        return known
+            .then(|| named.to_owned())
+            .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
+    };
+    let own = tx.peer_of_key(session).await?.map(|row| row.peer.peer_id);
+    if let Some(id) = named.and_then(PeerId::parse)
+        && let Some(row) = tx.peer(&id).await?
+        && may_act_for(caller, &row).is_ok()
+    {
+        // A client's process may have several sessions, each with a peer of its own.
+        return Ok(id.as_str().to_owned());
+    }
+    match (own, named) {
+        (Some(own), Some(named)) if own.as_str() != named => {
+            Err(Error::Forbidden(format!("from_peer: this token sends only as {own}")))
+        }
+        (None, Some(_)) => {
+            Err(Error::Forbidden("from_peer: this token sends as its own peer alone".to_owned()))
+        }
+        (None, None) => Err(Error::SessionWithoutPeer),
+        (Some(own), _) => Ok(own.as_str().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use svc_model::StreamName;
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{Tuning, core::Core, testing::services};
+
+    #[tokio::test]
+    async fn a_broadcast_is_many_small_jobs_and_reaches_each_inbox_once() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let count = limits::COPIES_PER_JOB * 2 + limits::COPIES_PER_JOB / 2;
+        let mut peers = Vec::new();
+        for number in 0..count {
+            let input = json!({ "display_name": number.to_string(), "backend": "test", "path": number.to_string() });
+            let input = serde_json::from_value(input).unwrap();
+            peers.push(services.team.register_peer(&Caller::Operator, input).await.unwrap());
+        }
+        let broadcast = async |from: &Peer, key: Option<&str>, text: &str| {
+            let before = test.store.stats().jobs;
+            let input = json!({ "text": text, "from_peer": from.peer_id, "idempotency_key": key });
+            let input = serde_json::from_value(input).unwrap();
+            let reached = services.team.broadcast(&Caller::Operator, None, input).await.unwrap();
+            assert_eq!((reached.now, reached.later), (reached.delivered_to, 0));
+            (reached.delivered_to, test.store.stats().jobs - before)
+        };
+        let others = u64::from(count) - 1;
+        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
+        assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3), "a repeat");
+        let large = "x".repeat(256 * 1024);
+        let before = test.store.size().await.unwrap();
+        assert_eq!(broadcast(&peers[1], None, &large).await, (others, 3));
+        let after = test.store.size().await.unwrap();
+        let grown = (after.database + after.wal).saturating_sub(before.database + before.wal);
+        assert!(grown < 4 * 1024 * 1024, "one text of 256 KiB, not {count}: {grown} bytes");
+        for (index, peer) in peers.iter().enumerate() {
+            let inbox =
+                services.team.peek_messages(&Caller::Operator, peer.peer_id.as_str(), None, None);
+            let messages = inbox.await.unwrap().items;
+            assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
+            for message in messages {
+                assert!(message.text == "hello" || message.text == large, "peer {index}");
+                let detail =
+                    services.team.message(&Caller::Operator, message.id.as_str()).await.unwrap();
+                let states: Vec<_> = detail.states.iter().map(|delivery| delivery.state).collect();
+                assert_eq!(states, [DeliveryState::Accepted, DeliveryState::Queued]);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_inbox_refuses_its_copy_of_a_broadcast() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let input = json!({ "display_name": "a", "backend": "test", "path": "a" });
+        let peer =
+            services.team.register_peer(&Caller::Operator, serde_json::from_value(input).unwrap());
+        let peer = peer.await.unwrap();
+        let to = [peer.peer_id.clone()];
+        let text: NewMessage = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+        for (bound, refused) in [(1, 0), (1, 1), (2, 0)] {
+            let tuning = Tuning { inbox_max: bound, ..*services.tuning() };
+            let core = &services.team.core;
+            let clock = Arc::clone(&core.clock);
+            let core = Core::new(test.store.clone(), clock, core.ids.clone(), &tuning);
+            let (input, from) = (Arc::new(text.clone()), "operator".to_owned());
+            let caller = Caller::Operator;
+            let tool = SourceTool::PeerBroadcast;
+            let mut outgoing =
+                OutgoingMessage { core, caller, from, input, text_id: None, tool, run_id: None };
+            let to = to.to_vec();
+            let done: Result<Vec<PeerId>, Error> = test
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { deliver_copies(tx, &mut outgoing, to).await })
+                })
+                .await;
+            assert_eq!(done.unwrap().len(), refused, "at most {bound}");
+        }
+        let stream = StreamName::of("peer", &peer.peer_id);
+        let view = test.store.view(&stream).await.unwrap().unwrap();
+        let take = svc_store::PageSize::rows(10);
+        let page = test.store.events(view.id, &stream, 0, None, take).await.unwrap();
+        let kinds: Vec<&str> = page.events.iter().map(|event| &*event.kind).collect();
+        assert_eq!(kinds.iter().filter(|kind| **kind == "message.refused").count(), 1, "{kinds:?}");
+    }
+}

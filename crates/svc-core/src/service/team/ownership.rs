@@ -1,0 +1,433 @@
+//! Whose a client's session is: the rule is [`SessionStanding`], the facts are rows and processes.
+
+use std::time::Duration;
+
+use serde_json::json;
+use svc_model::{
+    Caller, KnownOwner, Ownership, Peer, Principal, SessionContact, SessionStanding, StreamName,
+    StreamVisibility, is_own_session, limits, own_session_ids,
+};
+use svc_store::{StoreError, SubjectHolders, WriteTx};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Team,
+    session_stream::{stream_of, tell, visibility_of},
+};
+use crate::service::{Error, process};
+
+impl Team {
+    /// What a session is to this caller, as it stands now. Whoever writes asks again in its write job.
+    pub async fn standing(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+    ) -> Result<SessionStanding, Error> {
+        // The common case, without the writer.
+        if self.owns(caller, session_id).await? {
+            return Ok(SessionStanding::Own);
+        }
+        let (caller, id) = (caller.clone(), session_id.to_owned());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                let by_call = SessionContact::Call;
+                Box::pin(async move { Ok(standing(tx, &caller, &id, by_call).await?) })
+            })
+            .await
+    }
+
+    /// Whether a session is this caller's. The operator may act in any that there is.
+    pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
+        let row = self.core.store.session_owner(session_id).await?;
+        let row = row.as_ref().map(|row| row.owner.as_ref());
+        Ok(is_own_session(&caller.principal(), session_id, row))
+    }
+
+    /// The caller in the project of a session of its own: one process may have sessions in several.
+    pub async fn in_project_of(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+    ) -> Result<Caller, Error> {
+        let Some(session) = session.filter(|_| caller.is_client_process()) else {
+            return Ok(caller.clone());
+        };
+        if !self.owns(caller, session).await? {
+            return Ok(caller.clone());
+        }
+        let project = self.core.store.session(session).await?.and_then(|known| known.project);
+        Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
+    }
+
+    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by `claim`.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`] if it may not.
+    pub async fn check_named(&self, caller: &Caller, session_id: &str) -> Result<(), Error> {
+        match self.standing(caller, session_id).await? {
+            SessionStanding::Own => Ok(()),
+            standing => Err(refusal(caller, session_id, standing)),
+        }
+    }
+
+    /// The session that a call with a token acts in when nothing names one: the latest open one of its principal, else the
+    /// one that is called as the principal is.
+    pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
+        let Some(key) = caller.session() else { return Ok(None) };
+        let (store, principal) = (&self.core.store, caller.principal());
+        let read = async || Ok(store.latest_session_of(&principal).await?);
+        let latest = self.latest_sessions.get(store, principal.to_string(), read).await?;
+        if let Some(latest) = latest.as_deref() {
+            return Ok(Some(latest.to_owned()));
+        }
+        for own in own_session_ids(key) {
+            if self.owns(caller, &own).await? {
+                return Ok(Some(own));
+            }
+        }
+        Ok(Some(key.to_owned()))
+    }
+
+    /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that the first hook of its client
+    /// is about to register, for at most `bound`.
+    pub async fn peer_of_caller(
+        &self,
+        caller: &Caller,
+        bound: Duration,
+    ) -> Result<Option<Peer>, Error> {
+        let end = Instant::now() + bound;
+        let store = &self.core.store;
+        // Events of peers are in this stream. Listen before looking, or one that comes in between wakes nobody.
+        let stream = StreamName::fixed(StreamName::TEAM);
+        let mut listener = store.bus().listen(&stream);
+        loop {
+            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let Some(session) = self.default_session(caller).await? else { return Ok(None) };
+            let peer = self.own_peer_of_session(caller, &session).await?;
+            if peer.is_some() || Instant::now() >= end {
+                return Ok(peer);
+            }
+            tokio::select! {
+                () = listener.wait(head) => {}
+                () = sleep_until(end) => {}
+            }
+        }
+    }
+}
+
+/// Why a session is not the caller's.
+pub(in crate::service) fn refusal(
+    caller: &Caller,
+    session_id: &str,
+    standing: SessionStanding,
+) -> Error {
+    let why = match standing {
+        SessionStanding::Occupied => {
+            return Error::Conflict(format!(
+                "session {session_id:?} is in use by another process of its client: end that one first"
+            ));
+        }
+        SessionStanding::Reserved => format!(
+            "session {session_id:?} has an id that the daemon gives, or that the operator keeps: choose another"
+        ),
+        SessionStanding::Absent => format!(
+            "session {session_id:?} is another client's, which takes it up again by its own hook when it is resumed, and not by a call"
+        ),
+        _ => {
+            let own = caller.session().unwrap_or_default();
+            format!(
+                "this token speaks for session {own:?} and its own sessions, and session {session_id:?} is none of them"
+            )
+        }
+    };
+    Error::not_yours("session_id", why)
+}
+
+/// Makes sure that a session is the caller's before anything is written of it. An unclaimed session becomes the caller's
+/// with its first row. A session whose owner is gone is taken over by a hook of its client.
+///
+/// # Errors
+/// [`Error::NotYours`] if it is another's, [`Error::Conflict`] if another process of its client has it.
+pub(in crate::service) async fn claim(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+    contact: SessionContact,
+) -> Result<(), Error> {
+    match standing(tx, caller, session_id, contact).await? {
+        SessionStanding::Own | SessionStanding::Unclaimed => Ok(()),
+        SessionStanding::Adoptable => Ok(adopt(tx, caller, session_id).await?),
+        standing => Err(refusal(caller, session_id, standing)),
+    }
+}
+
+async fn standing(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+    contact: SessionContact,
+) -> Result<SessionStanding, StoreError> {
+    let principal = caller.principal();
+    let Some(row) = tx.session_owner(session_id).await? else {
+        let is_subject = !caller.is_operator() && tx.is_subject(session_id).await?;
+        let standing = SessionStanding::of(&principal, session_id, None, is_subject);
+        return Ok(match (standing, caller.session()) {
+            (SessionStanding::Unclaimed, Some(key))
+                if is_peer_of_another(tx, caller, key, session_id).await? =>
+            {
+                SessionStanding::Foreign
+            }
+            (standing, _) => standing,
+        });
+    };
+    if is_own_session(&principal, session_id, Some(row.owner.as_ref())) {
+        return Ok(SessionStanding::Own);
+    }
+    let facts = facts(tx, caller, session_id, row, contact).await?;
+    Ok(SessionStanding::of(&principal, session_id, Some(&facts), false))
+}
+
+/// Whether a peer stands for a session that has no row, and is not the caller's.
+async fn is_peer_of_another(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    key: &str,
+    session_id: &str,
+) -> Result<bool, StoreError> {
+    if tx.is_session_of_another_in_other_case(session_id, key).await? {
+        return Ok(true);
+    }
+    let peer = tx.peer_of_session(session_id).await?;
+    let Some(row) = peer.filter(|row| row.peer.session_id.as_deref() == Some(session_id)) else {
+        return Ok(false);
+    };
+    let is_own_process = row.owner.is_none() && runs_in(row.peer.pid, caller);
+    Ok(row.owner.as_deref() != Some(key) && !is_own_process)
+}
+
+async fn facts(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+    row: Ownership,
+    contact: SessionContact,
+) -> Result<KnownOwner, StoreError> {
+    let is_proven = match (contact, &row.owner) {
+        (SessionContact::Call, _) => false,
+        // Its own process shows whose it is.
+        (SessionContact::Hook(_), Some(Principal::Operator)) => true,
+        (SessionContact::Hook(shown), _) => {
+            let lock = tx.session_lock(session_id).await?;
+            let is_free =
+                lock.ended_at.is_some_and(|at| tx.now().since(at) >= limits::SESSION_KEY_KEPT);
+            is_free || lock.secret.is_some() && lock.secret == shown
+        }
+    };
+    let mut known = KnownOwner {
+        owner: row.owner,
+        is_gone: false,
+        same_project: false,
+        same_process: false,
+        is_proven,
+    };
+    match &known.owner {
+        Some(Principal::Session(owner)) => {
+            let holders = tx.subject_holders(owner).await?;
+            known.is_gone = is_gone(&holders);
+            // A client may be told of a folder that its process is not in, so what its owner's token says counts, too.
+            known.same_project = caller.project().is_some_and(|project| {
+                row.project.as_deref() == Some(project)
+                    || holders.projects.iter().any(|theirs| theirs == project)
+            });
+        }
+        Some(Principal::Operator) => {
+            let peer = tx.peer_of_session(session_id).await?;
+            known.same_process = peer.is_some_and(|row| {
+                row.peer.session_id.as_deref() == Some(session_id) && runs_in(row.peer.pid, caller)
+            });
+        }
+        None => {}
+    }
+    Ok(known)
+}
+
+/// Whether nobody can speak as a subject any more. A process that is alive trades for a new token at any time.
+fn is_gone(holders: &SubjectHolders) -> bool {
+    !holders.has_minted && !holders.processes.iter().any(process::is_running)
+}
+
+fn runs_in(pid: Option<u32>, caller: &Caller) -> bool {
+    pid.is_some() && pid == caller.process().map(|process| process.pid)
+}
+
+async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<(), StoreError> {
+    let (Some(to), Some(row)) = (caller.session(), tx.session_owner(session_id).await?) else {
+        return Ok(());
+    };
+    let from = match &row.owner {
+        Some(Principal::Session(key)) => Some(&**key),
+        _ => None,
+    };
+    let peers = tx.adopt_session(session_id, from, to).await?;
+    let visibility = visibility_of(tx, session_id).await?;
+    tx.set_visibility(&stream_of(session_id), &visibility).await?;
+    for peer in peers {
+        let visibility = StreamVisibility::private(&caller.principal());
+        tx.set_visibility(&StreamName::of("peer", &peer), &visibility).await?;
+    }
+    let data = json!({
+        "session_id": session_id, "from": row.owner.as_ref().map(ToString::to_string),
+        "to": caller.principal().to_string(),
+    });
+    tell(tx, session_id, "session.adopted", &data).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use svc_model::{TokenId, journal::SessionSource};
+    use svc_store::testing::TestStore;
+    use svc_sys::session_secret::SessionSecrets;
+
+    use super::*;
+    use crate::service::{
+        log::{Selector, StartAfter, Subscription, SubscriptionChunk},
+        team::NewSession,
+        testing::services,
+    };
+
+    fn session(key: &str) -> Caller {
+        Caller::Session {
+            key: key.into(),
+            token: TokenId::from("tok_1".to_owned()),
+            scopes: Arc::new([]),
+            project: Some("/p".into()),
+            process: None,
+            folder: None,
+        }
+    }
+
+    /// What the former owner has open of a session's peer ends with the adoption, and what the new owner has open shows it: the
+    /// writer, which knows each stream, has to hear of it as well as the table.
+    #[tokio::test]
+    async fn an_adopted_peer_is_read_by_its_new_owner_alone() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let (former, heir) = (session("a"), session("b"));
+        let new = NewSession {
+            session_id: Some("a".to_owned()),
+            cwd: None,
+            source: SessionSource::Startup,
+            client: None,
+        };
+        services.team.start_session(&former, None, new).await.unwrap();
+        let register = async |caller: &Caller, more: serde_json::Value| {
+            let mut input = json!({ "display_name": "x", "backend": "test" });
+            input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let input = serde_json::from_value(input).unwrap();
+            services.team.register_peer(caller, input).await.unwrap().peer_id
+        };
+        let peer = register(&former, json!({ "session_id": "a" })).await;
+        let formers_own = register(&former, json!({ "path": "/p/a" })).await;
+        let heirs_own = register(&heir, json!({ "path": "/p/b" })).await;
+        let note = async |to: &svc_model::PeerId| {
+            let message = serde_json::from_value(json!({ "text": "hello" })).unwrap();
+            services.team.send_message(&Caller::Operator, to.as_str(), message).await.unwrap();
+        };
+        let follow = async |caller: &Caller, selector: &Selector| {
+            services.log.subscribe(caller, selector, StartAfter::Latest, None).await
+        };
+        let stream = Selector::Stream(format!("peer/{peer}"));
+        let mut open = follow(&former, &stream).await.unwrap();
+        assert!(follow(&heir, &stream).await.is_err());
+        let everything = Selector::Prefix("peer/".to_owned());
+        let mut feed = follow(&heir, &everything).await.unwrap();
+        let mut former_feed = follow(&former, &everything).await.unwrap();
+        // From here on they take what commits bring, and not the table.
+        for to in [&formers_own, &heirs_own] {
+            note(to).await;
+        }
+        for feed in [&mut feed, &mut former_feed] {
+            next_frames(feed).await;
+        }
+
+        let caller = heir.clone();
+        let claimed = test
+            .store
+            .write(move |tx| {
+                let hook = SessionContact::Hook(Some([7; 32]));
+                Box::pin(async move {
+                    tx.put_session_secret("a", &[7; 32]).await?;
+                    claim(tx, &caller, "a", hook).await
+                })
+            })
+            .await;
+        claimed.unwrap();
+        assert!(open.next().await.unwrap().is_none(), "it ends");
+        assert!(follow(&former, &stream).await.is_err());
+        for to in [&peer, &formers_own] {
+            note(to).await;
+        }
+        let shown = next_frames(&mut feed).await;
+        assert!(shown.contains(peer.as_str()), "{shown}");
+        let shown = next_frames(&mut former_feed).await;
+        assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
+    }
+
+    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes and the id is free.
+    #[tokio::test]
+    async fn the_secret_of_a_session_goes_when_its_id_is_free() {
+        let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
+        let services = services(&test).with_home(home.path());
+        let secrets = SessionSecrets::in_home(home.path());
+        let (former, heir) = (session("a"), session("b"));
+        let new = NewSession {
+            session_id: Some("a".to_owned()),
+            cwd: None,
+            source: SessionSource::Startup,
+            client: None,
+        };
+        services.team.start_session(&former, None, new).await.unwrap();
+        let hash = secrets.ensure("a").unwrap();
+        let claimed = async |contact: SessionContact| {
+            let caller = heir.clone();
+            let claimed: Result<(), Error> = test
+                .store
+                .write(move |tx| Box::pin(async move { claim(tx, &caller, "a", contact).await }))
+                .await;
+            claimed
+        };
+        let put: Result<(), StoreError> = test
+            .store
+            .write(move |tx| Box::pin(async move { tx.put_session_secret("a", &hash).await }))
+            .await;
+        put.unwrap();
+        let acting = services.team.acting_session(&former, None, None, None).await.unwrap();
+        services.team.end_session(acting, None).await.unwrap();
+
+        test.clock.advance(limits::SESSION_KEY_KEPT.saturating_sub(Duration::from_secs(1)));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert!(secrets.read("a").is_some());
+        for contact in
+            [SessionContact::Call, SessionContact::Hook(None), SessionContact::Hook(Some([0; 32]))]
+        {
+            let refused = claimed(contact).await;
+            assert!(matches!(refused, Err(Error::NotYours { .. })), "{contact:?}: {refused:?}");
+        }
+        test.clock.advance(Duration::from_secs(2));
+        services.team.sweep_session_secrets().await.unwrap();
+        assert_eq!(secrets.read("a"), None);
+        assert!(matches!(claimed(SessionContact::Call).await, Err(Error::NotYours { .. })));
+        claimed(SessionContact::Hook(None)).await.unwrap();
+    }
+
+    async fn next_frames(feed: &mut Subscription) -> String {
+        let patience = Duration::from_secs(20);
+        let next = tokio::time::timeout(patience, feed.next()).await.expect("in time");
+        let Some(SubscriptionChunk::Frames(frames)) = next.unwrap() else { panic!("no frames") };
+        String::from_utf8(frames.to_vec()).unwrap()
+    }
+}

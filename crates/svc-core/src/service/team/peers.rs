@@ -1,0 +1,897 @@
+//! Peers: who is here, and who has gone silent.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use svc_model::{
+    Caller, ClientProcess, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence,
+    PeerStatus, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility, Timestamp,
+    WaitingFor, changes_direction, is_agent_key, limits,
+};
+use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
+use svc_sys::telemetry::chain;
+
+use super::{
+    Team,
+    delivery::{AGENT_ENDED, end_deliveries},
+    sessions::end_left,
+};
+use crate::service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root};
+
+/// The reason that an event gives for a peer or a session whose process the sweep did not find.
+const PROCESS_GONE: &str = "its process is gone";
+/// Why a message does not reach a peer that was taken out of the list.
+const PEER_REMOVED: &str = "the peer was removed";
+
+impl Team {
+    /// Registers a peer, or updates the one with the same identity.
+    pub async fn register_peer(
+        &self,
+        caller: &Caller,
+        input: RegisterInput,
+    ) -> Result<Peer, Error> {
+        self.register_peer_in(caller, None, input).await
+    }
+
+    /// The same, for the session that the call is made in unless the caller names another.
+    pub async fn register_peer_in(
+        &self,
+        caller: &Caller,
+        session: Option<&str>,
+        mut input: RegisterInput,
+    ) -> Result<Peer, Error> {
+        check_input(&input)?;
+        check_rank(caller, &input)?;
+        match given(input.session_id.as_deref()) {
+            Some(named) => self.check_named(caller, named).await?,
+            None => input.session_id = session.map(str::to_owned),
+        }
+        // Looks at the disk, which a write job does not.
+        let project = match caller.session() {
+            Some(_) => caller.project().map(str::to_owned),
+            None => given(input.path.as_deref()).map(project_root),
+        };
+        let process = match caller.process().filter(|process| !process.started.is_empty()) {
+            // That of a client's process is known, and not what is claimed.
+            Some(own) => Some(own.clone()),
+            None => input.pid.and_then(process::running),
+        };
+        let pid = process.as_ref().map(|process| process.pid).or(input.pid);
+        let input = RegisterInput { pid, ..input };
+        let (caller, core) = (caller.clone(), self.core.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let known = tx
+                        .peer_by_identity(
+                            &input.backend,
+                            input.session_id.as_deref().unwrap_or_default(),
+                            input.path.as_deref().unwrap_or_default(),
+                            input.tmux_pane.as_deref().unwrap_or_default(),
+                            caller.session(),
+                        )
+                        .await?;
+                    if let Some(known) = known {
+                        let mut peer = update(tx, &caller, known, input, project, process).await?;
+                        // What hooks tell of its turn stands.
+                        if matches!(peer.status, PeerStatus::Idle | PeerStatus::Offline) {
+                            let online = PeerStatus::Online;
+                            set_status(tx, &mut peer, online, "registered").await?;
+                        }
+                        Ok(peer)
+                    } else {
+                        core.budget.check_rows(tx, &caller, 1).await?;
+                        let id = PeerId::new(&core.ids, tx.now());
+                        create(tx, &caller, id, input, project, process).await
+                    }
+                })
+            })
+            .await
+    }
+
+    /// Says that a peer is there, and in which state.
+    pub async fn heartbeat(
+        &self,
+        caller: &Caller,
+        id: &str,
+        status: Option<ReportedStatus>,
+    ) -> Result<Peer, Error> {
+        let id = self.find_peer(caller, id, ResourceKind::ReportingPeer).await?;
+        let caller = caller.clone();
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = own_peer(tx, &caller, &id, ResourceKind::ReportingPeer).await?;
+                    let next = status.map_or(
+                        match row.peer.status {
+                            PeerStatus::Busy | PeerStatus::Waiting => row.peer.status,
+                            _ => PeerStatus::Online,
+                        },
+                        PeerStatus::from,
+                    );
+                    row.peer.last_seen = tx.now();
+                    set_status(tx, &mut row.peer, next, "heartbeat").await?;
+                    Ok(row.peer)
+                })
+            })
+            .await
+    }
+
+    /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a full inbox holds up
+    /// nobody. What a crash or a failure leaves of it, [`Self::sweep_stranded_inboxes`] finds.
+    pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+        let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
+        let caller = caller.clone();
+        let removed: Result<Peer, Error> = self
+            .core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = own_peer(tx, &caller, &id, ResourceKind::Peer).await?;
+                    if id.is_operator() {
+                        let why = "the operator's own peer stays: answers to the operator reach it";
+                        return Err(Error::Conflict(why.to_owned()));
+                    }
+                    remove(tx, &row.peer).await?;
+                    Ok(row.peer)
+                })
+            })
+            .await;
+        let removed = removed?;
+        if let Err(error) = end_deliveries(&self.core, &removed.peer_id, PEER_REMOVED).await {
+            // The peer is gone all the same, and the sweep tries again.
+            let (peer, error) = (removed.peer_id.as_str(), chain(&error));
+            tracing::warn!(peer, error, "cannot end the deliveries to a removed peer yet");
+        }
+        Ok(removed)
+    }
+
+    /// Ends the deliveries to inboxes that nobody reads any more: what the removal of a peer or the end of an agent did not
+    /// come to, and copies of a broadcast that was on its way meanwhile.
+    pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
+        for StrandedInbox { peer, is_removed } in
+            self.core.store.stranded_inboxes(limits::PAGE_MAX).await?
+        {
+            let why = if is_removed { PEER_REMOVED } else { AGENT_ENDED };
+            end_deliveries(&self.core, &peer, why).await?;
+        }
+        Ok(())
+    }
+
+    /// A peer by its id, as far as the caller may see it.
+    pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
+        let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
+        let row = self.core.store.peer(&id).await?;
+        let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
+        Ok(row.shown_to(&RowReader::of(caller)))
+    }
+
+    /// The peer that a session speaks for: the one registered with it.
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
+        let store = &self.core.store;
+        let read = async || Ok(store.peer_of_session(session).await?.map(|row| row.peer));
+        Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
+    }
+
+    /// The same, if the caller may speak as it.
+    pub async fn own_peer_of_session(
+        &self,
+        caller: &Caller,
+        session: &str,
+    ) -> Result<Option<Peer>, Error> {
+        let Some(peer) = self.peer_of_session(session).await? else { return Ok(None) };
+        let Some(key) = caller.session() else { return Ok(Some(peer)) };
+        let row = self.core.store.peer(&peer.peer_id).await?;
+        Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
+    }
+
+    /// A page of peers, as far as the caller may see them: in the order of their states, and by name among those.
+    pub async fn peers(
+        &self,
+        caller: &Caller,
+        filter: &PeerFilter,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Arc<Page<Peer>>, Error> {
+        let (reader, limit) = (RowReader::of(caller), limit.into());
+        let read = || self.read_peers(&reader, filter, cursor, limit);
+        self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
+    }
+
+    async fn read_peers(
+        &self,
+        reader: &RowReader,
+        filter: &PeerFilter,
+        cursor: Option<&str>,
+        limit: PageLimit,
+    ) -> Result<Page<Peer>, Error> {
+        let read = async |after: Option<(i64, String, String)>, limit| {
+            self.core.store.peers(reader, filter, after.as_ref(), limit).await
+        };
+        let key = |PeerRow { peer, .. }: &PeerRow| {
+            (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
+        };
+        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.shown_to(reader)))
+    }
+
+    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline otherwise. Who ran in
+    /// a process that is gone is offline at once. Answers how long it may be until the next look.
+    pub async fn sweep_peers(&self) -> Result<Duration, Error> {
+        let now = self.core.now();
+        let timeout = self.core.tuning.peer_timeout;
+        for row in self.core.store.stale_peers(now.minus(timeout), now).await? {
+            if self.is_hosted(&row).await? {
+                // Its host says how it stands, however long it is silent.
+                continue;
+            }
+            let process = row.process();
+            if let Some(gone) = process.as_ref().filter(|process| !process::is_running(process)) {
+                self.process_ended(row.peer.peer_id, gone.clone()).await?;
+                continue;
+            }
+            let alive = process.is_some()
+                || row.peer.pid.is_some_and(process::is_alive)
+                || self.has_open_session(row.peer.session_id.as_deref(), now).await?;
+            let silence = move |row: &PeerRow, now: Timestamp| {
+                let lasts = now.since(row.peer.last_seen);
+                let is_calling = !row.open_calls.is_empty() && lasts < limits::OPEN_CALL;
+                PeerSilence { lasts, timeout, is_alive: alive, is_calling }
+            };
+            let lasts = now.since(row.peer.last_seen);
+            let is_for_long = lasts >= limits::SHARED_PROCESS_SESSION && process.is_some();
+            let is_unchanged = row.peer.status.after_silence(silence(&row, now)).is_none();
+            let Peer { peer_id, last_seen, .. } = row.peer;
+            if last_seen <= now && is_unchanged && !is_for_long {
+                // As it was: nothing to write for as long as its process or session lives.
+                continue;
+            }
+            self.core
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let Some(mut row) = tx.peer(&peer_id).await? else {
+                            return Ok(());
+                        };
+                        if row.peer.last_seen != last_seen {
+                            return Ok(());
+                        }
+                        if row.peer.last_seen > tx.now() {
+                            // The clock was set back: silence is counted anew, or it would never end.
+                            row.peer.last_seen = tx.now();
+                            return tx.touch_peer(&row.peer).await;
+                        }
+                        let is_left = is_for_long && tx.shares_its_process(&peer_id).await?;
+                        let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
+                            _ if is_left => Some(PeerStatus::Offline),
+                            next => next,
+                        };
+                        match next {
+                            Some(next) => {
+                                if !row.open_calls.is_empty() {
+                                    tx.set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                                }
+                                set_status(tx, &mut row.peer, next, "silent").await
+                            }
+                            None => Ok(()),
+                        }
+                    })
+                })
+                .await?;
+        }
+        let pause = limits::PID_CHECK.min(timeout / 4);
+        let next = self.core.store.longest_silence().await?;
+        let due = next.map(|at| at.plus(timeout).since(self.core.now()) + Duration::from_millis(1));
+        Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
+    }
+}
+
+impl Team {
+    /// Notes that the process of a peer is gone: the peer is offline, and the journal's session that it spoke for is over, as
+    /// nobody is there to end it. Its open record is an orphan from then on. Whoever speaks for the peer from then on is another.
+    async fn process_ended(&self, peer_id: PeerId, gone: ClientProcess) -> Result<(), Error> {
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                if row.process().as_ref() != Some(&gone) {
+                    return Ok(());
+                }
+                tx.forget_process(&peer_id).await?;
+                set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
+                match given(row.peer.session_id.as_deref()) {
+                    Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
+                    None => Ok(()),
+                }
+            })
+        });
+        Ok(write.await?)
+    }
+
+    /// Whether a peer is that of a living agent which the daemon runs.
+    async fn is_hosted(&self, row: &PeerRow) -> Result<bool, StoreError> {
+        let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
+            return Ok(false);
+        };
+        let agent = self.core.store.agent_of_key(key).await?;
+        Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
+    }
+
+    /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
+    /// connection, or was there a moment ago.
+    async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
+        let Some(session) = given(session) else { return Ok(false) };
+        let (connected, stale) =
+            (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
+        let journal = self.core.store.session(session).await?;
+        Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
+            || self.core.store.is_mcp_session_open(session, connected).await?)
+    }
+}
+
+/// The operator alone makes people, and peers that are called like one.
+fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
+    if caller.is_operator() {
+        return Ok(());
+    }
+    if input.role == Some(PeerRole::Human) {
+        return Err(Error::not_yours("role", "human is the operator's to give"));
+    }
+    check::name("display_name", &input.display_name)?;
+    check::name("backend", &input.backend)?;
+    check_written(input)
+}
+
+/// What a session calls itself is read as it is written. Its backend is one word: the stamp of its messages names it.
+fn check_written(input: &RegisterInput) -> Result<(), Error> {
+    if changes_direction(&input.display_name) {
+        let why = "must not have characters that change the direction of text";
+        return Err(Error::invalid("display_name", why));
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if !input.backend.chars().all(is_part) {
+        let why = "must be one word of letters, digits and -._, such as codex or claude-code";
+        return Err(Error::invalid("backend", why));
+    }
+    Ok(())
+}
+
+fn check_input(input: &RegisterInput) -> Result<(), Error> {
+    check::not_blank("display_name", &input.display_name)?;
+    check::not_blank("backend", &input.backend)?;
+    for (field, text) in [
+        ("display_name", Some(&input.display_name)),
+        ("backend", Some(&input.backend)),
+        ("path", input.path.as_ref()),
+        ("circle", input.circle.as_ref()),
+        ("session_id", input.session_id.as_ref()),
+        ("tmux_pane", input.tmux_pane.as_ref()),
+    ] {
+        check::short(field, text.map(String::as_str))?;
+    }
+    if let Some(circle) = &input.circle {
+        check::not_blank("circle", circle)?;
+    }
+    if input.pid == Some(0) {
+        return Err(Error::invalid("pid", "must be the id of a process"));
+    }
+    let Some(metadata) = &input.metadata else {
+        return Ok(());
+    };
+    if metadata.len() > limits::METADATA_ENTRIES {
+        let most = limits::METADATA_ENTRIES;
+        return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+    }
+    for (key, value) in metadata {
+        check::short("metadata", Some(key))?;
+        check::short("metadata", value.as_deref())?;
+    }
+    Ok(())
+}
+
+pub(in crate::service) async fn create(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    peer_id: PeerId,
+    input: RegisterInput,
+    project: Option<String>,
+    process: Option<ClientProcess>,
+) -> Result<Peer, Error> {
+    let now = tx.now();
+    let metadata = input
+        .metadata
+        .map(|given| given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+    let owner = caller.session().map(str::to_owned);
+    let peer = Peer {
+        peer_id,
+        display_name: input.display_name,
+        path: given_owned(input.path),
+        backend: input.backend,
+        circle: input.circle.unwrap_or_else(|| "default".to_owned()),
+        role: input.role.unwrap_or(PeerRole::Agent),
+        status: PeerStatus::Online,
+        since: now,
+        waiting_for: None,
+        session_id: given_owned(input.session_id),
+        agent: owner.clone().filter(|owner| is_agent_key(owner)),
+        tmux_pane: given_owned(input.tmux_pane),
+        pid: input.pid,
+        metadata,
+        registered_at: now,
+        last_seen: now,
+    };
+    let process_started = process.map(|process| process.started);
+    let open_calls = OpenCalls::default();
+    let row = PeerRow { peer, owner, project, process_started, open_calls };
+    tx.put_peer(&row).await?;
+    let visibility = StreamVisibility::private(&row.principal());
+    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id), &visibility).await?;
+    note(tx, "peer.registered", &row.peer).await?;
+    Ok(row.peer)
+}
+
+/// Writes what a peer says of itself anew. Its state stays.
+pub(in crate::service) async fn update(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    known: PeerRow,
+    input: RegisterInput,
+    project: Option<String>,
+    process: Option<ClientProcess>,
+) -> Result<Peer, Error> {
+    let mut row = known.clone();
+    if let Some(session) = caller.session() {
+        if !is_own(tx, caller, session, &row).await? {
+            let why = "a peer with this identity belongs to another session";
+            return Err(Error::Conflict(why.to_owned()));
+        }
+        row.owner = Some(session.to_owned());
+        row.project = project;
+    } else if row.owner.is_none() {
+        row.project = project.or(row.project);
+    }
+    if input.pid.is_some() {
+        row.process_started = process.map(|process| process.started);
+    }
+    let peer = &mut row.peer;
+    peer.display_name = input.display_name;
+    peer.path = given_owned(input.path).or_else(|| peer.path.take());
+    peer.tmux_pane = given_owned(input.tmux_pane).or_else(|| peer.tmux_pane.take());
+    peer.circle = input.circle.unwrap_or_else(|| peer.circle.clone());
+    peer.role = input.role.unwrap_or(peer.role);
+    peer.pid = input.pid.or(peer.pid);
+    if let Some(given) = input.metadata {
+        let metadata = peer.metadata.get_or_insert_default();
+        for (key, value) in given {
+            match value {
+                Some(value) => metadata.insert(key, value),
+                None => metadata.remove(&key),
+            };
+        }
+        if metadata.len() > limits::METADATA_ENTRIES {
+            let most = limits::METADATA_ENTRIES;
+            return Err(Error::invalid("metadata", format!("must have at most {most} entries")));
+        }
+    }
+    let changed = row != known;
+    row.peer.last_seen = tx.now();
+    tx.put_peer(&row).await?;
+    if changed {
+        note(tx, "peer.updated", &row.peer).await?;
+    }
+    Ok(row.peer)
+}
+
+/// Whether a peer is this session token's: it was registered with it, or stands for a session of its own.
+async fn is_own(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    key: &str,
+    row: &PeerRow,
+) -> Result<bool, StoreError> {
+    match (row.owner.as_deref(), row.peer.session_id.as_deref()) {
+        (Some(owner), _) => Ok(owner == key),
+        (None, Some(session)) if session == key => Ok(true),
+        (None, Some(session)) => {
+            let owner = tx.session_owner(session).await?.and_then(|row| row.owner);
+            Ok(owner == Some(caller.principal()))
+        }
+        (None, None) => Ok(false),
+    }
+}
+
+/// Stores a peer's state and time, with an event if the state is another. Who waits goes on to wait for the same.
+pub(in crate::service) async fn set_status(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    next: PeerStatus,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
+    let at = tx.now();
+    set_state(tx, peer, PeerState { status: next, waiting_for, at }, reason).await
+}
+
+/// A state of a peer.
+pub(in crate::service) struct PeerState {
+    pub(in crate::service) status: PeerStatus,
+    /// What it waits for, if it waits.
+    pub(in crate::service) waiting_for: Option<WaitingFor>,
+    /// When it got into that state.
+    pub(in crate::service) at: Timestamp,
+}
+
+/// The same with what the peer waits for, and since when. Who waits for something else is told of, too. How an agent stands
+/// that the daemon runs, its host says, and nobody else.
+pub(in crate::service) async fn set_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    if tx.is_hosted(&peer.peer_id).await? {
+        return tx.touch_peer(peer).await;
+    }
+    set_hosted_state(tx, peer, state, reason).await
+}
+
+/// The same by the word of an agent's host.
+pub(in crate::service) async fn set_hosted_state(
+    tx: &mut WriteTx,
+    peer: &mut Peer,
+    state: PeerState,
+    reason: &'static str,
+) -> Result<(), StoreError> {
+    let PeerState { status: next, waiting_for, at } = state;
+    let previous = std::mem::replace(&mut peer.status, next);
+    let is_changed = previous != next || waiting_for != peer.waiting_for;
+    if previous != next {
+        peer.since = at;
+    }
+    peer.waiting_for = waiting_for;
+    tx.touch_peer(peer).await?;
+    if !is_changed {
+        return Ok(());
+    }
+    // Everybody reads this stream, so it does not say what is asked.
+    let data = json!({
+        "peer_id": peer.peer_id, "display_name": peer.display_name, "status": next,
+        "previous": previous, "reason": reason,
+    });
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
+    Ok(())
+}
+
+/// Takes a peer out of the list, and says so. What waits for it is ended by [`end_deliveries`].
+pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
+    tx.delete_peer(&peer.peer_id).await?;
+    note(tx, "peer.removed", peer).await
+}
+
+async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
+    let team = StreamName::fixed(StreamName::TEAM);
+    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    // Everybody reads this stream.
+    tx.append(&team, vec![NewEvent::new(kind, &PeerPresence::of(peer))]).await?;
+    Ok(())
+}
+
+/// The peer with this id, if the caller may act for it.
+pub(in crate::service) async fn own_peer(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    id: &PeerId,
+    kind: ResourceKind,
+) -> Result<PeerRow, Error> {
+    let row = tx.peer(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
+    may_act_for(caller, &row)?;
+    Ok(row)
+}
+
+/// The operator may act for any peer, a session's token for the peers of its session.
+pub(in crate::service) fn may_act_for(caller: &Caller, row: &PeerRow) -> Result<(), Error> {
+    let Some(session) = caller.session() else {
+        return Ok(());
+    };
+    let is_registered_for = row.peer.session_id.as_deref() == Some(session);
+    if row.owner.as_deref() == Some(session) || row.owner.is_none() && is_registered_for {
+        return Ok(());
+    }
+    let id = &row.peer.peer_id;
+    let whose = if id.is_operator() { "is the operator's" } else { "belongs to another session" };
+    Err(Error::Forbidden(format!("peer {id} {whose}")))
+}
+
+fn given(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn given_owned(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{DeliveryState, NewMessage, journal::SessionSource};
+    use svc_store::testing::TestStore;
+
+    use super::*;
+    use crate::service::{team::NewSession, testing::services};
+
+    fn input(name: &str) -> RegisterInput {
+        let input = serde_json::json!({ "display_name": name, "backend": "test", "path": name });
+        serde_json::from_value(input).unwrap()
+    }
+
+    fn message() -> NewMessage {
+        serde_json::from_value(serde_json::json!({ "text": "hello" })).unwrap()
+    }
+
+    /// More messages than two jobs end; answers their ids.
+    async fn fill_inbox(services: &crate::service::Services, peer: &Peer) -> Vec<String> {
+        let mut ids = Vec::new();
+        for _ in 0..=2 * limits::ENDED_MESSAGES_PER_JOB {
+            let sent =
+                services.team.send_message(&Caller::Operator, peer.peer_id.as_str(), message());
+            ids.push(sent.await.unwrap().id.as_str().to_owned());
+        }
+        ids
+    }
+
+    async fn waiting(services: &crate::service::Services, ids: &[String]) -> usize {
+        let mut waiting = 0;
+        for id in ids {
+            let message = services.team.message(&Caller::Operator, id).await.unwrap().message;
+            waiting += usize::from(message.state != DeliveryState::Undeliverable);
+        }
+        waiting
+    }
+
+    #[tokio::test]
+    async fn a_full_inbox_of_a_removed_peer_ends_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let peer = services.team.register_peer(&operator, input("a")).await.unwrap();
+        let ids = fill_inbox(&services, &peer).await;
+        let before = test.store.stats().jobs;
+        services.team.remove_peer(&operator, peer.peer_id.as_str()).await.unwrap();
+        assert_eq!(test.store.stats().jobs - before, 1 + 3, "the removal, and the messages");
+        assert_eq!(waiting(&services, &ids).await, 0);
+        let stream = StreamName::of("peer", &peer.peer_id);
+        let head = test.store.view(&stream).await.unwrap().unwrap().head;
+        let events = i64::from(2 * (2 * limits::ENDED_MESSAGES_PER_JOB + 1));
+        assert_eq!(head, events, "queued and undeliverable, each once");
+    }
+
+    /// As after a crash between the removal and the end of the deliveries.
+    #[tokio::test]
+    async fn the_sweep_ends_what_waits_for_nobody_and_nothing_else() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let mut inboxes = Vec::new();
+        for name in ["a", "b", "c"] {
+            let peer = services.team.register_peer(&operator, input(name)).await.unwrap();
+            let ids = fill_inbox(&services, &peer).await;
+            inboxes.push((peer, ids));
+        }
+        let gone = [inboxes[0].0.peer_id.clone(), inboxes[2].0.peer_id.clone()];
+        let deleted: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.delete_peer(&gone[0]).await?;
+                    tx.delete_peer(&gone[1]).await
+                })
+            })
+            .await;
+        deleted.unwrap();
+        let mut left = Vec::new();
+        for (_, ids) in &inboxes {
+            left.push(waiting(&services, ids).await);
+        }
+        assert_eq!(left, [201, 201, 201]);
+        services.team.sweep_stranded_inboxes().await.unwrap();
+        let mut left = Vec::new();
+        for (_, ids) in &inboxes {
+            left.push(waiting(&services, ids).await);
+        }
+        assert_eq!(left, [0, 201, 0]);
+        let before = test.store.stats().jobs;
+        services.team.sweep_stranded_inboxes().await.unwrap();
+        assert_eq!(test.store.stats().jobs, before, "nothing to write");
+    }
+
+    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the clock is back.
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_stops_nothing() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let noon = Timestamp::from_millis(1_800_000_000_000);
+        test.clock.set(noon);
+        let caller = Caller::Operator;
+        let peer = services.team.register_peer(&caller, input("a")).await.unwrap();
+        let id = peer.peer_id.as_str();
+        services.team.send_message(&caller, id, message()).await.unwrap();
+        let take =
+            async || services.team.take_messages(&caller, id, None).await.unwrap().items.len();
+        assert_eq!(take().await, 1);
+        assert_eq!(take().await, 0);
+        let before = test.store.log_bounds().await.unwrap().1;
+
+        test.clock.set(noon.minus(Duration::from_hours(3)));
+        services.team.sweep_peers().await.unwrap();
+        assert_eq!(services.team.peer(&caller, id).await.unwrap().status, PeerStatus::Online);
+        assert_eq!(take().await, 1);
+        test.clock.advance(Duration::from_secs(61));
+        services.team.sweep_peers().await.unwrap();
+        assert_eq!(services.team.peer(&caller, id).await.unwrap().status, PeerStatus::Offline);
+        assert_eq!(take().await, 1);
+        let after = test.store.log_bounds().await.unwrap().1;
+        assert_eq!(after, before + 1, "positions go on; one event, peer.status");
+    }
+
+    #[tokio::test]
+    async fn an_open_mcp_session_keeps_its_peer_idle() {
+        use svc_store::McpTransport;
+        use svc_wire::mcp::Revision;
+
+        use crate::service::mcp::NewMcpSession;
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let new = NewMcpSession {
+            transport: McpTransport::Http,
+            revision: Revision::V2025_11_25,
+            client: None,
+            capabilities: "{}".to_owned(),
+        };
+        let session =
+            services.mcp.open_mcp_session(&Caller::Operator, new).await.unwrap().session_id;
+        let (operator, session_id) = (Caller::Operator, Some(session.as_str()));
+        let registered = services.team.register_peer_in(&operator, session_id, input("a"));
+        let id = registered.await.unwrap().peer_id;
+        let status = async || {
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        test.clock.advance(Duration::from_secs(61));
+        assert_eq!(status().await, PeerStatus::Idle);
+        services.mcp.touch_mcp_session(&session).await.unwrap();
+        test.clock.advance(Duration::from_secs(119));
+        assert_eq!(status().await, PeerStatus::Idle);
+        assert_eq!(
+            services.team.sweep_peers().await.unwrap(),
+            limits::PID_CHECK,
+            "not at once again"
+        );
+        test.clock.advance(Duration::from_secs(2));
+        assert_eq!(status().await, PeerStatus::Offline);
+    }
+
+    #[tokio::test]
+    async fn an_open_session_of_the_journal_keeps_its_peer_idle() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let start = async || {
+            let new = NewSession {
+                session_id: Some("s-1".to_owned()),
+                cwd: None,
+                source: SessionSource::Startup,
+                client: None,
+            };
+            services.team.start_session(&operator, None, new).await.unwrap();
+        };
+        start().await;
+        let input = RegisterInput { session_id: Some("s-1".to_owned()), ..input("a") };
+        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
+        let status = async || {
+            let pause = services.team.sweep_peers().await.unwrap();
+            assert_eq!(pause, limits::PID_CHECK, "no sooner than it has to");
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        test.clock.advance(limits::PEER_TIMEOUT);
+        assert_eq!(status().await, PeerStatus::Idle);
+        test.clock.advance(limits::SESSION_STALE.saturating_sub(limits::PEER_TIMEOUT));
+        assert_eq!(status().await, PeerStatus::Idle);
+        test.clock.advance(Duration::from_millis(1));
+        assert_eq!(status().await, PeerStatus::Offline, "the session is stale");
+
+        services.team.heartbeat(&operator, id.as_str(), None).await.unwrap();
+        start().await;
+        test.clock.advance(limits::PEER_TIMEOUT);
+        assert_eq!(status().await, PeerStatus::Idle);
+        let place = services.team.acting_session(&operator, Some("s-1"), None, None).await.unwrap();
+        services.team.end_session(place, None).await.unwrap();
+        assert_eq!(status().await, PeerStatus::Offline, "the session has ended");
+    }
+
+    /// However long a tool runs, its turn goes on; and no turn for ever.
+    #[tokio::test]
+    async fn a_turn_of_a_living_client_is_not_over_because_it_is_silent() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let input = RegisterInput { pid: Some(std::process::id()), ..input("a") };
+        let id = services.team.register_peer(&operator, input).await.unwrap().peer_id;
+        let busy = Some(ReportedStatus::Busy);
+        services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
+        let status = async || {
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        let set_calls = async |open: bool| {
+            let id = id.clone();
+            let write = test.store.write(move |tx| {
+                Box::pin(async move {
+                    let mut calls = OpenCalls::default();
+                    if open {
+                        calls.begin("toolu_1");
+                    }
+                    tx.set_open_calls(&id, &calls).await
+                })
+            });
+            let written: Result<(), StoreError> = write.await;
+            written.unwrap();
+        };
+        test.clock.advance(Duration::from_secs(61));
+        assert_eq!(status().await, PeerStatus::Busy, "in one long thought");
+        set_calls(true).await;
+        test.clock.advance(Duration::from_hours(2));
+        assert_eq!(status().await, PeerStatus::Busy, "in one long build");
+        set_calls(false).await;
+        assert_eq!(status().await, PeerStatus::Idle, "no call is open");
+        services.team.heartbeat(&operator, id.as_str(), busy).await.unwrap();
+        set_calls(true).await;
+        test.clock.advance(limits::OPEN_CALL);
+        assert_eq!(status().await, PeerStatus::Idle, "not for ever");
+    }
+
+    #[tokio::test]
+    async fn a_shared_process_keeps_no_session_for_ever() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        let operator = Caller::Operator;
+        let register = async |session: &str| {
+            let new = NewSession {
+                session_id: Some(session.to_owned()),
+                cwd: None,
+                source: SessionSource::Startup,
+                client: None,
+            };
+            services.team.start_session(&operator, None, new).await.unwrap();
+            let input = RegisterInput {
+                pid: Some(std::process::id()),
+                session_id: Some(session.to_owned()),
+                ..input(session)
+            };
+            services.team.register_peer(&operator, input).await.unwrap().peer_id
+        };
+        let status = async |id: &PeerId| {
+            services.team.sweep_peers().await.unwrap();
+            services.team.peer(&Caller::Operator, id.as_str()).await.unwrap().status
+        };
+        let first = register("s-1").await;
+        test.clock.advance(limits::SHARED_PROCESS_SESSION);
+        assert_eq!(status(&first).await, PeerStatus::Idle, "the process is its own");
+        let second = register("s-2").await;
+        assert_eq!(status(&first).await, PeerStatus::Offline, "its terminal may be closed");
+        assert_eq!(status(&second).await, PeerStatus::Online);
+    }
+
+    #[tokio::test]
+    async fn the_next_look_comes_when_the_next_peer_is_due() {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        services.team.register_peer(&Caller::Operator, input("a")).await.unwrap();
+        assert_eq!(services.team.sweep_peers().await.unwrap(), limits::PID_CHECK);
+        test.clock.advance(Duration::from_secs(59));
+        assert_eq!(services.team.sweep_peers().await.unwrap(), Duration::from_millis(1001));
+    }
+}

@@ -1,0 +1,81 @@
+//! What clients have on record of their own sessions. A record is better evidence than hooks, which do not tell of everything.
+
+use svc_model::{ClientRecord, OpenCalls, PeerId, PeerStatus, is_agent_key, limits};
+use svc_store::PeerRow;
+use svc_sys::client_records;
+
+use super::{
+    Team,
+    peers::{PeerState, set_state},
+    runs,
+};
+use crate::service::Error;
+
+impl Team {
+    /// Ends the turns that are over and of which no hook has told the end: whoever asked waits for no answer of theirs.
+    pub async fn end_silent_turns(&self) -> Result<(), Error> {
+        let before = self.core.now().minus(limits::TURN_WORDS);
+        for peer in self.core.store.peers_of_silent_turns(before).await? {
+            let core = self.core.clone();
+            let job = self.core.store.write(move |tx| {
+                Box::pin(async move { runs::silent_turn_ended(tx, &core, &peer, before).await })
+            });
+            job.await?;
+        }
+        Ok(())
+    }
+
+    /// Reads what clients have on record of their sessions, and corrects what is known of them.
+    pub async fn read_client_records(&self) -> Result<(), Error> {
+        let claude = self.core.store.peers_in_processes(client_records::CLAUDE).await?;
+        let mut gemini = self.core.store.peers_in_processes(client_records::GEMINI).await?;
+        // Its record tells only that a turn is over.
+        gemini.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
+        self.correct(claude).await?;
+        self.correct(gemini).await
+    }
+
+    async fn correct(&self, rows: Vec<PeerRow>) -> Result<(), Error> {
+        for row in rows {
+            let is_hosted = row.owner.as_deref().is_some_and(is_agent_key);
+            let (Some(process), Some(session)) = (row.process(), row.peer.session_id.clone())
+            else {
+                continue;
+            };
+            if is_hosted {
+                // Its host tells of its turns.
+                continue;
+            }
+            let backend = row.peer.backend.clone();
+            let read = move || client_records::read(&backend, &process, &session);
+            let Ok(Some(record)) = tokio::task::spawn_blocking(read).await else { continue };
+            let now = self.core.now();
+            let is_silent = now.since(row.peer.last_seen) >= limits::PEER_TIMEOUT;
+            if record.corrects(&row.peer, now).is_some() || (is_silent && record.is_in_turn()) {
+                self.apply_record(row.peer.peer_id, record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply_record(&self, id: PeerId, record: ClientRecord) -> Result<(), Error> {
+        let write = self.core.store.write(move |tx| {
+            Box::pin(async move {
+                let Some(mut row) = tx.peer(&id).await? else { return Ok(()) };
+                let now = tx.now();
+                let corrected = record.corrects(&row.peer, now);
+                if record.is_in_turn() {
+                    row.peer.last_seen = row.peer.last_seen.max(now);
+                } else if !row.open_calls.is_empty() {
+                    tx.set_open_calls(&id, &OpenCalls::default()).await?;
+                }
+                let Some((status, waiting_for)) = corrected else {
+                    return tx.touch_peer(&row.peer).await;
+                };
+                let state = PeerState { status, waiting_for, at: now };
+                set_state(tx, &mut row.peer, state, "registry").await
+            })
+        });
+        Ok(write.await?)
+    }
+}

@@ -1,0 +1,479 @@
+//! Sessions of coding agents: who they are, what they count, and which of them a call acts in.
+
+use serde_json::json;
+use svc_model::{
+    AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, PeerId, PeerReference, Principal,
+    RowReader, SessionContact, SessionStanding, Timestamp, TokenId, is_own_session,
+    journal::{Ghap, Session, SessionSource, ToolUse},
+    limits, own_session_ids,
+};
+use svc_store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
+
+use super::{
+    Team,
+    ownership::{claim, refusal},
+    session_stream::{stream_of, tell, visibility_of},
+};
+use crate::service::{
+    Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_to_start,
+};
+
+/// Bytes of a session's id that are enough to name it. Clients choose these ids.
+const SESSION_PREFIX_MIN: usize = 4;
+
+/// Where a call of the journal belongs: a session, and in it perhaps a sub-agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActingSession {
+    /// The client's own id of the session.
+    pub session_id: String,
+    /// The sub-agent; empty for the session itself.
+    pub agent_id: String,
+}
+
+/// A session that begins.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// The client's own id; one is made if there is none.
+    pub session_id: Option<String>,
+    /// Where it works.
+    pub cwd: Option<String>,
+    /// How it begins.
+    pub source: SessionSource,
+    /// Which program it is.
+    pub client: Option<String>,
+}
+
+/// What a check-in says.
+#[derive(Debug)]
+pub struct CheckIn {
+    /// Tool calls since the last one, this one included.
+    pub tool_count: i64,
+    /// Whether it is time to look at the record.
+    pub due: bool,
+    /// The record to look at.
+    pub active: Option<Ghap>,
+}
+
+/// A session with its counters.
+#[derive(Debug)]
+pub struct SessionDetail {
+    /// The session.
+    pub session: Session,
+    /// How often each tool was called.
+    pub tools: Vec<ToolUse>,
+    /// Its active record.
+    pub active: Option<Ghap>,
+}
+
+/// The setting that names the session last started.
+const CURRENT: &str = "current_session";
+
+impl Team {
+    /// The session that a call is about: the one that it names, the one that it came in, or by default the caller's own. The
+    /// operator's is the one that it last started here.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if a session token names a session that is not its own.
+    pub async fn acting_session(
+        &self,
+        caller: &Caller,
+        own: Option<&str>,
+        named: Option<&str>,
+        agent_id: Option<&str>,
+    ) -> Result<ActingSession, Error> {
+        check::key("session_id", named)?;
+        check::short("agent_id", agent_id)?;
+        let session_id = match named.or(own) {
+            Some(id) => {
+                if named.is_some() || !caller.is_operator() {
+                    self.check_named(caller, id).await?;
+                }
+                id.to_owned()
+            }
+            None => {
+                if let Some(default) = self.default_session(caller).await? {
+                    default
+                } else {
+                    self.operators_session().await?
+                }
+            }
+        };
+        check::key("session_id", Some(&session_id))?;
+        Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
+    }
+
+    /// The session of the operator's calls that name none: the one that the operator last started, else the one that every
+    /// database has. A database from before that one was reserved may show it to be another's. Then the operator gets one
+    /// that nobody else knows of.
+    async fn operators_session(&self) -> Result<String, Error> {
+        if let Some(current) = self.core.store.setting(CURRENT).await? {
+            return Ok(current);
+        }
+        let row = self.core.store.session_owner(IMPLICIT_SESSION).await?;
+        if row.is_none_or(|row| row.owner == Some(Principal::Operator)) {
+            return Ok(IMPLICIT_SESSION.to_owned());
+        }
+        let fresh = fresh_session_id();
+        self.core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    // Another call may have come first.
+                    if let Some(current) = tx.setting(CURRENT).await? {
+                        return Ok(current);
+                    }
+                    tx.put_setting(CURRENT, &fresh).await?;
+                    Ok(fresh)
+                })
+            })
+            .await
+    }
+
+    /// Begins a session, or begins it again: what it left open it has back.
+    pub async fn start_session(
+        &self,
+        caller: &Caller,
+        own: Option<&str>,
+        new: NewSession,
+    ) -> Result<Session, Error> {
+        for (field, text) in [("cwd", &new.cwd), ("client", &new.client)] {
+            check::key(field, text.as_deref())?;
+        }
+        let session_id = match (new.session_id.as_deref(), own) {
+            (Some(named), _) => self.session_to_start(caller, named).await?,
+            (None, Some(own)) => own.to_owned(),
+            (None, None) => fresh_session_id(),
+        };
+        let start = SessionStart {
+            session_id,
+            project: project_to_start(caller, new.cwd.as_deref()),
+            client: new.client,
+            source: new.source,
+            created_by: caller.principal().to_string(),
+        };
+        let is_named = new.session_id.is_some() || !caller.is_operator();
+        let (caller, budget) = (caller.clone(), self.core.budget.clone());
+        self.core
+            .store
+            .on_behalf_of(&caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    if is_named {
+                        claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
+                    }
+                    let more = u64::from(tx.session(&start.session_id).await?.is_none());
+                    budget.check_rows(tx, &caller, more).await?;
+                    if caller.is_operator() {
+                        // What the operator's bare calls mean is nobody else's to change.
+                        tx.put_setting(CURRENT, &start.session_id).await?;
+                    }
+                    begin(tx, &start).await
+                })
+            })
+            .await
+    }
+
+    /// The session that a caller wants to begin. A client's process names its sessions itself; a token that a person minted is
+    /// for one session.
+    async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
+        check::key("session_id", Some(named))?;
+        match self.standing(caller, named).await? {
+            SessionStanding::Own => Ok(named.to_owned()),
+            SessionStanding::Unclaimed if caller.process().is_some() => Ok(named.to_owned()),
+            standing => Err(refusal(caller, named, standing)),
+        }
+    }
+
+    /// Ends a session. Its open record is an orphan from then on; answers its id.
+    pub async fn end_session(
+        &self,
+        acting: ActingSession,
+        reason: Option<String>,
+    ) -> Result<(Session, Option<GhapId>), Error> {
+        check::short("reason", reason.as_deref())?;
+        let (session, left) = self
+            .core
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let id = &acting.session_id;
+                    let unknown = || Error::not_found(ResourceKind::Session, id);
+                    tx.session(id).await?.ok_or_else(unknown)?;
+                    let left = end(tx, id, reason.as_deref()).await?;
+                    Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
+                })
+            })
+            .await?;
+        self.access.forget(&left.tokens);
+        Ok((session, left.record))
+    }
+
+    /// Removes the secrets of sessions that have been over for so long that their ids are free.
+    pub async fn sweep_session_secrets(&self) -> Result<(), Error> {
+        let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
+        let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
+        loop {
+            let over = self.core.store.sessions_to_forget(before, limits::SECRETS_PER_JOB).await?;
+            let is_last = over.len() < limits::SECRETS_PER_JOB as usize;
+            for id in &over {
+                if let Err(error) = secrets.remove(id) {
+                    tracing::warn!(%error, "cannot remove the secret of a session that is over");
+                }
+            }
+            if !over.is_empty() {
+                let write = self.core.store.write(move |tx| {
+                    Box::pin(async move { tx.forget_session_secrets(&over, before).await })
+                });
+                write.await?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The project that a session works in.
+    pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
+        Ok(self.core.store.session(&acting.session_id).await?.and_then(|session| session.project))
+    }
+
+    /// A session with its counters, by its id or the beginning of it.
+    pub async fn session_detail(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+    ) -> Result<SessionDetail, Error> {
+        let unknown = || Error::not_found(ResourceKind::Session, session_id);
+        let session_id = &*self.find_session(caller, session_id).await?;
+        let owner = self.core.store.session_owner(session_id).await?.ok_or_else(unknown)?;
+        let is_own = is_own_session(&caller.principal(), session_id, Some(owner.owner.as_ref()));
+        if !is_own && caller.access_to(&owner) == AccessLevel::Hidden {
+            return Err(unknown());
+        }
+        let session = self.core.store.session(session_id).await?.ok_or_else(unknown)?;
+        let tools = self.core.store.tool_uses(session_id).await?;
+        let active = self.core.store.active_ghap(session_id).await?;
+        Ok(SessionDetail { session, tools, active })
+    }
+
+    /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read, alone or in
+    /// the session's key, as lists cut it.
+    async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
+        let is_id = self.core.store.session_owner(text).await?.is_some();
+        if text == LATEST && !is_id {
+            let page = self.sessions(caller, &SessionFilter::default(), None, Some(1)).await?;
+            let latest = page.items.into_iter().next();
+            return latest
+                .map(|session| session.session_id)
+                .ok_or_else(|| Error::not_found(ResourceKind::Session, text));
+        }
+        let key = match PeerReference::parse(text) {
+            Some(PeerReference::SessionKey(key)) => Some(key),
+            _ => None,
+        };
+        let begin = key.as_ref().map_or(text, |key| &key.session_id);
+        if is_id || begin.len() < SESSION_PREFIX_MIN {
+            return Ok(text.to_owned());
+        }
+        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let mut rows = self.core.store.sessions_with_prefix(&reader, begin, limit).await?;
+        if let Some(key) = &key {
+            rows.retain(|row| row.client.as_deref().is_none_or(|client| key.is_backend(client)));
+        }
+        if let Some(whole) = rows.iter().position(|row| row.session_id == begin) {
+            return Ok(rows.swap_remove(whole).session_id);
+        }
+        Ok(Error::only_one(ResourceKind::Session, text, rows, candidate)?.session_id)
+    }
+
+    /// A page of sessions that the caller may read, those heard of last first.
+    pub async fn sessions(
+        &self,
+        caller: &Caller,
+        filter: &SessionFilter,
+        cursor: Option<&str>,
+        limit: impl Into<PageLimit>,
+    ) -> Result<Page<Session>, Error> {
+        let reader = RowReader::of(caller);
+        let read = async |before: Option<(i64, String)>, limit| {
+            let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
+            self.core.store.sessions(&reader, filter, before, limit).await
+        };
+        let key =
+            |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
+        Page::read(cursor, limit.into(), read, key).await
+    }
+
+    /// Counts a tool call.
+    pub async fn count_tool(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+    ) -> Result<i64, Error> {
+        Ok(self.counted(caller, acting, tool_name, None).await?.since)
+    }
+
+    async fn counted(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+        frequency: Option<i64>,
+    ) -> Result<ToolCallCount, Error> {
+        check::key("tool_name", tool_name.as_deref())?;
+        let ActingSession { session_id, agent_id } = acting;
+        let created_by = caller.principal().to_string();
+        let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
+        Ok(self.core.store.on_behalf_of(caller).count_tool(call).await?)
+    }
+
+    /// Tool calls since the last reset.
+    pub async fn tool_count(&self, acting: ActingSession) -> Result<i64, Error> {
+        let session = self.core.store.session(&acting.session_id).await?;
+        Ok(session.map_or(0, |session| session.tool_count))
+    }
+
+    /// Counts from zero again.
+    pub async fn reset_tool_count(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+    ) -> Result<(), Error> {
+        let subject = caller.principal().to_string();
+        self.core
+            .store
+            .on_behalf_of(caller)
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.touch_session(&acting.session_id, &subject).await?;
+                    tx.reset_tool_count(&acting.session_id, &acting.agent_id).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from zero again: in one
+    /// step, so that of many calls at one moment exactly one is told.
+    pub async fn check_in(
+        &self,
+        caller: &Caller,
+        acting: ActingSession,
+        tool_name: Option<String>,
+        frequency: i64,
+    ) -> Result<CheckIn, Error> {
+        let counted = self.counted(caller, acting, tool_name, Some(frequency)).await?;
+        let ToolCallCount { since: tool_count, due, active } = counted;
+        Ok(CheckIn { tool_count, due, active: active.map(|ghap| *ghap) })
+    }
+}
+
+fn fresh_session_id() -> String {
+    let mut bytes = [0_u8; 16];
+    svc_model::random_bytes(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+}
+
+/// What an ended session leaves.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Left {
+    /// The record that it did not end.
+    pub(in crate::service) record: Option<GhapId>,
+    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has them forgotten.
+    pub(in crate::service) tokens: Vec<TokenId>,
+}
+
+/// Ends a session that there is, takes its tokens back, and says so in its stream.
+pub(in crate::service) async fn end(
+    tx: &mut WriteTx,
+    id: &str,
+    reason: Option<&str>,
+) -> Result<Left, StoreError> {
+    let tokens = match tx.session_owner(id).await?.and_then(|row| row.owner) {
+        // Those that were minted for it. That of another, which is only called so, is nobody's to take back.
+        Some(Principal::Session(key)) if own_session_ids(&key).iter().any(|own| own == id) => {
+            tx.revoke_minted_tokens_of(&key).await?
+        }
+        Some(Principal::Operator) => tx.revoke_minted_tokens_of(id).await?,
+        _ => Vec::new(),
+    };
+    let record = close(tx, id, reason).await?;
+    Ok(Left { record, tokens })
+}
+
+/// Ends the session of a peer whose process is gone, if it is open and the peer is the one that speaks for it. Its tokens
+/// stay: those of the process ended with it, and any other was made by somebody who can take it back.
+pub(super) async fn end_left(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    id: &str,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let speaker = tx.peer_of_session(id).await?;
+    let is_open = tx.session(id).await?.is_some_and(|session| session.ended_at.is_none());
+    if is_open && speaker.is_some_and(|row| row.peer.peer_id == *peer) {
+        close(tx, id, Some(reason)).await?;
+    }
+    Ok(())
+}
+
+/// Writes the end of a session and says so in its stream; answers the record that it leaves open.
+async fn close(
+    tx: &mut WriteTx,
+    id: &str,
+    reason: Option<&str>,
+) -> Result<Option<GhapId>, StoreError> {
+    tx.end_session(id, reason).await?;
+    tx.reset_tool_count(id, "").await?;
+    let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
+    let data = json!({ "session_id": id, "reason": reason, "orphan": record });
+    tell(tx, id, "session.ended", &data).await?;
+    Ok(record)
+}
+
+/// Begins a session, or begins it again, and says so in its stream.
+pub(in crate::service) async fn begin(
+    tx: &mut WriteTx,
+    start: &SessionStart,
+) -> Result<Session, Error> {
+    tx.begin_session(start).await?;
+    // Its project or its owner may be another one now.
+    let visibility = visibility_of(tx, &start.session_id).await?;
+    tx.set_visibility(&stream_of(&start.session_id), &visibility).await?;
+    // A session that goes on keeps its count.
+    if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
+        tx.reset_tool_count(&start.session_id, "").await?;
+    }
+    // Of what it was given it has nothing left, or a summary at best.
+    if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
+        tx.forget_seen(&start.session_id).await?;
+    }
+    let session = tx.session(&start.session_id).await?;
+    let session =
+        session.ok_or_else(|| Error::not_found(ResourceKind::Session, &start.session_id))?;
+    let data = json!({
+        "session_id": session.session_id, "source": session.source,
+        "client": session.client, "project": session.project,
+    });
+    tell(tx, &start.session_id, "session.started", &data).await?;
+    Ok(session)
+}
+
+/// Whether a session is the caller's.
+pub(in crate::service) async fn owns_session(
+    tx: &mut WriteTx,
+    caller: &Caller,
+    session_id: &str,
+) -> Result<bool, StoreError> {
+    let row = tx.session_owner(session_id).await?;
+    let row = row.as_ref().map(|row| row.owner.as_ref());
+    Ok(caller.is_operator() || is_own_session(&caller.principal(), session_id, row))
+}
+
+fn candidate(session: &Session) -> Candidate {
+    let state = if session.ended_at.is_some() { "over" } else { "open" };
+    let client = session.client.as_deref().unwrap_or("no client");
+    let about = format!("{state}, {client}, since {}", session.started_at);
+    Candidate { id: session.session_id.clone(), about }
+}

@@ -1,0 +1,22 @@
+//! Services over a temporary store, for tests of this crate and of those that name it.
+
+#![expect(clippy::unwrap_used, reason = "for tests alone")]
+
+use std::sync::Arc;
+
+use svc_model::Ids;
+use svc_store::testing::TestStore;
+
+use super::{Services, Tokens, Tuning};
+
+/// Services over the store of `test`, with its clock and with ids that count from one.
+pub fn services(test: &TestStore) -> Services {
+    services_with(test, Tuning::default())
+}
+
+/// The same with these times and bounds.
+pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
+    let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
+    let clock = Arc::clone(&test.clock) as _;
+    Services::new(test.store.clone(), clock, Ids::counting(), tuning, tokens)
+}

@@ -1,0 +1,211 @@
+//! Agents: work for one, and answers to what they ask.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, TaskId, TaskStatus, limits};
+use tokio::time::timeout;
+
+use super::{Call, Failure, Tool, schema::NOT_BLANK};
+use crate::service::agents::{AnswerRequest, NewDispatch, RequestView, WantedMode};
+
+pub(super) fn tools() -> Vec<Tool> {
+    [
+        Tool::new("SendMessage", SEND, send)
+            .title("Give work to an agent")
+            .scope(AGENTS_SCOPE)
+            .slow(),
+        Tool::new("AgentList", LIST, list).title("List agents").read_only().unlisted(),
+        Tool::new("RequestAnswer", ANSWER, answer)
+            .title("Answer what an agent asks")
+            .scope(APPROVE_SCOPE),
+    ]
+    .into_iter()
+    .map(|tool| tool.family("agents"))
+    .collect()
+}
+
+const SEND: &str = "\
+Gives work to another agent, as a task.
+
+You get the task's id at once, and a message when it is over; with async = false you get the agent's answer. Without agent \
+and tag it is for the configured default.";
+
+/// Work for an agent.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SendMessageArguments {
+    /// The instructions; the agent knows nothing else.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    prompt: String,
+    /// An instance (`agents_list`), or who is here: a name, key or id.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    agent: Option<String>,
+    /// Any instance with this tag.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    tag: Option<String>,
+    /// Do not wait for the answer.
+    #[serde(rename = "async")]
+    #[schemars(extend("default" = true))]
+    is_async: Option<bool>,
+    /// An ended conversation to continue: an agent's id or session key.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session: Option<String>,
+    /// `spawn-only`: a new agent. `peer-only`: a live one. `peer-prefer`: a live one, else a new one.
+    #[schemars(extend("default" = "spawn-only"))]
+    mode: Option<WantedMode>,
+    /// The vendor's model.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    model: Option<String>,
+    /// The folder of a new agent; your project by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    cwd: Option<String>,
+    /// On whose behalf; only the operator may name another.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    from_peer_id: Option<String>,
+    /// A repeat with the same key returns the first task.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    idempotency_key: Option<String>,
+}
+
+/// Work that was given.
+#[derive(Serialize, JsonSchema)]
+struct SendMessageResult {
+    task_id: TaskId,
+    /// You hear of the end later.
+    #[serde(rename = "async", default, skip_serializing_if = "std::ops::Not::not")]
+    is_async: bool,
+    /// Who gets it.
+    instance: String,
+    /// The kind of agent.
+    backend: String,
+    /// How the task stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<TaskStatus>,
+    /// What the agent said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    /// It said more than that: the stream `task/<task_id>` has all of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// Why the task failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+}
+
+async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResult, Failure> {
+    let is_async = input.is_async.unwrap_or(true);
+    let dispatch = NewDispatch {
+        agent: input.agent,
+        tag: input.tag,
+        prompt: input.prompt,
+        mode: input.mode,
+        session: input.session,
+        model: input.model,
+        cwd: input.cwd,
+        default_cwd: None,
+        from_peer_id: input.from_peer_id,
+        idempotency_key: input.idempotency_key,
+        patience: if is_async { Duration::ZERO } else { call.time_left(limits::TASK_WAIT) },
+        ..NewDispatch::default()
+    };
+    let dispatched = call.services.agents.dispatch(&call.caller, dispatch).await?;
+    let task_id = dispatched.task.task_id;
+    let mut result = SendMessageResult {
+        task_id: task_id.clone(),
+        is_async,
+        instance: dispatched.instance,
+        backend: dispatched.backend,
+        status: None,
+        content: None,
+        truncated: false,
+        failure: None,
+    };
+    if is_async {
+        return Ok(result);
+    }
+    let ids = [task_id.as_str().to_owned()];
+    let mut watch = call.services.tasks.watch_tasks(&call.caller, &ids).await?;
+    let ended = timeout(call.time_left(limits::TASK_WAIT), watch.next()).await;
+    let task = match ended {
+        Ok(ended) => ended?,
+        Err(_) => None,
+    };
+    let task = match task {
+        Some(task) => task,
+        None => call.services.tasks.task(&call.caller, task_id.as_str()).await?.as_ref().clone(),
+    };
+    let (content, truncated) = call.services.agents.content_of(&task).await?;
+    if task.is_over()
+        && let Some((instance, backend)) =
+            call.services.agents.return_answer(&call.caller, &task_id).await?
+    {
+        (result.instance, result.backend) = (instance, backend);
+    }
+    result.status = Some(task.status());
+    result.content = Some(content);
+    result.truncated = truncated;
+    result.failure = task.report.error;
+    Ok(result)
+}
+
+const LIST: &str = "\
+Lists the configured ways to run agents: whom SendMessage can give work to.
+
+One that is not callable says why. Who is here now is told by peer_list.";
+
+/// Nothing.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AgentListArguments {
+    /// Only those that can be started.
+    callable: Option<bool>,
+}
+
+/// Configured ways to run agents.
+#[derive(Serialize, JsonSchema)]
+struct AgentListResult {
+    /// By name.
+    agents: Vec<InstanceView>,
+    count: usize,
+}
+
+async fn list(call: Call, input: AgentListArguments) -> Result<AgentListResult, Failure> {
+    let agents = call.services.agents.instances(input.callable.unwrap_or(false)).await?;
+    Ok(AgentListResult { count: agents.len(), agents })
+}
+
+const ANSWER: &str = "\
+Answers a request of an agent: for permission, or a question.
+
+The first answer counts; later ones are a conflict. The message that you got says who asks, and lists the options. You answer \
+for others of your project: never for yourself, or for what you started.";
+
+/// An answer.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RequestAnswerArguments {
+    /// The request.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    request_id: String,
+    /// The chosen option.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    option_id: Option<String>,
+    /// The answer to a question, as text.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    text: Option<String>,
+}
+
+/// The request with its answer.
+#[derive(Serialize, JsonSchema)]
+struct RequestAnswerResult {
+    request: RequestView,
+}
+
+async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
+    let answer = AnswerRequest { option_id: input.option_id, text: input.text };
+    let agents = &call.services.agents;
+    let request = agents.answer_request(&call.caller, None, &input.request_id, answer).await?;
+    Ok(RequestAnswerResult { request })
+}

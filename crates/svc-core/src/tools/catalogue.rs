@@ -1,0 +1,250 @@
+//! The list of tools.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
+    time::Duration,
+};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use svc_model::{Caller, SHORT_LIST, ToolExposure, source::matches_glob};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::{Annotations, Tool, ToolError};
+
+/// Most tools that a short list has.
+const SHORT_LIST_MAX: usize = 10;
+/// Most tools of servers behind the daemon that their entries put into a short list.
+const LISTED_FOREIGN_MAX: usize = 10;
+
+/// The tools by name. They may come and go, and readers of the list can watch its changes.
+#[derive(Debug)]
+pub struct Catalogue {
+    tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
+    changes: watch::Sender<u64>,
+    foreign: OnceLock<Arc<dyn ForeignTools>>,
+    /// Globs of the tools that sessions reach through `ToolCall`.
+    tool_call: OnceLock<Vec<String>>,
+}
+
+/// Tools of servers behind the daemon. Who calls decides which there are.
+pub trait ForeignTools: fmt::Debug + Send + Sync {
+    /// Those of a caller, by name.
+    fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
+    /// Whether a server of the caller's may still come to have a tool of this name: it has not said yet which it has.
+    fn may_come(&self, caller: &Caller, name: &str) -> bool;
+    /// Why a tool of this name cannot be called: a server of the caller's would have it, which has never said which tools it
+    /// has, and does not work now.
+    fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError>;
+    /// Those of all callers. Of two of one name it has one.
+    fn all(&self) -> Vec<Arc<Tool>>;
+}
+
+/// A tool, as search and lists outside the protocol show it.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Descriptor {
+    /// Its name.
+    pub name: String,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What it does.
+    pub description: String,
+    /// Which tools it belongs to.
+    pub family: &'static str,
+    /// The scope that it asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<&'static str>,
+    /// What a client may assume of it.
+    pub annotations: Annotations,
+    /// The JSON schema of its arguments.
+    pub input_schema: serde_json::Value,
+    /// The JSON schema of its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<serde_json::Value>,
+}
+
+impl Catalogue {
+    /// A catalogue of these tools.
+    pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
+        let tools =
+            tools.into_iter().map(|tool| (tool.name().to_owned(), Arc::new(tool))).collect();
+        Self {
+            tools: RwLock::new(Arc::new(tools)),
+            changes: watch::Sender::new(0),
+            foreign: OnceLock::new(),
+            tool_call: OnceLock::new(),
+        }
+    }
+
+    /// Joins the tools of servers behind the daemon. Only the first call counts.
+    pub fn join(&self, foreign: Arc<dyn ForeignTools>) {
+        self.foreign.set(foreign).ok();
+        self.foreign_changed();
+    }
+
+    /// Bounds which tools sessions reach through `ToolCall`, by globs. Only the first call counts.
+    pub fn bound_tool_call(&self, globs: Vec<String>) {
+        self.tool_call.set(globs).ok();
+    }
+
+    /// Whether this caller reaches a tool of that name through `ToolCall`.
+    pub(super) fn is_in_tool_call(&self, caller: &Caller, name: &str) -> bool {
+        let globs = self.tool_call.get().filter(|_| !caller.is_operator());
+        globs.is_none_or(|globs| globs.iter().any(|glob| matches_glob(glob, name)))
+    }
+
+    /// The tools of servers behind the daemon have changed.
+    pub fn foreign_changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// The daemon's own tools as they are now, by name.
+    pub fn all(&self) -> Arc<BTreeMap<String, Arc<Tool>>> {
+        Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The tool of that name, if there is one and this caller may call it.
+    pub fn find(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
+        self.named(caller, name).filter(|tool| tool.is_open_to(caller))
+    }
+
+    /// The tool of that name, whatever scope it asks for.
+    fn named(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
+        let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned())
+    }
+
+    /// The same, of a server that is connecting for the first time as soon as it has said which tools it has, for at most
+    /// `bound`.
+    pub async fn find_soon(
+        &self,
+        caller: &Caller,
+        name: &str,
+        bound: Duration,
+    ) -> Option<Arc<Tool>> {
+        // Listen before looking, or a change in between wakes nobody.
+        let mut changes = self.changes.subscribe();
+        let deadline = Instant::now() + bound;
+        loop {
+            let may_come = self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name));
+            let found = self.find(caller, name);
+            if found.is_some() || !may_come {
+                return found;
+            }
+            match timeout_at(deadline, changes.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Why this caller cannot call a tool of this name: it takes a scope that the caller does not have, or the server that it
+    /// is to come from has none. `None` if there is no such tool, and no server of the caller's is to have it.
+    pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
+        if let Some(tool) = self.named(caller, name) {
+            return tool
+                .scope_wanted(caller)
+                .map(|scope| ToolError::needs_scope(caller, name, scope));
+        }
+        self.foreign.get()?.absence(caller, name)
+    }
+
+    /// Those that this caller may call: the daemon's own in the order of names, without those that no list shows, then
+    /// those of servers behind it.
+    pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
+        let (own, foreign) = (self.all(), self.foreign.get().map(|foreign| foreign.of(caller)));
+        let foreign = foreign.iter().flat_map(|tools| tools.values());
+        let is_open = |tool: &&Arc<Tool>| tool.is_open_to(caller) && !tool.is_unlisted();
+        own.values().chain(foreign).filter(is_open).cloned().collect()
+    }
+
+    /// All tools, whoever may call them.
+    pub fn everything(&self) -> Vec<Arc<Tool>> {
+        let foreign = self.foreign.get().map(|foreign| foreign.all()).unwrap_or_default();
+        self.all().values().cloned().chain(foreign).collect()
+    }
+
+    /// Those that this caller is shown, in the order of names.
+    pub fn listed_to(&self, caller: &Caller, exposure: ToolExposure) -> Vec<Arc<Tool>> {
+        let open = self.open_to(caller);
+        match exposure {
+            ToolExposure::All => open,
+            ToolExposure::Search => {
+                let known = |name: &&str| open.iter().any(|tool| tool.name() == *name);
+                let mut short: Vec<&str> =
+                    SHORT_LIST.iter().copied().filter(known).take(SHORT_LIST_MAX).collect();
+                let is_listed = |tool: &&Arc<Tool>| {
+                    tool.foreign_declaration().is_some_and(|declared| declared.is_listed)
+                };
+                let wanted = open.iter().filter(is_listed).take(LISTED_FOREIGN_MAX);
+                short.extend(wanted.map(|tool| tool.name()));
+                let is_short = |tool: &&Arc<Tool>| short.contains(&tool.name());
+                open.iter().filter(is_short).cloned().collect()
+            }
+        }
+    }
+
+    /// Adds a tool; it replaces the one with its name.
+    pub fn add(&self, tool: Tool) {
+        self.change(|tools| {
+            tools.insert(tool.name().to_owned(), Arc::new(tool));
+        });
+    }
+
+    /// Removes a tool.
+    pub fn remove(&self, name: &str) {
+        self.change(|tools| {
+            tools.remove(name);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Tool>>)) {
+        let mut tools = self.tools.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut tools));
+        drop(tools);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// A number that grows with each change of the list in this process.
+    pub fn version(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// The version, to wait for its next change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A hash of all declarations, and of which of them are shown: the same list has the same one, also after a restart.
+    pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
+        let mut hash = Sha256::new();
+        hash.update(exposure.map_or("", ToolExposure::as_str));
+        for tool in self.everything() {
+            hash.update(tool.listed(ToolExposure::All).get());
+        }
+        let bytes: [u8; 8] = hash.finalize()[..8].try_into().expect("a hash has more than 8 bytes");
+        i64::from_be_bytes(bytes)
+    }
+}
+
+impl Descriptor {
+    /// The descriptor of a tool.
+    pub fn of(tool: &Tool) -> Self {
+        Self {
+            name: tool.name().to_owned(),
+            title: tool.title_text().map(str::to_owned),
+            description: tool.description().to_owned(),
+            family: tool.family_name(),
+            scope: tool.scope_name(),
+            annotations: tool.annotations(),
+            input_schema: tool.input_schema().clone(),
+            output_schema: tool.output_schema().cloned(),
+        }
+    }
+}

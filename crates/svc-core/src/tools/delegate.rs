@@ -1,0 +1,100 @@
+//! Calling a tool that a client does not list, for clients that call only what they list.
+
+use std::sync::{Arc, Weak};
+
+use serde_json::{Map, Value, json};
+use svc_model::Caller;
+
+use super::{Catalogue, ErrorType, Tool, ToolError, called::TOOL_CALL};
+
+const DESCRIPTION: &str = "\
+Calls a tool that ToolSearch found and your client does not list.
+
+Give its name, and arguments as its input_schema says. You get its result. Allowing ToolCall allows all that it reaches.";
+
+/// The call of another tool, which a call stands for.
+#[derive(Debug)]
+pub struct DelegatedCall {
+    /// The tool.
+    pub tool: Arc<Tool>,
+    /// Its arguments.
+    pub arguments: Map<String, Value>,
+}
+
+/// The tool that calls the others of its catalogue.
+pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "description": "The tool's name.", "pattern": super::schema::NOT_BLANK },
+            "arguments": { "type": "object", "description": "Its arguments." },
+        },
+        "required": ["name"],
+        "additionalProperties": false,
+    });
+    Tool::raw(TOOL_CALL, DESCRIPTION, input, move |call, arguments| {
+        let target =
+            catalogue.upgrade().map(|catalogue| target(&catalogue, &call.caller, &arguments));
+        async move {
+            let closing = || ToolError::new(ErrorType::Unavailable, "the daemon is about to end");
+            let DelegatedCall { tool, arguments } = target.ok_or_else(closing)??;
+            tool.call(call, arguments).await
+        }
+    })
+    .title("Call a tool by its name")
+    .family("catalogue")
+    .result(json!({ "type": "object", "description": "The result of that tool." }))
+    .destructive()
+    // The other tool has made its result plain.
+    .quotes_by_itself()
+}
+
+impl Catalogue {
+    /// The call that a call of `tool` with these parameters stands for; `None` if it is a call of `tool` itself, or if that has
+    /// to say what is wrong with it.
+    pub fn called_by(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+    ) -> Option<DelegatedCall> {
+        let arguments = params.get("arguments").and_then(Value::as_object);
+        let arguments = arguments.filter(|_| tool.name() == TOOL_CALL)?;
+        let is_known = |name: &String| matches!(name.as_str(), "name" | "arguments");
+        if !arguments.keys().all(is_known) {
+            return None;
+        }
+        target(self, caller, arguments).ok()
+    }
+}
+
+fn target(
+    catalogue: &Catalogue,
+    caller: &Caller,
+    arguments: &Map<String, Value>,
+) -> Result<DelegatedCall, ToolError> {
+    let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
+    if name == TOOL_CALL {
+        return Err(ToolError::invalid("name", "name: ToolCall calls other tools"));
+    }
+    let unknown = || {
+        let shown: String = name.chars().take(80).collect();
+        let message =
+            format!("name: there is no tool {shown:?} that you may call: ToolSearch finds tools");
+        ToolError { field: Some("name".to_owned()), ..ToolError::new(ErrorType::NotFound, message) }
+    };
+    let missing = || catalogue.absence(caller, name).unwrap_or_else(unknown);
+    let tool = catalogue.find(caller, name).ok_or_else(missing)?;
+    if !catalogue.is_in_tool_call(caller, name) {
+        let message = format!(
+            "{name} is not among the tools that ToolCall reaches: a person adds it to tool_call under [sources] in \
+             config.toml, or to `listed` of its server"
+        );
+        return Err(ToolError::new(ErrorType::Forbidden, message));
+    }
+    match arguments.get("arguments") {
+        None | Some(Value::Null) => Ok(DelegatedCall { tool, arguments: Map::new() }),
+        Some(Value::Object(arguments)) => Ok(DelegatedCall { tool, arguments: arguments.clone() }),
+        Some(_) => Err(ToolError::invalid("arguments", "arguments: must be an object")),
+    }
+}

@@ -1,0 +1,274 @@
+//! How a tool fails.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use svc_model::Caller;
+use svc_sys::telemetry;
+use svc_wire::mcp;
+
+use crate::service;
+
+/// What kind of failure it is. The words are a contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorType {
+    /// An argument breaks a rule.
+    ValidationError,
+    /// There is no such thing.
+    NotFound,
+    /// The call does not fit the present state.
+    Conflict,
+    /// Not for this caller.
+    Forbidden,
+    /// Not now: the daemon restarts, a bound is reached, the disk is full. The same call may do better later.
+    Unavailable,
+    /// A fault of the daemon.
+    InternalError,
+    /// The session has an active record already.
+    ActiveGhapExists,
+    /// There are too few records to say anything; `have` and `need` say how many.
+    InsufficientData,
+}
+
+/// A failure as the caller sees it: `structuredContent.error` of a result with `isError`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ToolError {
+    /// What kind of failure it is.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// What went wrong and what to do, for people and models.
+    pub message: String,
+    /// The argument that breaks a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What that argument may be: a list of values, or a range in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Box<Value>>,
+    /// How much there is, if there is too little.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub have: Option<u64>,
+    /// How much it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub need: Option<u64>,
+    /// Why, in a word: `limit_reached`, or the setting that hides a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// Whether the same call may do better later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+}
+
+impl ToolError {
+    /// An error of this kind. One that is unavailable may be tried again, unless [`Self::retryable`] says otherwise.
+    pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            kind,
+            message,
+            field: None,
+            allowed: None,
+            have: None,
+            need: None,
+            reason: None,
+            retryable: (kind == ErrorType::Unavailable).then_some(true),
+        }
+    }
+
+    /// An error of a call that was begun and of which nobody knows what it did. A repeat may do it twice.
+    pub fn unknown_outcome(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::Unavailable, message)
+            .retryable(false)
+            .allowed(serde_json::json!({ "outcome": "unknown" }))
+    }
+
+    /// An error about the argument `field`.
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(ErrorType::ValidationError, message) }
+    }
+
+    /// Adds what the argument may be.
+    #[must_use]
+    pub fn allowed(self, allowed: impl Into<Value>) -> Self {
+        Self { allowed: Some(Box::new(allowed.into())), ..self }
+    }
+
+    /// Says whether the same call may do better later.
+    #[must_use]
+    pub fn retryable(self, retryable: bool) -> Self {
+        Self { retryable: Some(retryable), ..self }
+    }
+
+    /// A tool takes a scope that the caller does not have. It says how a person grants it.
+    pub fn needs_scope(caller: &Caller, tool: &str, scope: &str) -> Self {
+        let advice = caller.scope_advice(scope);
+        Self::new(ErrorType::Forbidden, format!("{tool} needs the scope `{scope}`: {advice}"))
+    }
+
+    /// A fault of the daemon. The caller sees no more than that.
+    pub fn internal() -> Self {
+        Self::new(ErrorType::InternalError, "internal error: the daemon's log says more")
+    }
+}
+
+impl From<service::Error> for ToolError {
+    fn from(error: service::Error) -> Self {
+        use service::Error;
+        let kind = match &error {
+            Error::Invalid { field, .. } => return Self::invalid(field.clone(), error.to_string()),
+            Error::NotYours { field, .. } => {
+                let field = Some(field.clone());
+                return Self { field, ..Self::new(ErrorType::Forbidden, error.to_string()) };
+            }
+            Error::Ambiguous { candidates, .. } => {
+                let ids: Vec<&str> = candidates.iter().map(|one| one.id.as_str()).collect();
+                return Self::new(ErrorType::ValidationError, error.to_string()).allowed(ids);
+            }
+            Error::NotFound { .. } => ErrorType::NotFound,
+            Error::InsufficientData { have, need } => {
+                let error = Self::new(ErrorType::InsufficientData, error.to_string());
+                return Self { have: Some(*have), need: Some(*need), ..error };
+            }
+            Error::Conflict(_) | Error::SessionWithoutPeer => ErrorType::Conflict,
+            Error::ActiveGhap { .. } => ErrorType::ActiveGhapExists,
+            Error::Forbidden(_) | Error::Unauthorized => ErrorType::Forbidden,
+            Error::Unseen(denial) => {
+                let refusal = Self::new(ErrorType::Forbidden, error.to_string());
+                return Self { reason: Some(denial.as_str()), ..refusal };
+            }
+            Error::LimitReached(_) => {
+                let refusal = Self::new(ErrorType::Unavailable, error.to_string());
+                return Self { reason: Some("limit_reached"), ..refusal };
+            }
+            Error::NotNow(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
+                ErrorType::Unavailable
+            }
+            Error::Internal(_) => {
+                tracing::error!(error = telemetry::chain(&error), "a tool failed");
+                ErrorType::InternalError
+            }
+        };
+        Self::new(kind, format!("{error}{}", tool_hint(&error)))
+    }
+}
+
+/// The tools that help after this error, as the end of its sentence.
+fn tool_hint(error: &service::Error) -> &'static str {
+    use service::{Error, ResourceKind};
+    match error {
+        Error::NotFound { kind, .. } => match kind {
+            ResourceKind::Peer | ResourceKind::ReportingPeer => ": peer_list shows who is here",
+            ResourceKind::Task => ": TaskList shows what there is",
+            ResourceKind::MessageToPeer => ": peer_inbox shows what there is",
+            _ => "",
+        },
+        Error::SessionWithoutPeer => ": call peer_register first",
+        Error::ActiveGhap { .. } => ": resolve it with resolve_ghap, or change it with update_ghap",
+        _ => "",
+    }
+}
+
+/// Why a tool gives no result.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed, and the model is told why.
+    Tool(ToolError),
+    /// It needs an answer from the client first. The protocol asks, and runs the tool again with it: see
+    /// [`Call::ask`](super::Call::ask).
+    NeedsInput,
+    /// The client cannot do what the tool needs of it (-32021). An object of client capabilities.
+    MissingCapability(Value),
+    /// The request itself is wrong: a JSON-RPC error in place of a result.
+    Protocol {
+        /// JSON-RPC error code.
+        code: i64,
+        /// What is wrong.
+        message: Cow<'static, str>,
+        /// More about it.
+        data: Option<Value>,
+    },
+}
+
+impl Failure {
+    /// The client did not declare the tasks extension, which the tool needs.
+    pub fn needs_tasks() -> Self {
+        Self::MissingCapability(serde_json::json!({ "extensions": { mcp::TASKS_EXTENSION: {} } }))
+    }
+}
+
+impl From<ToolError> for Failure {
+    fn from(error: ToolError) -> Self {
+        Self::Tool(error)
+    }
+}
+
+impl From<service::Error> for Failure {
+    fn from(error: service::Error) -> Self {
+        Self::Tool(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::GhapId;
+
+    use super::*;
+    use crate::service::ResourceKind;
+
+    #[test]
+    fn what_is_unavailable_says_whether_to_try_again() {
+        let retryable =
+            |error: ToolError| serde_json::to_value(error).unwrap()["retryable"].clone();
+        let full = service::Error::LimitReached("full".to_owned());
+        let away = service::Error::NotNow("the agent's host is away".to_owned());
+        for (error, expected) in [
+            (ToolError::from(full), Value::Bool(true)),
+            (ToolError::from(away), Value::Bool(true)),
+            (ToolError::new(ErrorType::Unavailable, "away"), Value::Bool(true)),
+            (ToolError::unknown_outcome("it ended"), Value::Bool(false)),
+            (ToolError::new(ErrorType::Conflict, "no"), Value::Null),
+            (ToolError::internal(), Value::Null),
+        ] {
+            assert_eq!(retryable(error.clone()), expected, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_tool_that_helps() {
+        let not_found = |kind| service::Error::not_found(kind, "x");
+        let active = service::Error::ActiveGhap { id: GhapId::from("ghap_1".to_owned()) };
+        for (error, kind, message) in [
+            (
+                not_found(ResourceKind::Peer),
+                ErrorType::NotFound,
+                "there is no peer \"x\": peer_list shows who is here",
+            ),
+            (
+                not_found(ResourceKind::ReportingPeer),
+                ErrorType::NotFound,
+                "there is no peer \"x\": peer_list shows who is here",
+            ),
+            (
+                not_found(ResourceKind::MessageToPeer),
+                ErrorType::NotFound,
+                "there is no message for this peer \"x\": peer_inbox shows what there is",
+            ),
+            (not_found(ResourceKind::Message), ErrorType::NotFound, "there is no message \"x\""),
+            (
+                service::Error::SessionWithoutPeer,
+                ErrorType::Conflict,
+                "this session has no peer yet: call peer_register first",
+            ),
+            (
+                active,
+                ErrorType::ActiveGhapExists,
+                "this session has an active record, ghap_1: resolve it with resolve_ghap, or change it with update_ghap",
+            ),
+        ] {
+            let error = ToolError::from(error);
+            assert_eq!((error.kind, error.message.as_str()), (kind, message));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What was seen to happen, and how true predictions came.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    OutcomeId,
+    journal::{Domain, OutcomeVerdict},
+    limits,
+};
+
+use crate::{
+    service::journal::NewOutcome,
+    tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session},
+};
+
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        Tool::new("record_outcome", OUTCOME, record_outcome).title("Record what came of something"),
+        Tool::new("ghap_calibration", CALIBRATION, calibrate)
+            .title("How true predictions came")
+            .read_only()
+            .heavy(),
+    ]
+}
+
+const OUTCOME: &str = "\
+Records what came of a test run, a build or the like, for a verdict to rest on: pass its outcome_id to resolve_ghap. Clients' \
+hooks do this by themselves where they see test output.";
+
+/// What happened.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OutcomeInput {
+    /// The command.
+    #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
+    command: String,
+    /// What came of it.
+    verdict: OutcomeVerdict,
+    /// A summary of its output; only the beginning is kept.
+    summary: Option<String>,
+    /// The client's id of the tool call; a repeat with the same id changes nothing.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    tool_use_id: Option<String>,
+    /// Session id; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+    /// The sub-agent that saw it, if any.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    agent_id: Option<String>,
+}
+
+/// An outcome was recorded.
+#[derive(Serialize, JsonSchema)]
+struct OutcomeRecorded {
+    outcome_id: OutcomeId,
+    verdict: OutcomeVerdict,
+}
+
+async fn record_outcome(call: Call, input: OutcomeInput) -> Result<OutcomeRecorded, Failure> {
+    let acting =
+        acting_session(&call, input.session_id.as_deref(), input.agent_id.as_deref()).await?;
+    let new = NewOutcome {
+        command: input.command,
+        verdict: input.verdict,
+        summary: input.summary.unwrap_or_default(),
+        tool_use_id: input.tool_use_id,
+    };
+    let outcome = call.services.journal.record_outcome(&call.caller, acting, new).await?;
+    Ok(OutcomeRecorded { outcome_id: outcome.outcome_id, verdict: outcome.verdict })
+}
+
+const CALIBRATION: &str = "\
+How often predictions came true, by client and domain: the share of records that were confirmed, and for those that stated a \
+probability the Brier score (mean squared error; 0 is perfect, 0.25 is what always saying one half earns).";
+
+/// Of which records.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CalibrationInput {
+    /// Only this project.
+    project: Option<String>,
+    /// Only this client.
+    client: Option<String>,
+    /// Only this domain.
+    domain: Option<Domain>,
+}
+
+/// How true predictions came.
+#[derive(Serialize, JsonSchema)]
+struct CalibrationOutput {
+    results: Vec<DomainCalibration>,
+    count: usize,
+}
+
+/// Of one client in one domain.
+#[derive(Serialize, JsonSchema)]
+struct DomainCalibration {
+    client: Option<String>,
+    domain: Domain,
+    /// Records with a verdict.
+    records: i64,
+    /// The share of those that were confirmed.
+    hit_rate: f64,
+    /// Those of them that stated a probability.
+    with_probability: i64,
+    /// Mean squared error of those.
+    brier: Option<f64>,
+}
+
+async fn calibrate(call: Call, input: CalibrationInput) -> Result<CalibrationOutput, Failure> {
+    let (project, client) = (input.project.as_deref(), input.client.as_deref());
+    let rows =
+        call.services.journal.calibration(&call.caller, project, client, input.domain).await?;
+    let results: Vec<DomainCalibration> = rows
+        .into_iter()
+        .map(|row| DomainCalibration {
+            client: row.client,
+            domain: row.domain,
+            records: row.records,
+            hit_rate: row.hit_rate,
+            with_probability: row.with_probability,
+            brier: row.brier,
+        })
+        .collect();
+    Ok(CalibrationOutput { count: results.len(), results })
+}

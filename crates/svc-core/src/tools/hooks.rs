@@ -1,0 +1,138 @@
+//! The tool that hooks of coding agents call.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use svc_model::{
+    Timestamp,
+    hook::{self, HookClient, HookFormat, HookTiming, MissingField},
+    limits, token_hash,
+};
+
+use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
+use crate::service::hooks::HookCall;
+
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        Tool::new("hook_event", EVENT, event)
+            .title("Report an event of a coding agent")
+            .family("hooks")
+            .unlisted()
+            .quotes_by_itself(),
+    ]
+}
+
+const EVENT: &str = "\
+For hooks of coding agents, not for models: reports an event of a client's session, and returns what the hook prints.
+
+The session and its peer become known, tool calls are counted, waiting messages are handed over, and what is relevant to \
+a prompt comes back. The result is the client's own hook output, or an empty object. A handler that can pass nothing but \
+texts (`mcp_tool`) leaves `payload` out and gives the fields one by one; an empty text counts as absent.";
+
+/// An event of a client's session.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct HookEventArguments {
+    /// Which client.
+    client: HookClient,
+    /// The client's own name of the event; by default the one in the payload.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    event: Option<String>,
+    /// What the client gave to the hook, as it came.
+    payload: Option<Map<String, Value>>,
+    /// The shape of the answer; the client's own by default.
+    format: Option<HookFormat>,
+    /// Names this event: one that is sent again with the same id counts once. If it is sent again with `at`, nobody saw
+    /// the first answer, and what was given with it is given again.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    id: Option<String>,
+    /// When it happened, if it is told late. Then nothing is said in return.
+    at: Option<Timestamp>,
+    /// Ids of earlier events of this session whose answers nobody saw. What was given with them is given again.
+    #[schemars(
+        length(max = limits::HOOKS_LOST),
+        inner(length(max = limits::SHORT_TEXT_BYTES), regex(pattern = NOT_BLANK))
+    )]
+    lost: Option<Vec<String>>,
+    /// The secret of the session, from its file in the data folder, at an event with which a session may begin again: it goes on
+    /// in another process of its client.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    secret: Option<String>,
+    /// The client's process on the daemon's machine.
+    #[schemars(range(min = 1, max = u32::MAX))]
+    pid: Option<u32>,
+    /// The tmux pane that the client runs in.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    tmux_pane: Option<String>,
+    /// The client's own id of the session.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    session_id: Option<String>,
+    /// The sub-agent in which it happened.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    agent_id: Option<String>,
+    /// The working folder.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    cwd: Option<String>,
+    /// How the session begins.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    source: Option<String>,
+    /// What the person said.
+    prompt: Option<String>,
+    /// The tool.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    tool_name: Option<String>,
+    /// The client's id of this use of the tool.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    tool_use_id: Option<String>,
+    /// `true` if the turn goes on only because a hook wanted it to.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    stop_hook_active: Option<String>,
+    /// Why the session ends.
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
+    reason: Option<String>,
+}
+
+/// What the hook prints.
+#[derive(Serialize, JsonSchema)]
+#[serde(transparent)]
+struct HookOutput(Map<String, Value>);
+
+async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Failure> {
+    let mut payload = input.payload.unwrap_or_default();
+    // What is said beside the payload is the adapter's word, as for opencode's sub-agents.
+    for (name, text) in [
+        ("session_id", input.session_id),
+        ("agent_id", input.agent_id),
+        ("cwd", input.cwd),
+        ("source", input.source),
+        ("prompt", input.prompt),
+        ("tool_name", input.tool_name),
+        ("tool_use_id", input.tool_use_id),
+        ("stop_hook_active", input.stop_hook_active),
+        ("reason", input.reason),
+    ] {
+        if let Some(text) = text {
+            payload.insert(name.to_owned(), Value::String(text));
+        }
+    }
+    let payload = Value::Object(payload);
+    let event = hook::read(input.client, input.event.as_deref(), &payload).map_err(
+        |MissingField { field, names }| {
+            ToolError::invalid(
+                field,
+                format!("{field}: is missing, and the payload has no {names}"),
+            )
+        },
+    )?;
+    let hook_call = HookCall {
+        id: input.id,
+        pid: input.pid,
+        tmux_pane: input.tmux_pane,
+        timing: input.at.map_or(HookTiming::Live, |happened_at| HookTiming::Late { happened_at }),
+        lost: input.lost.unwrap_or_default(),
+        secret: input.secret.as_deref().map(token_hash),
+        names_folder: call.is_of_program(),
+    };
+    let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
+    Ok(HookOutput(reply.render(&event, input.format.unwrap_or_default())))
+}

@@ -1,0 +1,392 @@
+//! Memories.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    Timestamp,
+    learning::{Memory, MemoryCategory, MemoryId},
+    limits, quote,
+};
+use svc_store::{MemoryFilter, SeenItem};
+
+use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use crate::service::journal::NewMemory;
+
+pub(super) fn tools() -> Vec<Tool> {
+    [
+        Tool::new("store_memory", STORE, store).title("Remember something").idempotent(),
+        Tool::new("retrieve_memories", RETRIEVE, retrieve)
+            .title("Search memories")
+            .read_only()
+            .heavy(),
+        Tool::new("list_memories", LIST, list).title("List memories").read_only().heavy(),
+        Tool::new("delete_memory", DELETE, delete).title("Forget something").destructive(),
+    ]
+    .into_iter()
+    .map(|tool| tool.family("learning"))
+    .collect()
+}
+
+/// What a tag is made of.
+const TAG: &str = r"^[\w.-]+$";
+
+const STORE: &str = "\
+Keeps something for later sessions of this project: what somebody likes, what is so, how something is done here, what was \
+decided and why. What was tried, and what came of it, belongs into a GHAP record.
+
+The same content once more in the same category changes nothing and gives the memory that there is.";
+
+/// Something to remember.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NewMemoryInput {
+    /// What to remember, understandable without the context.
+    #[schemars(length(max = limits::MEMORY_CHARS), regex(pattern = NOT_BLANK))]
+    content: String,
+    /// What it is.
+    category: MemoryCategory,
+    /// Its importance.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
+    importance: Option<f64>,
+    /// Tags of letters, digits, `_`, `-` and `.`.
+    #[schemars(
+        length(max = limits::MEMORY_TAGS),
+        inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
+    )]
+    tags: Option<Vec<String>>,
+    /// For all projects, not only that of the session; only the operator may set it.
+    global: Option<bool>,
+    /// Session id; your own by default. Selects the project.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// A memory was stored. Its content is not repeated.
+#[derive(Serialize, JsonSchema)]
+struct MemoryStored {
+    id: MemoryId,
+    /// `stored`, or `known` if it was there already.
+    status: &'static str,
+    category: MemoryCategory,
+    importance: f64,
+    created_at: Timestamp,
+}
+
+async fn store(call: Call, input: NewMemoryInput) -> Result<MemoryStored, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let new = NewMemory {
+        content: input.content,
+        category: input.category,
+        importance: input.importance.unwrap_or(0.5),
+        tags: input.tags.unwrap_or_default(),
+        global: input.global.unwrap_or(false),
+    };
+    let stored = call.services.journal.store_memory(&call.caller, acting, new).await?;
+    Ok(MemoryStored {
+        id: stored.memory.id,
+        status: if stored.is_known { "known" } else { "stored" },
+        category: stored.memory.category,
+        importance: stored.memory.importance,
+        created_at: stored.memory.created_at,
+    })
+}
+
+const RETRIEVE: &str = "\
+Searches memories by what they say, the best first. Those of this project, and those that hold everywhere, come before those \
+of other projects.";
+
+/// What is looked for.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MemoryQuery {
+    /// Any text; a blank one finds nothing.
+    #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
+    query: String,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 100), extend("default" = 10))]
+    limit: Option<usize>,
+    /// Only this category.
+    category: Option<MemoryCategory>,
+    /// Only those with at least this importance.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.0))]
+    min_importance: Option<f64>,
+    /// Session id; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// Memories that were found.
+#[derive(Serialize, JsonSchema)]
+struct MemoryHits {
+    results: Vec<MemoryHit>,
+    count: usize,
+}
+
+/// A memory that was found.
+#[derive(Serialize, JsonSchema)]
+struct MemoryHit {
+    #[serde(flatten)]
+    memory: Memory,
+    /// How well it fits; comparable within one answer.
+    score: f64,
+}
+
+async fn retrieve(call: Call, input: MemoryQuery) -> Result<MemoryHits, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let project = call.services.team.project_of(&acting).await?;
+    let filter = MemoryFilter {
+        category: input.category,
+        min_importance: input.min_importance.unwrap_or(0.0),
+        ..MemoryFilter::default()
+    };
+    let limit = input.limit.unwrap_or(10);
+    let hits = call
+        .services
+        .journal
+        .find_memories(&call.caller, &input.query, project.as_deref(), &filter, limit)
+        .await?;
+    let given = hits.iter().map(|(memory, _)| SeenItem::from(memory)).collect();
+    call.services.search.note_found(&call.caller, &acting.session_id, given).await;
+    let results: Vec<MemoryHit> =
+        hits.into_iter().map(|(memory, fit)| MemoryHit { memory, score: fit.score }).collect();
+    Ok(MemoryHits { count: results.len(), results })
+}
+
+const LIST: &str = "Lists memories, the latest first, with the beginning of each. retrieve_memories gives the whole of what it finds.";
+
+/// Which memories.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MemoryListInput {
+    /// Only this category.
+    category: Option<MemoryCategory>,
+    /// Only those with one of these tags.
+    #[schemars(
+        length(max = limits::MEMORY_TAGS),
+        inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
+    )]
+    tags: Option<Vec<String>>,
+    /// Only this project; an empty text means global memories.
+    project: Option<String>,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 200), extend("default" = 50))]
+    limit: Option<u32>,
+    /// How many to skip.
+    #[schemars(range(min = 0, max = u32::MAX), extend("default" = 0))]
+    offset: Option<u32>,
+}
+
+/// A page of memories.
+#[derive(Serialize, JsonSchema)]
+struct MemoryList {
+    results: Vec<MemoryRow>,
+    count: usize,
+    /// How many there are on all pages.
+    total: i64,
+}
+
+/// A memory in a list.
+#[derive(Serialize, JsonSchema)]
+struct MemoryRow {
+    id: MemoryId,
+    category: MemoryCategory,
+    importance: f64,
+    /// Confirmed records of other sessions that it has helped to.
+    confirmed_again: i64,
+    /// What it is filed under, as far as there is room.
+    tags: Vec<String>,
+    /// The beginning of what it says.
+    excerpt: String,
+    created_at: Timestamp,
+}
+
+/// Bytes of a memory's beginning, and of its tags, in a list: an entry has at most 500.
+const EXCERPT: usize = 160;
+const TAGS: usize = 140;
+
+async fn list(call: Call, input: MemoryListInput) -> Result<MemoryList, Failure> {
+    let filter = MemoryFilter {
+        category: input.category,
+        project: input.project,
+        tags: input.tags.unwrap_or_default(),
+        min_importance: 0.0,
+    };
+    let (memories, total) = call
+        .services
+        .journal
+        .memories(&call.caller, &filter, input.offset.unwrap_or(0), input.limit.unwrap_or(50))
+        .await?;
+    let results: Vec<MemoryRow> = memories
+        .into_iter()
+        .map(|memory| {
+            let mut room = TAGS;
+            let fits = |tag: &String| {
+                let size = tag.len() + 3;
+                let fits = size <= room;
+                room = room.saturating_sub(size);
+                fits
+            };
+            MemoryRow {
+                tags: memory.tags.into_iter().take_while(fits).collect(),
+                excerpt: quote::excerpt(&memory.content, EXCERPT),
+                id: memory.id,
+                category: memory.category,
+                importance: memory.importance,
+                confirmed_again: memory.confirmed_again,
+                created_at: memory.created_at,
+            }
+        })
+        .collect();
+    Ok(MemoryList { count: results.len(), results, total })
+}
+
+const DELETE: &str = "Removes a memory permanently, for all sessions.";
+
+/// Which memory.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct DeleteMemoryInput {
+    /// Its id, a UUID.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    memory_id: String,
+    /// Session id; your own by default.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// A memory is gone.
+#[derive(Serialize, JsonSchema)]
+struct MemoryDeleted {
+    deleted: bool,
+    id: MemoryId,
+}
+
+async fn delete(call: Call, input: DeleteMemoryInput) -> Result<MemoryDeleted, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let id = call.services.journal.delete_memory(&call.caller, acting, &input.memory_id).await?;
+    Ok(MemoryDeleted { deleted: true, id })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::{World, each, text};
+    use crate::tools::{Call, ErrorType};
+
+    async fn begin(world: &World, session: &str, cwd: &str) -> Call {
+        let call = world.operator(Some(session));
+        world.call(&call, "start_session", json!({ "cwd": cwd })).await;
+        call
+    }
+
+    #[tokio::test]
+    async fn a_memory_from_its_beginning_to_its_end() {
+        let world = World::open().await;
+        let call = begin(&world, "s", "/nowhere/p").await;
+        let content = "x \"quoted\"\n\u{2028}😀".repeat(500);
+        let new = json!({ "content": content, "category": "fact", "importance": 1, "tags": ["a", "b-2.0", "a"] });
+        let stored = world.call(&call, "store_memory", new.clone()).await;
+        assert_eq!(stored["status"], "stored");
+        assert_eq!(text(&stored, "id").len(), 36);
+        assert!(stored.to_string().len() < 500, "what was said is not repeated");
+        let again = world.call(&call, "store_memory", new.clone()).await;
+        assert_eq!((&again["id"], &again["status"]), (&stored["id"], &json!("known")));
+        // Another category, another project, no project: each has its own.
+        let mut other = new.clone();
+        other["category"] = json!("event");
+        assert_eq!(world.call(&call, "store_memory", other).await["status"], "stored");
+        let mut global = new.clone();
+        global["global"] = json!(true);
+        assert_eq!(world.call(&call, "store_memory", global).await["status"], "stored");
+        let far = begin(&world, "far", "/nowhere/q").await;
+        assert_eq!(world.call(&far, "store_memory", new).await["status"], "stored");
+
+        let list = world.call(&call, "list_memories", json!({ "tags": ["b-2.0"] })).await;
+        assert_eq!((&list["count"], &list["total"]), (&json!(4), &json!(4)));
+        assert!(list["results"].as_array().unwrap().iter().all(|one| one.to_string().len() <= 500));
+        let found = world.call(&call, "retrieve_memories", json!({ "query": "quoted" })).await;
+        assert_eq!(found["count"], 4);
+        assert_eq!(found["results"][3]["project"], "/nowhere/q", "other projects come last");
+        assert_eq!(found["results"][0]["content"], content);
+
+        let id = json!({ "memory_id": stored["id"] });
+        assert_eq!(world.call(&call, "delete_memory", id.clone()).await["deleted"], true);
+        world.refuse(&call, "delete_memory", id, ErrorType::NotFound).await;
+        let odd = json!({ "memory_id": "not-a-uuid" });
+        let error = world.refuse(&call, "delete_memory", odd, ErrorType::ValidationError).await;
+        assert_eq!(error.field.as_deref(), Some("memory_id"));
+        let found = world.call(&call, "retrieve_memories", json!({ "query": "quoted" })).await;
+        assert_eq!(found["count"], 3, "what is gone is not found");
+    }
+
+    #[tokio::test]
+    async fn pages_are_in_order_and_the_total_is_right() {
+        let world = World::open().await;
+        let call = begin(&world, "s", "/nowhere/p").await;
+        let tags: Vec<String> = (0..20).map(|n| format!("{n:0>50}")).collect();
+        for n in 0..7 {
+            let category = if n % 2 == 0 { "decision" } else { "error" };
+            let new =
+                json!({ "content": format!("number {n}"), "category": category, "tags": tags });
+            world.call(&call, "store_memory", new).await;
+        }
+        let mut seen: Vec<Value> = Vec::new();
+        for offset in [0, 3, 6, 9] {
+            let page = json!({ "limit": 3, "offset": offset });
+            let page = world.call(&call, "list_memories", page).await;
+            assert_eq!(page["total"], 7);
+            seen.extend(each(&page["results"], "excerpt"));
+        }
+        let wanted: Vec<Value> = (0..7).rev().map(|n| json!(format!("number {n}"))).collect();
+        assert_eq!(seen, wanted);
+        let list = world.call(&call, "list_memories", json!({ "category": "error" })).await;
+        assert_eq!((&list["count"], &list["total"]), (&json!(3), &json!(3)));
+        assert!(list["results"][0].to_string().len() <= 500);
+        let list = world.call(&call, "list_memories", json!({ "project": "/nowhere" })).await;
+        assert_eq!(list["total"], 0);
+    }
+
+    #[tokio::test]
+    async fn memories_are_found_by_any_text() {
+        let world = World::open().await;
+        let call = begin(&world, "s", "/nowhere/p").await;
+        let find = async |query: &str| {
+            let found = world.call(&call, "retrieve_memories", json!({ "query": query })).await;
+            each(&found["results"], "content")
+        };
+        assert_eq!(find("anything").await, Vec::<Value>::new());
+        for (content, importance) in [
+            ("The staging database is reset every night at three", 0.2),
+            ("Deploys are frozen on Fridays", 0.9),
+            ("The database password rotates with the deploy", 0.5),
+        ] {
+            let new = json!({ "content": content, "category": "fact", "importance": importance });
+            world.call(&call, "store_memory", new).await;
+        }
+        assert_eq!(
+            find("why is the staging database empty?").await[0],
+            "The staging database is reset every night at three"
+        );
+        assert_eq!(find("deployment").await.len(), 2);
+        assert_eq!(find(" \n").await, Vec::<Value>::new());
+        for odd in
+            ["\"", "a:b -c (d) OR *", "NEAR(x y)", "C++ foo-bar", "\u{0}", "'; drop table memory"]
+        {
+            find(odd).await;
+        }
+        let strict = json!({ "query": "database deploy", "min_importance": 0.5 });
+        assert_eq!(world.call(&call, "retrieve_memories", strict).await["count"], 2);
+    }
+
+    #[tokio::test]
+    async fn tags_are_checked() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        for tags in [json!(["two words"]), json!([""]), json!(["x".repeat(51)])] {
+            let new = json!({ "content": "x", "category": "fact", "tags": tags });
+            let error = world.refuse(&call, "store_memory", new, ErrorType::ValidationError).await;
+            assert_eq!(error.field.as_deref(), Some("tags[0]"));
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Schemas from Rust types, in the form that the field's clients take, and arguments checked against them.
+
+use std::{fmt, sync::OnceLock};
+
+use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+use svc_wire::mcp::PARAM_ANNOTATION;
+
+use super::ToolError;
+
+/// The schema of a tool's arguments.
+pub(super) struct Input {
+    pub(super) json: Value,
+    /// Compiled by the first call: compiling all ninety patterns took two thirds of the daemon's start.
+    validator: OnceLock<Validator>,
+    /// Arguments that a header repeats (SEP-2243).
+    pub(super) headers: Vec<HeaderParam>,
+}
+
+/// An argument that a header repeats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderParam {
+    /// What follows `Mcp-Param-`.
+    pub header: String,
+    /// The names of the members that lead to the argument.
+    pub path: Vec<String>,
+    /// How the two are compared.
+    pub kind: ParamKind,
+}
+
+/// Type of an argument that a header repeats, which says how the two are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamKind {
+    /// Byte for byte.
+    String,
+    /// As a number.
+    Integer,
+    /// `true` or `false`.
+    Boolean,
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input").field("json", &self.json).finish_non_exhaustive()
+    }
+}
+
+/// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
+/// JSON Schema does not know, a list of words as an `enum`.
+pub(super) fn of<T: JsonSchema>() -> Value {
+    // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred types. (Without names
+    // `SchemaGenerator::root_schema_for` would add nothing.)
+    shown(T::json_schema)
+}
+
+fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    let mut schema = schema(&mut settings.into_generator()).to_value();
+    if let Some(root) = schema.as_object_mut() {
+        // The description of the Rust type; the tool has its own.
+        root.remove("description");
+    }
+    tidy(&mut schema);
+    schema
+}
+
+/// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too, and clients check that
+/// against the same schema.
+pub(super) fn of_result<T: JsonSchema>() -> Value {
+    or_error(of::<T>())
+}
+
+fn or_error(mut schema: Value) -> Value {
+    let root = schema.as_object_mut().expect("a result is an object");
+    let properties = root.entry("properties").or_insert_with(|| json!({}));
+    // A result may have an `error` of its own, in words.
+    let kinds = match properties.get("error") {
+        Some(_) => json!(["object", "string", "null"]),
+        None => json!("object"),
+    };
+    properties["error"] = json!({
+        "description": "Why it failed, if it did.",
+        "type": kinds,
+        "properties": { "type": { "type": "string" }, "message": { "type": "string" } },
+        "required": ["type", "message"],
+    });
+    if let Some(required) = root.remove("required") {
+        root.insert(
+            "anyOf".to_owned(),
+            json!([{ "required": required }, { "required": ["error"] }]),
+        );
+    }
+    schema
+}
+
+fn tidy(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    object.remove("title");
+    if object.get("format").and_then(Value::as_str).is_some_and(|format| {
+        format.starts_with("uint")
+            || format.starts_with("int")
+            || matches!(format, "double" | "float")
+    }) {
+        object.remove("format");
+    }
+    words(object);
+    for (key, value) in object.iter_mut() {
+        match key.as_str() {
+            "properties" | "$defs" => {
+                value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(tidy);
+            }
+            "items" | "additionalProperties" | "not" => tidy(value),
+            "anyOf" | "oneOf" | "allOf" => {
+                value.as_array_mut().into_iter().flatten().for_each(tidy);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `oneOf` of constants, which an enum with documented variants becomes, as a plain `enum`.
+fn words(object: &mut Map<String, Value>) {
+    let words: Option<Vec<Value>> = object.get("oneOf").and_then(Value::as_array).and_then(|of| {
+        of.iter()
+            .map(|one| {
+                let listed = one.get("enum").and_then(Value::as_array).cloned();
+                one.get("const").map(|word| vec![word.clone()]).or(listed)
+            })
+            .collect::<Option<Vec<_>>>()
+            .map(|lists| lists.into_iter().flatten().collect())
+    });
+    if let Some(words) = words.filter(|words| words.iter().all(Value::is_string)) {
+        object.remove("oneOf");
+        object.insert("type".to_owned(), "string".into());
+        object.insert("enum".to_owned(), words.into());
+    }
+}
+
+/// Rules that a short schema leaves out: the call says which one was broken.
+const UNSAID: [&str; 6] =
+    ["pattern", "minLength", "maxLength", "minItems", "maxItems", "additionalProperties"];
+
+/// Optional arguments that a short schema leaves out: those that the caller's credential says, those of programs, and what
+/// is seldom wanted: `ToolSearch` shows those.
+const KNOWN: [&str; 20] = [
+    "session_id",
+    "peer_id",
+    "from_peer",
+    "from_peer_id",
+    "idempotency_key",
+    "cursor",
+    "circle",
+    "path",
+    "mode",
+    "model",
+    "session",
+    "axis",
+    "outcome_id",
+    "source",
+    "frames",
+    "label",
+    "agentId",
+    "sessionId",
+    "idempotencyKey",
+    "cleanup",
+];
+
+/// The schema of arguments as a model in the middle of its work needs it. What it leaves out is taken all the same.
+pub(super) fn brief(schema: &Value) -> Value {
+    let mut brief = schema.clone();
+    let needs = |name: &str| {
+        let required = schema["required"].as_array();
+        required.is_some_and(|required| required.iter().any(|needed| needed == name))
+    };
+    if let Some(properties) = brief.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| !KNOWN.contains(&name.as_str()) || needs(name));
+        properties.values_mut().for_each(leave_out);
+    }
+    if let Some(schema) = brief.as_object_mut() {
+        // A client that checks arguments itself would refuse those that are left out.
+        schema.remove("additionalProperties");
+    }
+    brief
+}
+
+fn leave_out(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    object.retain(|rule, _| !UNSAID.contains(&rule.as_str()));
+    for (rule, value) in object.iter_mut() {
+        match rule.as_str() {
+            "properties" => {
+                value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(leave_out);
+            }
+            "items" => leave_out(value),
+            _ => {}
+        }
+    }
+}
+
+/// Removes `null` from the types of optional arguments: that an argument may be `null` is understood, and some clients
+/// cannot read it.
+fn without_null(schema: &mut Value) {
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for property in properties.values_mut().filter_map(Value::as_object_mut) {
+        if let Some(Value::Array(types)) = property.get_mut("type") {
+            types.retain(|name| name != "null");
+            if let [only] = types.as_slice() {
+                let only = only.clone();
+                property.insert("type".to_owned(), only);
+            }
+        }
+        if let Some(Value::Array(words)) = property.get_mut("enum") {
+            words.retain(|word| !word.is_null());
+        }
+        let branches = property.get("anyOf").and_then(Value::as_array).map(|any| {
+            any.iter().filter(|one| one.get("type") != Some(&json!("null"))).cloned().collect()
+        });
+        let branches: Vec<Value> = branches.unwrap_or_default();
+        if let [Value::Object(only)] = branches.as_slice() {
+            property.remove("anyOf");
+            for (key, value) in only {
+                property.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        if property.get("default").is_some_and(Value::is_null) {
+            property.remove("default");
+        }
+    }
+}
+
+impl Input {
+    /// The schema of the type that the arguments become.
+    pub(super) fn of<T: JsonSchema>() -> Self {
+        Self::of_arguments(of::<T>())
+    }
+
+    fn of_arguments(mut schema: Value) -> Self {
+        without_null(&mut schema);
+        let object = schema.as_object_mut().expect("arguments are an object");
+        object.entry("properties").or_insert_with(|| json!({}));
+        object.insert("additionalProperties".to_owned(), false.into());
+        Self::from_json(schema)
+    }
+
+    /// A schema as it stands.
+    pub(super) fn from_json(json: Value) -> Self {
+        let mut headers = Vec::new();
+        find_headers(&json, &mut Vec::new(), &mut headers);
+        Self { json, validator: OnceLock::new(), headers }
+    }
+
+    /// Checks the arguments. A `null` stands for an absent one.
+    ///
+    /// # Panics
+    /// If the schema is not valid: it comes from the program.
+    pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
+        arguments.retain(|_, value| !value.is_null());
+        let value = Value::Object(std::mem::take(arguments));
+        let validator = self.validator.get_or_init(|| {
+            // `options().build(…)` is generic, so all of that crate would be compiled again with ours.
+            jsonschema::validator_for(&self.json).expect("a tool's schema is one")
+        });
+        let checked = validator.validate(&value).map_err(|error| self.explain(&error));
+        if let Value::Object(object) = value {
+            *arguments = object;
+        }
+        checked
+    }
+
+    /// The error about an argument, in the one shape for all tools.
+    fn explain(&self, error: &ValidationError<'_>) -> ToolError {
+        use ValidationErrorKind as Kind;
+        let at = field_of(error.instance_path().as_str());
+        let inside =
+            |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+        let schema = self.schema_at(error.instance_path().as_str());
+        match error.kind() {
+            Kind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                let field = inside(name);
+                let allowed =
+                    schema.get("properties").and_then(|all| all.get(name)).and_then(allowed);
+                let error = ToolError::invalid(field.clone(), format!("{field}: is missing"));
+                ToolError { allowed: allowed.map(Box::new), ..error }
+            }
+            Kind::AdditionalProperties { unexpected }
+            | Kind::UnevaluatedProperties { unexpected } => {
+                let field = inside(unexpected.first().map_or("", String::as_str));
+                let known: Vec<&String> = schema
+                    .get("properties")
+                    .and_then(Value::as_object)
+                    .into_iter()
+                    .flat_map(Map::keys)
+                    .collect();
+                let why = format!("{field}: there is no such argument");
+                let error = ToolError::invalid(field.clone(), why);
+                if known.is_empty() { error } else { error.allowed(json!(known)) }
+            }
+            kind => {
+                let why = match kind {
+                    Kind::Type { .. } => {
+                        format!(
+                            "must be {}",
+                            schema.get("type").map(type_in_words).unwrap_or_default()
+                        )
+                    }
+                    Kind::Enum { options } => format!("must be one of {options}"),
+                    Kind::Pattern { pattern } if pattern == NOT_BLANK => {
+                        "must not be blank".to_owned()
+                    }
+                    Kind::Pattern { pattern } => format!("must match {pattern}"),
+                    Kind::MinLength { limit: 1 } => "must not be empty".to_owned(),
+                    Kind::MinLength { limit } => format!("must have at least {limit} characters"),
+                    Kind::MaxLength { limit } => format!("must have at most {limit} characters"),
+                    Kind::MinItems { limit } => format!("must have at least {limit} items"),
+                    Kind::MaxItems { limit } => format!("must have at most {limit} items"),
+                    _ => match allowed(&schema) {
+                        Some(Value::String(range)) => format!("must be {range}"),
+                        // Never the value itself: it may be a secret, or megabytes.
+                        _ => format!("breaks the rule {:?} of the schema", kind.keyword()),
+                    },
+                };
+                let message = if at.is_empty() {
+                    format!("the arguments {why}")
+                } else {
+                    format!("{at}: {why}")
+                };
+                let field = if at.is_empty() { "arguments".to_owned() } else { at };
+                ToolError {
+                    allowed: allowed(&schema).map(Box::new),
+                    ..ToolError::invalid(field, message)
+                }
+            }
+        }
+    }
+
+    /// The schema of the value at a JSON pointer, as far as properties and items lead.
+    fn schema_at(&self, pointer: &str) -> Value {
+        let mut schema = &self.json;
+        for step in pointer.split('/').skip(1) {
+            let step = step.replace("~1", "/").replace("~0", "~");
+            let next = schema
+                .get("properties")
+                .and_then(|all| all.get(&step))
+                .or_else(|| schema.get("items"))
+                .or_else(|| schema.get("additionalProperties"));
+            match next {
+                Some(next) => schema = next,
+                None => return Value::Null,
+            }
+        }
+        schema.clone()
+    }
+}
+
+/// The pattern of a text that has to say something: `#[schemars(regex(pattern = NOT_BLANK))]`.
+pub(super) const NOT_BLANK: &str = r"\S";
+
+/// What a value may be, where that can be said: its words, or its range.
+fn allowed(schema: &Value) -> Option<Value> {
+    if let Some(words) = schema.get("enum") {
+        return Some(words.clone());
+    }
+    if schema.get("type") == Some(&json!("boolean")) {
+        return Some(json!([true, false]));
+    }
+    match (schema.get("minimum"), schema.get("maximum")) {
+        (Some(least), Some(most)) => Some(format!("from {least} to {most}").into()),
+        (Some(least), None) => Some(format!("at least {least}").into()),
+        (None, Some(most)) => Some(format!("at most {most}").into()),
+        (None, None) => None,
+    }
+}
+
+fn type_in_words(name: &Value) -> String {
+    match name {
+        Value::String(name) => match name.as_str() {
+            "array" => "an array".to_owned(),
+            "object" => "an object".to_owned(),
+            "integer" => "an integer".to_owned(),
+            name => format!("a {name}"),
+        },
+        Value::Array(names) => names.iter().map(type_in_words).collect::<Vec<_>>().join(" or "),
+        _ => String::new(),
+    }
+}
+
+/// `/a/0/b` as `a[0].b`.
+fn field_of(pointer: &str) -> String {
+    let mut field = String::new();
+    for step in pointer.split('/').skip(1) {
+        let step = step.replace("~1", "/").replace("~0", "~");
+        if step.bytes().all(|byte| byte.is_ascii_digit()) {
+            field.extend(["[", &step, "]"]);
+        } else {
+            if !field.is_empty() {
+                field.push('.');
+            }
+            field.push_str(&step);
+        }
+    }
+    field
+}
+
+/// Annotated arguments. Those that break the rules of SEP-2243 are left out: a client drops such a tool.
+fn find_headers(schema: &Value, path: &mut Vec<String>, found: &mut Vec<HeaderParam>) {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    for (name, property) in properties {
+        path.push(name.clone());
+        if let Some(header) = property.get(PARAM_ANNOTATION).and_then(Value::as_str) {
+            let kind = match property.get("type").and_then(Value::as_str) {
+                Some("string") => Some(ParamKind::String),
+                Some("integer") => Some(ParamKind::Integer),
+                Some("boolean") => Some(ParamKind::Boolean),
+                _ => None,
+            };
+            if let Some(kind) = kind {
+                found.push(HeaderParam { header: header.to_owned(), path: path.clone(), kind });
+            }
+        }
+        find_headers(property, path, found);
+        path.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    enum Colour {
+        /// Like blood.
+        Red,
+        /// Like the sky.
+        Blue,
+    }
+
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only its schema is wanted")]
+    struct Args {
+        /// A name.
+        #[schemars(regex(pattern = NOT_BLANK), extend("x-mcp-header" = "Name"))]
+        name: String,
+        #[schemars(range(min = 1, max = 50))]
+        limit: Option<u32>,
+        colour: Option<Colour>,
+        #[schemars(length(min = 1, max = 2))]
+        tags: Option<Vec<String>>,
+        loud: Option<bool>,
+    }
+
+    fn check(arguments: Value) -> Result<(), ToolError> {
+        let Value::Object(mut arguments) = arguments else { panic!("an object") };
+        Input::of::<Args>().check(&mut arguments)
+    }
+
+    #[test]
+    fn schemas_are_plain() {
+        let input = Input::of::<Args>();
+        assert_eq!(
+            input.json,
+            json!({
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "pattern": "\\S", "description": "A name.", "x-mcp-header": "Name"},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 50},
+                    "colour": {"type": "string", "enum": ["red", "blue"]},
+                    "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+                    "loud": {"type": "boolean"},
+                },
+                "required": ["name"],
+                "additionalProperties": false,
+            })
+        );
+        let header = HeaderParam {
+            header: "Name".into(),
+            path: vec!["name".into()],
+            kind: ParamKind::String,
+        };
+        assert_eq!(input.headers, [header]);
+    }
+
+    #[test]
+    fn arguments_by_table() {
+        check(json!({"name": "a", "limit": 50, "colour": "red", "tags": ["x"], "loud": null}))
+            .unwrap();
+        for (arguments, field, message, allowed) in [
+            (json!({}), "name", "name: is missing", None),
+            (json!({"name": " "}), "name", "name: must not be blank", None),
+            (json!({"name": 1}), "name", "name: must be a string", None),
+            (json!({"name": null}), "name", "name: is missing", None),
+            (
+                json!({"name": "a", "limit": 0}),
+                "limit",
+                "limit: must be from 1 to 50",
+                Some(json!("from 1 to 50")),
+            ),
+            (
+                json!({"name": "a", "limit": "3"}),
+                "limit",
+                "limit: must be an integer",
+                Some(json!("from 1 to 50")),
+            ),
+            (
+                json!({"name": "a", "colour": "green"}),
+                "colour",
+                "colour: must be one of [\"red\",\"blue\"]",
+                Some(json!(["red", "blue"])),
+            ),
+            (json!({"name": "a", "tags": []}), "tags", "tags: must have at least 1 items", None),
+            (json!({"name": "a", "tags": ["x", 2]}), "tags[1]", "tags[1]: must be a string", None),
+            (
+                json!({"name": "a", "nome": 1}),
+                "nome",
+                "nome: there is no such argument",
+                Some(json!(["name", "limit", "colour", "tags", "loud"])),
+            ),
+        ] {
+            let error = check(arguments.clone()).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some(field), "{arguments}");
+            assert_eq!(error.message, message, "{arguments}");
+            let sorted = |value: Option<Value>| {
+                value.map(|value| match value {
+                    Value::Array(mut words) => {
+                        words.sort_by_key(ToString::to_string);
+                        Value::Array(words)
+                    }
+                    other => other,
+                })
+            };
+            assert_eq!(
+                sorted(error.allowed.map(|allowed| *allowed)),
+                sorted(allowed),
+                "{arguments}"
+            );
+        }
+    }
+}

@@ -1,0 +1,656 @@
+//! Finding tools by what they are for.
+//!
+//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title, description, and names
+//! and descriptions of arguments, each with a weight of its own. Names are split where people see words in them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+use svc_model::source::BUILTIN_CORE;
+
+use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+
+const DESCRIPTION: &str = "\
+Finds tools by purpose, including those that your client does not list.
+
+Ask in your own words or by name. detail = full gives the schema of the arguments; then call the tool by its name, or with \
+ToolCall.";
+
+/// What to look for.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ToolQuery {
+    /// What you want to do, or part of a name.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = 1000))]
+    query: String,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 50), extend("default" = 8))]
+    limit: Option<usize>,
+    /// svc's own, or those of servers behind it.
+    #[serde(rename = "type")]
+    #[schemars(extend("default" = "any"))]
+    origin: Option<ToolOrigin>,
+    /// Only tools of this server.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    source: Option<String>,
+    /// How much detail.
+    #[schemars(extend("default" = "summary"))]
+    detail: Option<ToolDetail>,
+}
+
+/// Whose tools.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ToolOrigin {
+    /// The daemon's own.
+    Core,
+    /// Of a server behind it: `<instance>__<tool>`.
+    Source,
+    /// All.
+    Any,
+}
+
+impl ToolOrigin {
+    fn has(self, tool: &Tool) -> bool {
+        match self {
+            Self::Core => tool.source_name().is_none_or(|source| source == BUILTIN_CORE),
+            Self::Source => tool.source_name().is_some_and(|source| source != BUILTIN_CORE),
+            Self::Any => true,
+        }
+    }
+}
+
+/// How much to tell of a tool.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ToolDetail {
+    /// Its name.
+    Name,
+    /// Its name, its title, its server and what it does in a sentence.
+    Summary,
+    /// All of it.
+    Full,
+}
+
+/// Tools, the best first.
+#[derive(Serialize, JsonSchema)]
+struct ToolHits {
+    tools: Vec<ToolHit>,
+    /// How many there are.
+    count: usize,
+}
+
+/// A tool.
+#[derive(Default, Serialize, JsonSchema)]
+struct ToolHit {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    /// What it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// The server behind the daemon that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    /// The JSON schema of its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    input_schema: Option<Box<RawValue>>,
+}
+
+impl ToolHit {
+    fn of(tool: &Tool, detail: ToolDetail) -> Self {
+        let name = tool.name().to_owned();
+        if detail == ToolDetail::Name {
+            return Self { name, ..Self::default() };
+        }
+        let summary = Self {
+            name,
+            title: tool.title_text().map(str::to_owned),
+            source: tool.source_name().map(str::to_owned),
+            description: tool.description().lines().next().map(str::to_owned),
+            ..Self::default()
+        };
+        if detail == ToolDetail::Summary {
+            return summary;
+        }
+        Self {
+            description: Some(tool.description().to_owned()),
+            input_schema: Some(tool.written_schemas().0),
+            ..summary
+        }
+    }
+}
+
+/// The tool that searches a catalogue, its own.
+pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
+    let searcher = Arc::new(ToolSearcher { catalogue, index: Mutex::default() });
+    Tool::new("ToolSearch", DESCRIPTION, move |call, input| {
+        let searcher = Arc::clone(&searcher);
+        async move { searcher.search(&call, &input) }
+    })
+    .title("Find a tool")
+    .family("catalogue")
+    .read_only()
+}
+
+struct ToolSearcher {
+    catalogue: Weak<Catalogue>,
+    /// Names and words only: a tool in here would hold the searcher that holds it.
+    index: Mutex<Option<Arc<ToolIndex>>>,
+}
+
+impl ToolSearcher {
+    fn search(&self, call: &Call, input: &ToolQuery) -> Result<ToolHits, Failure> {
+        let Some(catalogue) = self.catalogue.upgrade() else {
+            return Err(ToolError::new(ErrorType::Unavailable, "the daemon is about to end").into());
+        };
+        let origin = input.origin.unwrap_or(ToolOrigin::Any);
+        let wanted = |tool: &Tool| {
+            origin.has(tool)
+                && !tool.is_unlisted()
+                && input.source.as_deref().is_none_or(|source| tool.source_name() == Some(source))
+        };
+        let detail = input.detail.unwrap_or(ToolDetail::Summary);
+        let tools: Vec<ToolHit> = self
+            .index(&catalogue)
+            .find(&input.query)
+            .into_iter()
+            .filter_map(|name| catalogue.find(&call.caller, name))
+            .filter(|tool| wanted(tool))
+            .take(input.limit.unwrap_or(8))
+            .map(|tool| ToolHit::of(&tool, detail))
+            .collect();
+        Ok(ToolHits { count: tools.len(), tools })
+    }
+
+    fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
+        // The number is read before the list: a change in between makes one index too many, and none too few.
+        let version = catalogue.version();
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*index {
+            Some(index) if index.version == version => Arc::clone(index),
+            _ => Arc::clone(index.insert(Arc::new(ToolIndex::of(catalogue, version)))),
+        }
+    }
+}
+
+/// How much a word counts where it stands.
+const WEIGHTS: Weights =
+    Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5, argument_text: 0.1 };
+
+struct Weights {
+    name: f64,
+    title: f64,
+    description: f64,
+    argument: f64,
+    argument_text: f64,
+}
+
+/// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's k1 and b).
+const SATURATION: f64 = 1.2;
+const LENGTH: f64 = 0.75;
+/// What a word that only begins like the one asked for counts.
+const BEGINNING: f64 = 0.5;
+
+/// What a word that means the same as the one asked for counts.
+const SYNONYM: f64 = 0.4;
+
+/// Words that mean the same where tools are spoken of.
+const SYNONYMS: &[&[&str]] = &[
+    &["send", "tell", "say", "write", "notify"],
+    &["everybody", "everyone", "all", "broadcast"],
+    &["peer", "agent", "colleague", "teammate"],
+    &["inbox", "mail", "mailbox"],
+    &["cancel", "stop", "abort", "kill"],
+    &["list", "show", "enumerate"],
+    &["store", "remember", "save", "keep"],
+    &["delete", "remove", "forget"],
+    &["search", "find", "look", "lookup"],
+    &["retrieve", "find", "recall"],
+    &["events", "log", "history"],
+    &["ghap", "hypothesis", "journal", "record"],
+    &["run", "execute", "call"],
+    &["folder", "directory"],
+    &["create", "new", "make", "add", "open"],
+    &["location", "place", "address", "coordinates"],
+    &["rename", "move"],
+    &["picture", "screenshot", "image"],
+    &["press", "click"],
+    &["pr", "pull"],
+    &["watch", "monitor"],
+    &["far", "distance"],
+    &["high", "elevation"],
+    &["column", "field"],
+    &["row", "record"],
+    &["switch", "change", "select", "checkout"],
+    &["change", "update", "modify", "edit", "patch"],
+    &["size", "space", "storage"],
+    &["unstage", "reset"],
+    &["diff", "difference", "compare"],
+    &["stage", "add"],
+    &["link", "relation", "reference"],
+    &["cluster", "pod", "deployment", "kubernetes", "kubectl"],
+    &["site", "website"],
+    &["explain", "plan", "execute"],
+    &["table", "schema", "describe"],
+    &["error", "failure"],
+    &["answer", "reply", "respond"],
+    &["message", "post"],
+    &["ci", "pipeline", "build"],
+    &["undo", "rollback"],
+    &["bug", "issue"],
+    &["form", "fill"],
+    &["dropdown", "select"],
+    &["dark", "media"],
+    &["slow", "performance"],
+    &["video", "screencast"],
+    &["directions", "route"],
+    &["person", "user"],
+];
+
+/// For each word the others that mean the same.
+static SYNONYMS_OF: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
+    let mut synonyms: HashMap<&str, Vec<&str>> = HashMap::new();
+    for group in SYNONYMS {
+        for word in *group {
+            let others = group.iter().filter(|other| *other != word);
+            synonyms.entry(word).or_default().extend(others);
+        }
+    }
+    synonyms
+});
+
+/// Words that say nothing of what a tool is for.
+const STOP_WORDS: &[&str] = &[
+    "a", "about", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
+    "can", "could", "do", "does", "for", "from", "get", "has", "have", "how", "i", "if", "in",
+    "is", "it", "its", "may", "me", "my", "no", "not", "of", "on", "one", "or", "our", "out",
+    "please", "should", "so", "some", "such", "than", "that", "the", "their", "them", "then",
+    "there", "these", "they", "this", "to", "up", "us", "use", "want", "was", "we", "what", "when",
+    "where", "which", "who", "will", "with", "would", "you", "your",
+];
+
+/// The words of all tools.
+struct ToolIndex {
+    /// Which list it was made of.
+    version: u64,
+    entries: Vec<IndexedTool>,
+    /// The entries that have a word, each with what the word counts there.
+    words: BTreeMap<String, Vec<(usize, f64)>>,
+    /// Mean length of an entry.
+    mean: f64,
+}
+
+/// A tool, and how many words it has.
+struct IndexedTool {
+    name: String,
+    /// Its name in one word, and that without its server's.
+    joined: [String; 2],
+    length: f64,
+}
+
+impl IndexedTool {
+    fn new(name: &str, length: f64) -> Self {
+        let own = name.split_once("__").map_or(name, |(_, own)| own);
+        Self { name: name.to_owned(), joined: [joined(name), joined(own)], length }
+    }
+}
+
+/// What one word counts in each entry that has something of it.
+struct WordCounts {
+    counts: Vec<f64>,
+    /// The entries in `counts` that are not 0.
+    counted: Vec<usize>,
+}
+
+impl WordCounts {
+    fn none_of(entries: usize) -> Self {
+        Self { counts: vec![0.0; entries], counted: Vec::new() }
+    }
+
+    fn raise(&mut self, index: usize, count: f64) {
+        let least = self.counts[index].max(count);
+        self.set(index, least);
+    }
+
+    fn set(&mut self, index: usize, count: f64) {
+        if self.counts[index] == 0.0 {
+            self.counted.push(index);
+        }
+        self.counts[index] = count;
+    }
+
+    fn clear(&mut self) {
+        for index in self.counted.drain(..) {
+            self.counts[index] = 0.0;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.counted.iter().map(|index| (*index, self.counts[*index]))
+    }
+}
+
+impl ToolIndex {
+    fn of(catalogue: &Catalogue, version: u64) -> Self {
+        let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        for (index, tool) in catalogue.everything().iter().enumerate() {
+            let counts = words_of(tool);
+            entries.push(IndexedTool::new(tool.name(), counts.values().sum()));
+            for (word, count) in counts {
+                words.entry(word).or_default().push((index, count));
+            }
+        }
+        let total: f64 = entries.iter().map(|entry| entry.length).sum();
+        let mean = (total / number(entries.len())).max(1.0);
+        Self { version, entries, words, mean }
+    }
+
+    /// What a word counts in each entry: fully where it stands, partly where one stands that begins so, or that it
+    /// begins with (`send`, `sends`, `sending`).
+    fn count(&self, word: &str, counts: &mut WordCounts) {
+        counts.clear();
+        let longer = self
+            .words
+            .range::<str, _>((Bound::Excluded(word), Bound::Unbounded))
+            .take_while(|(longer, _)| longer.starts_with(word))
+            .take_while(|_| word.len() >= 3)
+            .map(|(_, having)| having);
+        let shorter = (3..word.len())
+            .filter(|short| word.len() - short <= (short / 2 + 1).min(4))
+            .filter_map(|short| self.words.get(word.get(..short)?));
+        for (index, count) in longer.chain(shorter).flatten() {
+            counts.raise(*index, BEGINNING * count);
+        }
+        for (index, count) in self.words.get(word).into_iter().flatten() {
+            counts.set(*index, *count);
+        }
+    }
+
+    /// Tools that have something to do with the query, the best first, equals by name.
+    fn find(&self, query: &str) -> Vec<&str> {
+        let mut wanted = words(query);
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut scores = vec![0.0; self.entries.len()];
+        let mut counts = WordCounts::none_of(self.entries.len());
+        let mut of_synonym = WordCounts::none_of(self.entries.len());
+        for word in &wanted {
+            self.count(word, &mut counts);
+            for synonym in SYNONYMS_OF.get(word.as_str()).into_iter().flatten() {
+                self.count(synonym, &mut of_synonym);
+                for (index, count) in of_synonym.iter() {
+                    counts.raise(index, SYNONYM * count);
+                }
+            }
+            let having = number(counts.counted.len());
+            let rarity = (1.0 + (number(self.entries.len()) - having + 0.5) / (having + 0.5)).ln();
+            for (index, count) in counts.iter() {
+                let length = 1.0 - LENGTH + LENGTH * self.entries[index].length / self.mean;
+                scores[index] +=
+                    rarity * count * (SATURATION + 1.0) / (count + SATURATION * length);
+            }
+        }
+        let scored = scores.into_iter().zip(&self.entries).filter(|(score, _)| *score > 0.0);
+        let mut ranked: Vec<(f64, &IndexedTool)> = scored.collect();
+        // Entries are in the order of names, and a stable sort leaves equals so.
+        ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        let query = joined(query);
+        let ranked = ranked.into_iter().map(|(_, entry)| entry);
+        let (exact, rest): (Vec<_>, Vec<_>) =
+            ranked.partition(|entry| entry.joined.contains(&query));
+        exact.into_iter().chain(rest).map(|entry| entry.name.as_str()).collect()
+    }
+}
+
+/// A name in one word, in lower case.
+fn joined(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+/// The words of one tool, each with what it counts.
+fn words_of(tool: &Tool) -> HashMap<String, f64> {
+    let mut all = HashMap::new();
+    let mut add = |text: &str, weight: f64| {
+        for word in words(text) {
+            *all.entry(word).or_insert(0.0) += weight;
+        }
+    };
+    add(tool.name(), WEIGHTS.name);
+    // Written in one word, too.
+    add(&joined(tool.name()), WEIGHTS.name);
+    add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
+    add(tool.description(), WEIGHTS.description);
+    let arguments = tool.input_schema().get("properties").and_then(Value::as_object);
+    for (name, argument) in arguments.into_iter().flatten() {
+        add(name, WEIGHTS.argument);
+        add(argument["description"].as_str().unwrap_or_default(), WEIGHTS.argument_text);
+    }
+    all
+}
+
+/// The words of a text, in lower case: split at everything that is no letter or digit, within names where case or
+/// digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), and without those that say nothing.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for run in text.split(|c: char| !c.is_alphanumeric()) {
+        let letters: Vec<char> = run.chars().collect();
+        let mut word = String::new();
+        for (at, &letter) in letters.iter().enumerate() {
+            let before = at.checked_sub(1).map(|at| letters[at]);
+            let starts = before.is_some_and(|before| {
+                let after = letters.get(at + 1).copied();
+                before.is_numeric() != letter.is_numeric()
+                    || (letter.is_uppercase()
+                        && (before.is_lowercase() || after.is_some_and(char::is_lowercase)))
+            });
+            if starts {
+                words.push(std::mem::take(&mut word));
+            }
+            word.extend(letter.to_lowercase());
+        }
+        words.push(word);
+    }
+    words.retain(|word| !word.is_empty() && !STOP_WORDS.contains(&word.as_str()));
+    words
+}
+
+/// A small number as arithmetic has it.
+fn number(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::MAX, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{
+        super::{
+            Output,
+            testing::{World, each},
+        },
+        *,
+    };
+
+    #[test]
+    fn words_by_table() {
+        for (text, expected) in [
+            ("peer_send", "peer send"),
+            ("TaskNotify", "task notify"),
+            ("github__create_issue", "github create issue"),
+            ("HTTPServer2x", "http server 2 x"),
+            ("sha256 of a file", "sha 256 file"),
+            ("How do I WAIT for the task?", "wait task"),
+            ("ListMCPResources", "list mcp resources"),
+            ("Größe_ändern", "größe ändern"),
+            ("the of ?!", ""),
+            ("", ""),
+        ] {
+            assert_eq!(words(text).join(" "), expected, "{text:?}");
+        }
+    }
+
+    fn of(tools: &[(&'static str, &'static str)]) -> Arc<Catalogue> {
+        Arc::new_cyclic(|weak| {
+            let tools = tools.iter().map(|(name, description)| bare(name, description));
+            Catalogue::new(tools.chain([tool(weak.clone())]))
+        })
+    }
+
+    fn bare(name: &'static str, description: &'static str) -> Tool {
+        Tool::raw(name, description, json!({ "type": "object" }), async |_, _| Ok(Output::text("")))
+    }
+
+    async fn names(world: &World, arguments: Value) -> Vec<String> {
+        let answer = world.call(&world.operator(None), "ToolSearch", arguments).await;
+        assert_eq!(answer["count"], json!(answer["tools"].as_array().unwrap().len()));
+        each(&answer["tools"], "name")
+            .into_iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn the_tool_that_one_means_comes_first() {
+        let world = World::open().await;
+        for (query, first) in [
+            ("TaskNotify", "TaskNotify"),
+            ("tasknotify", "TaskNotify"),
+            ("task_notify", "TaskNotify"),
+            ("peer_send", "peer_send"),
+            ("send to a peer", "peer_send"),
+            ("give work to an agent", "SendMessage"),
+            ("How can I send messages to everyone?", "peer_broadcast"),
+            ("tell all peers", "peer_broadcast"),
+            ("wait until a task is done", "TaskWait"),
+            ("wait for several tasks", "TaskNotify"),
+            ("cancelling", "TaskCancel"),
+            ("stop a task", "TaskCancel"),
+            ("read my inbox", "peer_inbox"),
+            ("who is here?", "peer_list"),
+            ("event log", "events_read"),
+            ("heartb", "peer_heartbeat"),
+            ("acknowledge", "peer_ack"),
+            ("register me", "peer_register"),
+            ("reply to a task", "TaskReply"),
+            ("list tasks", "TaskList"),
+            ("search for a tool", "ToolSearch"),
+        ] {
+            let found = names(&world, json!({ "query": query })).await;
+            assert_eq!(found.first().map(String::as_str), Some(first), "{query}: {found:?}");
+        }
+        assert_eq!(names(&world, json!({ "query": "?!" })).await, Vec::<String>::new());
+        assert_eq!(
+            names(&world, json!({ "query": "zzzzz \"unbalanced" })).await,
+            Vec::<String>::new()
+        );
+    }
+
+    #[tokio::test]
+    async fn filters_are_looked_at_before_the_limit() {
+        let mut world = World::open().await;
+        let fish =
+            [("fish_one", "fish"), ("sea__fish_two", "fish"), ("lake__fish", "fish fish fish")];
+        world.catalogue = of(&fish);
+        for (filter, expected) in [
+            (json!({}), &["lake__fish", "fish_one"][..]),
+            (json!({ "type": "core" }), &["fish_one"]),
+            (json!({ "type": "source" }), &["lake__fish", "sea__fish_two"]),
+            (json!({ "source": "sea" }), &["sea__fish_two"]),
+            (json!({ "source": "sea", "type": "core" }), &[]),
+            (json!({ "source": "nowhere" }), &[]),
+        ] {
+            let mut arguments = json!({ "query": "fish", "limit": 2 });
+            arguments.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
+            assert_eq!(names(&world, arguments).await, expected, "{filter}");
+        }
+        let call = world.operator(None);
+        let answer = world.call(&call, "ToolSearch", json!({ "query": "sea__fish_two" })).await;
+        assert_eq!(answer["tools"][0]["source"], "sea");
+    }
+
+    #[tokio::test]
+    async fn an_exact_name_comes_first_and_tools_for_programs_never() {
+        let mut world = World::open().await;
+        for query in ["hook_event", "tell of an event in a client's session", "hook"] {
+            let found = names(&world, json!({ "query": query, "limit": 50 })).await;
+            assert!(!found.iter().any(|name| name == "hook_event"), "{query}: {found:?}");
+        }
+        let busy = "issue issue issue create create create";
+        world.catalogue =
+            of(&[("create_issue_comment", busy), ("github__create_issue", "x"), ("a", busy)]);
+        for query in ["create_issue", "GitHub__Create_Issue", " CREATE_ISSUE "] {
+            let found = names(&world, json!({ "query": query })).await;
+            assert_eq!(found[0], "github__create_issue", "{query}: {found:?}");
+        }
+    }
+
+    /// What an agent may want that the short list does not have.
+    #[tokio::test]
+    async fn what_is_not_listed_is_found() {
+        let world = World::open().await;
+        for (query, expected) in [
+            ("tell everybody that main is frozen", "peer_broadcast"),
+            ("I have read this message", "peer_ack"),
+            ("remember this for later", "store_memory"),
+            ("forget a memory", "delete_memory"),
+            ("recall what we know about caching", "retrieve_memories"),
+            ("change my hypothesis", "update_ghap"),
+            ("is there a record left open by another session", "get_orphaned_ghap"),
+            ("take over an abandoned record", "adopt_ghap"),
+            ("my current hypothesis", "get_active_ghap"),
+            ("output of a task", "TaskGet"),
+            ("abort a running task", "TaskCancel"),
+            ("all tasks that failed", "TaskList"),
+            ("read the log of events", "events_read"),
+            ("what a test run gave", "record_outcome"),
+            ("context for what I am about to do", "assemble_context"),
+            ("groups of similar experiences", "get_clusters"),
+            ("store a value that the team holds", "store_value"),
+            ("which sessions are there", "sessions_list"),
+        ] {
+            let found = names(&world, json!({ "query": query, "limit": 5 })).await;
+            assert!(found.iter().any(|name| name == expected), "{query}: {found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn there_is_as_much_as_one_asks_for() {
+        let world = World::open().await;
+        let call = world.operator(None);
+        let search = async |detail: &str| {
+            let arguments = json!({ "query": "peer_send", "limit": 1, "detail": detail });
+            world.call(&call, "ToolSearch", arguments).await["tools"][0].clone()
+        };
+        assert_eq!(search("name").await, json!({ "name": "peer_send" }));
+        let summary = search("summary").await;
+        assert!(
+            !summary["description"].as_str().unwrap().contains('\n')
+                && summary["input_schema"].is_null()
+        );
+        let full = search("full").await;
+        assert_eq!(full["input_schema"]["properties"]["to"]["type"], "string");
+        assert!(full["description"].as_str().unwrap().contains('\n'));
+    }
+
+    #[tokio::test]
+    async fn what_comes_is_found_what_goes_is_not_and_what_is_not_open_never() {
+        let mut world = World::open().await;
+        world.catalogue = of(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
+        let fish = async |world: &World| names(world, json!({ "query": "fish" })).await;
+        assert_eq!(fish(&world).await, ["alpha_one", "alpha_two"], "equals by name");
+        world.catalogue.remove("alpha_one");
+        world.catalogue.add(bare("beta", "Fish! fish").scope("exec"));
+        assert_eq!(fish(&world).await, ["beta", "alpha_two"]);
+        let answer =
+            world.call(&world.session("s"), "ToolSearch", json!({ "query": "fish" })).await;
+        assert_eq!(each(&answer["tools"], "name"), ["alpha_two"]);
+    }
+}

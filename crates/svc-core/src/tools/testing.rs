@@ -1,0 +1,147 @@
+//! A small world for tests of tools.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use svc_model::{Caller, NewTask, Scope, TokenId};
+use svc_store::testing::TestStore;
+
+use super::{Call, Catalogue, ErrorType, Failure, Output, ToolError};
+use crate::service::{Services, testing::services};
+
+pub(super) struct World {
+    pub(super) test: TestStore,
+    pub(super) services: Services,
+    pub(super) catalogue: Arc<Catalogue>,
+}
+
+impl World {
+    pub(super) async fn open() -> Self {
+        let test = TestStore::open().await;
+        let services = services(&test);
+        Self { test, services, catalogue: super::catalogue() }
+    }
+
+    /// Lets time pass.
+    pub(super) fn let_pass(&self, time: std::time::Duration) {
+        self.test.clock.advance(time);
+    }
+
+    /// A call by the operator, on behalf of `session`.
+    pub(super) fn operator(&self, session: Option<&str>) -> Call {
+        let call = Call::alone(self.services.clone(), Caller::Operator);
+        Call { session: session.map(Arc::from), ..call }
+    }
+
+    /// A call with the token of `session`.
+    pub(super) fn session(&self, session: &str) -> Call {
+        let caller = Caller::Session {
+            key: session.into(),
+            token: TokenId::from("tok_test".to_owned()),
+            scopes: Arc::new([Scope("none".to_owned())]),
+            project: None,
+            process: None,
+            folder: None,
+        };
+        Call::alone(self.services.clone(), caller)
+    }
+
+    /// What a tool gives. A success has to be what the tool's schema says.
+    pub(super) async fn try_call(
+        &self,
+        call: &Call,
+        name: &str,
+        arguments: Value,
+    ) -> Result<Value, ToolError> {
+        let tool = self.catalogue.find(&call.caller, name).expect(name);
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        match tool.call(call.clone(), arguments).await {
+            Ok(Output::Object(object)) => {
+                let value: Value = serde_json::from_str(object.get()).unwrap();
+                let schema = tool.output_schema().expect("it says what it gives");
+                if let Err(error) = jsonschema::validate(schema, &value) {
+                    panic!("{name} gives what its schema does not say: {error}\n{value}");
+                }
+                assert!(value.is_object(), "{value}");
+                Ok(value)
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(Failure::Tool(error)) => Err(error),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn call<'a>(
+        &'a self,
+        call: &'a Call,
+        name: &'a str,
+        arguments: Value,
+    ) -> impl Future<Output = Value> + 'a {
+        let at = std::panic::Location::caller();
+        async move {
+            let given = arguments.clone();
+            self.try_call(call, name, arguments)
+                .await
+                .unwrap_or_else(|error| panic!("{at}: {name} {given}: {error:?}"))
+        }
+    }
+
+    /// The failure that a tool gives, of this kind.
+    pub(super) async fn refuse(
+        &self,
+        call: &Call,
+        name: &str,
+        arguments: Value,
+        kind: ErrorType,
+    ) -> ToolError {
+        let given = arguments.clone();
+        match self.try_call(call, name, arguments).await {
+            Ok(value) => panic!("{name} {given} gives {value}"),
+            Err(error) => {
+                assert_eq!(error.kind, kind, "{name} {given}: {error:?}");
+                error
+            }
+        }
+    }
+
+    pub(super) async fn task(&self) -> String {
+        let made =
+            self.services.tasks.create_task(&Caller::Operator, NewTask::default()).await.unwrap();
+        made.task.task_id.as_str().to_owned()
+    }
+}
+
+/// A member that is a text.
+#[track_caller]
+pub(super) fn text(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_else(|| panic!("{name} in {value}")).to_owned()
+}
+
+/// The members called `name` of the objects in a list.
+#[track_caller]
+pub(super) fn each(value: &Value, name: &str) -> Vec<Value> {
+    value.as_array().expect("a list").iter().map(|item| item[name].clone()).collect()
+}
+
+/// An object without members.
+pub(super) fn nothing() -> Value {
+    Value::Object(Map::new())
+}
+
+/// Waits for a condition, with a bound.
+#[track_caller]
+pub(super) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    let at = std::panic::Location::caller();
+    let look = async move {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    async move {
+        let bound = std::time::Duration::from_secs(20);
+        tokio::time::timeout(bound, look)
+            .await
+            .unwrap_or_else(|_| panic!("{at}: not so after {bound:?}"));
+    }
+}

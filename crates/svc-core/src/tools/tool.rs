@@ -1,0 +1,557 @@
+//! The declaration of a tool.
+
+use std::{borrow::Cow, cell::Cell, fmt, sync::Arc};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, value::MapDeserializer},
+};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
+use svc_model::{Caller, ToolExposure};
+
+use super::{Call, Failure, HeaderParam, Output, ToolError, called, schema};
+
+type ToolFunction =
+    dyn Fn(Call, Map<String, Value>) -> BoxFuture<'static, Result<Output, Failure>> + Send + Sync;
+
+/// A tool: its name, its schemas, and the function that runs it.
+#[expect(clippy::struct_excessive_bools, reason = "each is declared on its own")]
+pub struct Tool {
+    name: Cow<'static, str>,
+    title: Option<Cow<'static, str>>,
+    description: Cow<'static, str>,
+    family: &'static str,
+    input: schema::Input,
+    output: Option<Value>,
+    annotations: Annotations,
+    scope: Option<&'static str>,
+    pace: Pace,
+    needs_task: bool,
+    quotes: bool,
+    /// Whether it runs in turns with the heavy reads of other principals.
+    is_heavy: bool,
+    unlisted: bool,
+    foreign: Option<Box<ForeignDeclaration>>,
+    run: Arc<ToolFunction>,
+}
+
+/// A tool of a server behind the daemon, as that server declares it.
+#[derive(Debug, Clone)]
+pub struct ForeignDeclaration {
+    /// The server.
+    pub source: Arc<str>,
+    /// The entry of `tools/list`, with the name and the description that clients see.
+    pub entry: ForeignEntry,
+    /// The scope that a caller needs.
+    pub scope: Option<Arc<str>>,
+    /// Whether it stands in the short list.
+    pub is_listed: bool,
+}
+
+/// An entry of `tools/list` that passes as its server has written it.
+#[derive(Debug, Clone)]
+pub struct ForeignEntry {
+    /// As it reads.
+    pub read: Value,
+    written: Arc<RawValue>,
+}
+
+/// The parts of an entry that are listed elsewhere, too.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenSchemas<'a> {
+    #[serde(borrow)]
+    input_schema: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_schema: Option<&'a RawValue>,
+}
+
+impl ForeignEntry {
+    /// The entry that is written so.
+    pub fn new(written: Box<RawValue>) -> Self {
+        let read = serde_json::from_str(written.get()).unwrap_or_default();
+        Self { read, written: written.into() }
+    }
+
+    fn schemas(&self) -> WrittenSchemas<'_> {
+        serde_json::from_str(self.written.get()).unwrap_or_default()
+    }
+}
+
+/// How long a tool may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// It answers at once.
+    Fast,
+    /// It may wait for minutes: its answer is a stream that can be resumed, or a task.
+    Slow,
+}
+
+/// What a client may assume of a tool (MCP `ToolAnnotations`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "the protocol has them so")]
+pub struct Annotations {
+    /// It changes nothing.
+    pub read_only_hint: bool,
+    /// It may remove something, or what it does cannot be undone.
+    pub destructive_hint: bool,
+    /// Once more with the same arguments changes nothing further.
+    pub idempotent_hint: bool,
+    /// It reaches beyond the daemon.
+    pub open_world_hint: bool,
+}
+
+impl Annotations {
+    /// Those that are not as the protocol supposes them where they are absent.
+    fn in_short(self) -> Value {
+        let mut short = Map::new();
+        for (name, is, supposed) in [
+            ("readOnlyHint", self.read_only_hint, false),
+            ("destructiveHint", self.destructive_hint, true),
+            ("idempotentHint", self.idempotent_hint, false),
+            ("openWorldHint", self.open_world_hint, true),
+        ] {
+            // What changes nothing neither destroys nor differs when repeated.
+            let follows =
+                self.read_only_hint && matches!(name, "destructiveHint" | "idempotentHint");
+            if is != supposed && !follows {
+                short.insert(name.to_owned(), is.into());
+            }
+        }
+        short.into()
+    }
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Tool {
+    /// A tool with arguments `A` and result `R`, each a struct.
+    ///
+    /// The first line of `description` is what a person reads in a list; a model reads all of it. Unless told
+    /// otherwise, the tool answers at once, changes something, and destroys nothing.
+    pub fn new<A, R, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send,
+        R: Serialize + JsonSchema,
+        F: Fn(Call, A) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Failure>> + Send + 'static,
+    {
+        // The compiler makes one of these for each tool, so it is thin: the arguments are read before the future begins.
+        let run = move |call: Call, arguments: Map<String, Value>| {
+            let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
+            async move { Output::of(&running?.await?) }.boxed()
+        };
+        let output = schema::of_result::<R>();
+        Self {
+            output: Some(output),
+            ..Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+        }
+    }
+
+    /// A tool with its own schema and content.
+    ///
+    /// If `input` is not a JSON schema, every call fails.
+    pub fn raw<F, Fut>(
+        name: impl Into<Cow<'static, str>>,
+        description: impl Into<Cow<'static, str>>,
+        input: Value,
+        run: F,
+    ) -> Self
+    where
+        F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let input = schema::Input::from_json(input);
+        let run = move |call, arguments| run(call, arguments).boxed();
+        Self::bare(name.into(), description.into(), input, Arc::new(run))
+    }
+
+    /// A tool of a server behind the daemon. That server checks the arguments, and its results pass as they are.
+    pub fn foreign<F, Fut>(declaration: ForeignDeclaration, run: F) -> Self
+    where
+        F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let text = |name: &str| {
+            declaration.entry.read.get(name).and_then(Value::as_str).map(str::to_owned)
+        };
+        let hints = declaration.entry.read.get("annotations");
+        let hint = |name: &str| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+        let read_only = hint("readOnlyHint").unwrap_or(false);
+        let annotations = Annotations {
+            read_only_hint: read_only,
+            destructive_hint: hint("destructiveHint").unwrap_or(!read_only),
+            idempotent_hint: hint("idempotentHint").unwrap_or(false),
+            open_world_hint: hint("openWorldHint").unwrap_or(true),
+        };
+        let title = text("title").or_else(|| {
+            hints.and_then(|hints| hints.get("title")).and_then(Value::as_str).map(str::to_owned)
+        });
+        let input = declaration.entry.read.get("inputSchema").cloned().unwrap_or_default();
+        let run = move |call, arguments| run(call, arguments).boxed();
+        Self {
+            title: title.map(Cow::Owned),
+            family: "sources",
+            annotations,
+            output: declaration.entry.read.get("outputSchema").cloned(),
+            // Nobody here knows how long that server takes.
+            pace: Pace::Slow,
+            ..Self::bare(
+                text("name").unwrap_or_default().into(),
+                text("description").unwrap_or_default().into(),
+                schema::Input::from_json(input),
+                Arc::new(run),
+            )
+        }
+        .declared_by(declaration)
+    }
+
+    /// A tool with arguments `A` whose result is content. See [`Tool::new`].
+    pub fn with_content<A, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send,
+        F: Fn(Call, A) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Output, Failure>> + Send + 'static,
+    {
+        let run = move |call: Call, arguments: Map<String, Value>| {
+            let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
+            async move { running?.await }.boxed()
+        };
+        Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+    }
+
+    /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as they are: what a file or a
+    /// command says is given byte for byte, as that of any other server.
+    #[must_use]
+    pub fn of_builtin_server(self, source: &str, is_listed: bool) -> Self {
+        let declaration = ForeignDeclaration {
+            source: source.into(),
+            entry: ForeignEntry::new(self.listed(ToolExposure::All)),
+            scope: self.scope.map(Arc::from),
+            is_listed,
+        };
+        let Self { input, run, .. } = self;
+        let input = Arc::new(input);
+        Self::foreign(declaration, move |call, mut arguments| {
+            let (input, run) = (Arc::clone(&input), Arc::clone(&run));
+            async move {
+                input.check(&mut arguments)?;
+                run(call, arguments).await
+            }
+        })
+    }
+
+    fn declared_by(self, declaration: ForeignDeclaration) -> Self {
+        Self { foreign: Some(Box::new(declaration)), ..self }
+    }
+
+    fn bare(
+        name: Cow<'static, str>,
+        description: Cow<'static, str>,
+        input: schema::Input,
+        run: Arc<ToolFunction>,
+    ) -> Self {
+        Self {
+            name,
+            title: None,
+            description,
+            family: "other",
+            input,
+            output: None,
+            annotations: Annotations {
+                read_only_hint: false,
+                destructive_hint: false,
+                idempotent_hint: false,
+                open_world_hint: false,
+            },
+            scope: None,
+            pace: Pace::Fast,
+            needs_task: false,
+            quotes: false,
+            is_heavy: false,
+            unlisted: false,
+            foreign: None,
+            run,
+        }
+    }
+
+    /// Sets the name for people.
+    #[must_use]
+    pub fn title(self, title: &'static str) -> Self {
+        Self { title: Some(title.into()), ..self }
+    }
+
+    /// Sets the JSON schema of its result.
+    #[must_use]
+    pub(super) fn result(self, output: Value) -> Self {
+        Self { output: Some(output), ..self }
+    }
+
+    /// Sets the group of tools that it belongs to.
+    #[must_use]
+    pub fn family(self, family: &'static str) -> Self {
+        Self { family, ..self }
+    }
+
+    /// It changes nothing, and so may be repeated.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.annotations.read_only_hint = true;
+        self.idempotent()
+    }
+
+    /// Once more with the same arguments changes nothing further. Such a call is run again if the daemon went away
+    /// in the middle of it.
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.annotations.idempotent_hint = true;
+        self
+    }
+
+    /// It may remove something.
+    #[must_use]
+    pub fn destructive(mut self) -> Self {
+        self.annotations.destructive_hint = true;
+        self
+    }
+
+    /// It reads and renders much, and waits for nobody.
+    #[must_use]
+    pub fn heavy(self) -> Self {
+        Self { is_heavy: true, ..self }
+    }
+
+    /// It may wait.
+    #[must_use]
+    pub fn slow(self) -> Self {
+        Self { pace: Pace::Slow, ..self }
+    }
+
+    /// Clients of the stateless revisions can have it only as a task.
+    #[must_use]
+    pub fn needs_task(self) -> Self {
+        Self { needs_task: true, ..self }
+    }
+
+    /// Its result holds stamps of the daemon's, so it has made what others wrote plain itself.
+    #[must_use]
+    pub(super) fn quotes_by_itself(self) -> Self {
+        Self { quotes: true, ..self }
+    }
+
+    /// No list and no search shows it: programs know it, or it is listed by another name.
+    #[must_use]
+    pub(super) fn unlisted(self) -> Self {
+        Self { unlisted: true, ..self }
+    }
+
+    /// Only callers with this scope may call it, or see it.
+    #[must_use]
+    pub fn scope(self, scope: &'static str) -> Self {
+        Self { scope: Some(scope), ..self }
+    }
+
+    /// Whether it makes what others wrote plain itself.
+    #[cfg(test)]
+    pub(super) fn is_quoting(&self) -> bool {
+        self.quotes
+    }
+
+    /// Its name: letters, digits, `_`, `-`, `.`, at most 64.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its name for people.
+    pub fn title_text(&self) -> Option<&str> {
+        self.title.as_deref()
+    }
+
+    /// Its description for models; the first line is for people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The server behind the daemon that has it; `None` for the daemon's own.
+    pub fn source_name(&self) -> Option<&str> {
+        let declared = self.foreign.as_ref().map(|foreign| &*foreign.source);
+        declared.or_else(|| self.name.split_once("__").map(|(source, _)| source))
+    }
+
+    /// The server behind the daemon that declared it.
+    fn server(&self) -> Option<&str> {
+        self.foreign.as_ref().map(|foreign| &*foreign.source)
+    }
+
+    /// The group of tools that it belongs to.
+    pub fn family_name(&self) -> &'static str {
+        self.family
+    }
+
+    /// The JSON schema of its arguments.
+    pub fn input_schema(&self) -> &Value {
+        &self.input.json
+    }
+
+    /// The JSON schema of its result.
+    pub fn output_schema(&self) -> Option<&Value> {
+        self.output.as_ref()
+    }
+
+    /// What a client may assume of it.
+    pub fn annotations(&self) -> Annotations {
+        self.annotations
+    }
+
+    /// The scope that it asks for.
+    pub fn scope_name(&self) -> Option<&'static str> {
+        self.scope
+    }
+
+    /// How long it may take.
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Whether clients of the stateless revisions can have it only as a task.
+    pub fn is_task_only(&self) -> bool {
+        self.needs_task
+    }
+
+    /// Whether it may be run again if nobody knows how far it came.
+    pub fn is_repeatable(&self) -> bool {
+        self.annotations.idempotent_hint || self.annotations.read_only_hint
+    }
+
+    /// Arguments that a header repeats.
+    pub fn header_params(&self) -> &[HeaderParam] {
+        &self.input.headers
+    }
+
+    /// Whether no list and no search shows it.
+    pub fn is_unlisted(&self) -> bool {
+        self.unlisted
+    }
+
+    /// Whether this caller may call it.
+    pub fn is_open_to(&self, caller: &Caller) -> bool {
+        self.scope_wanted(caller).is_none()
+    }
+
+    /// The scope that this caller would need to call it; `None` if the caller may.
+    pub fn scope_wanted(&self, caller: &Caller) -> Option<&str> {
+        let foreign = self.foreign.as_ref().and_then(|foreign| foreign.scope.as_deref());
+        self.scope.or(foreign).filter(|scope| !caller.has_scope(scope))
+    }
+
+    /// The declaration of a server behind the daemon, if it is that server's tool.
+    pub fn foreign_declaration(&self) -> Option<&ForeignDeclaration> {
+        self.foreign.as_deref()
+    }
+
+    /// Its entry in `tools/list`. That of a server behind the daemon is as the server has written it.
+    pub fn listed(&self, exposure: ToolExposure) -> Box<RawValue> {
+        match &self.foreign {
+            Some(foreign) => foreign.entry.written.as_ref().to_owned(),
+            None => raw_value(&self.entry(exposure)),
+        }
+    }
+
+    /// The JSON schemas of its arguments and of its result, as they are written.
+    pub fn written_schemas(&self) -> (Box<RawValue>, Option<Box<RawValue>>) {
+        if let Some(foreign) = &self.foreign {
+            let WrittenSchemas { input_schema, output_schema } = foreign.entry.schemas();
+            let input = input_schema.map(ToOwned::to_owned).unwrap_or_default();
+            return (input, output_schema.map(ToOwned::to_owned));
+        }
+        (raw_value(&self.input.json), self.output.as_ref().map(raw_value))
+    }
+
+    /// Its entry in `tools/list`, as it reads.
+    pub(super) fn entry(&self, exposure: ToolExposure) -> Value {
+        if let Some(foreign) = &self.foreign {
+            return foreign.entry.read.clone();
+        }
+        if exposure == ToolExposure::Search {
+            return json!({
+                "name": self.name,
+                "description": self.description,
+                "inputSchema": schema::brief(&self.input.json),
+                "annotations": self.annotations.in_short(),
+            });
+        }
+        let mut entry = json!({
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input.json,
+            "annotations": self.annotations,
+        });
+        if let Some(title) = &self.title {
+            entry["title"] = json!(title);
+            entry["annotations"]["title"] = json!(title);
+        }
+        if let Some(output) = &self.output {
+            entry["outputSchema"] = output.clone();
+        }
+        entry
+    }
+
+    /// Checks the arguments and runs it. A panic is a failure like another. The result is for a model: what others wrote
+    /// is [plain](svc_model::quote::plain) in it.
+    pub async fn call(
+        &self,
+        call: Call,
+        mut arguments: Map<String, Value>,
+    ) -> Result<Output, Failure> {
+        let is_by_name = called::is_by_name(&call);
+        let run = async {
+            if self.foreign.is_some() {
+                return (self.run)(call, arguments).await;
+            }
+            self.input.check(&mut arguments)?;
+            let (services, caller) = (call.services.clone(), call.caller.clone());
+            let (run, quotes) = ((self.run)(call, arguments), self.quotes);
+            let run = async move { run.await.map(|it| if quotes { it } else { it.plain() }) };
+            if self.is_heavy { services.read_in_turn(&caller, run).await } else { run.await }
+        };
+        let run = std::panic::AssertUnwindSafe(run);
+        let outcome = run.catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(tool = self.name(), "a tool panicked");
+            Err(ToolError::internal().into())
+        });
+        if is_by_name {
+            return outcome.map(|output| called::named(output, self.server(), self.name()));
+        }
+        outcome
+    }
+}
+
+fn raw_value(value: &Value) -> Box<RawValue> {
+    to_raw_value(value).expect("a value has a JSON form")
+}
+
+/// The arguments as their type. The schema has checked them; what is still wrong is named by the argument it is in.
+fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
+    // Only the name of the argument is kept. A path into it would double the code of every tool, for an error that
+    // hardly ever happens.
+    let current = Cell::new("arguments");
+    let entries = arguments.iter().map(|(name, value)| {
+        current.set(name);
+        (name.as_str(), value)
+    });
+    A::deserialize(MapDeserializer::new(entries)).map_err(|error| misfit(current.get(), &error))
+}
+
+fn misfit(field: &str, error: &serde_json::Error) -> ToolError {
+    ToolError::invalid(field, format!("{field}: {error}"))
+}

@@ -1,0 +1,514 @@
+//! Clusters of records that are alike, and the values that are drawn from them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_model::{
+    GhapId, Timestamp, ValueId,
+    journal::{Domain, GhapStatus, Strategy, Tier},
+    learning::Axis,
+    limits, quote,
+};
+
+use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use crate::service::journal::{ValueDistances, too_far};
+
+pub(super) fn tools() -> Vec<Tool> {
+    [
+        Tool::new("get_clusters", CLUSTERS, clusters)
+            .title("What records are alike")
+            .read_only()
+            .heavy(),
+        Tool::new("get_cluster_members", MEMBERS, members)
+            .title("Look into a cluster")
+            .read_only()
+            .heavy(),
+        Tool::new("validate_value", VALIDATE, validate)
+            .title("Does a value fit")
+            .read_only()
+            .heavy(),
+        Tool::new("store_value", STORE, store).title("Keep a value").idempotent(),
+        Tool::new("list_values", LIST, list).title("List values").read_only(),
+    ]
+    .into_iter()
+    .map(|tool| tool.family("learning"))
+    .collect()
+}
+
+/// To the third digit: more says nothing of words.
+fn round(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+const CLUSTERS: &str = "\
+Groups the records that are over by what they have in common: on the whole (full), in how they were gone about (strategy), in \
+what was not expected (surprise), in why predictions were wrong (root_cause), or in what they are about (domain).
+
+It takes 20 records; of more than 1,000 the latest are looked at. The records of a cluster can be read with \
+get_cluster_members; a sentence that says what they teach is kept with store_value.";
+
+/// The axis of comparison.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ClusterListInput {
+    /// The axis of comparison.
+    axis: Axis,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 500), extend("default" = 50))]
+    limit: Option<usize>,
+}
+
+/// Records that are alike.
+#[derive(Serialize, JsonSchema)]
+struct ClusterRows {
+    axis: Axis,
+    /// The largest first.
+    clusters: Vec<ClusterSummary>,
+    count: usize,
+    /// How many there are besides the limit.
+    total: usize,
+    /// Records that are like no others.
+    noise_count: i64,
+    /// Records that were looked at.
+    record_count: i64,
+}
+
+/// A cluster.
+#[derive(Serialize, JsonSchema)]
+struct ClusterSummary {
+    /// Stays the same as long as most of its records do.
+    cluster_id: String,
+    label: i64,
+    /// How many records it has.
+    size: i64,
+    /// How far they can be trusted on average, 0 to 1.
+    avg_weight: f64,
+    /// The beginning of the goal of the record in its middle.
+    about: String,
+}
+
+async fn clusters(call: Call, input: ClusterListInput) -> Result<ClusterRows, Failure> {
+    let list = call.services.journal.clusters(&call.caller, input.axis).await?;
+    let total = list.clusters.len();
+    let clusters: Vec<ClusterSummary> = list
+        .clusters
+        .into_iter()
+        .take(input.limit.unwrap_or(50))
+        .map(|row| ClusterSummary {
+            cluster_id: row.cluster_id,
+            label: row.label,
+            size: row.size,
+            avg_weight: round(row.avg_weight),
+            about: quote::excerpt(&row.goal, 120),
+        })
+        .collect();
+    Ok(ClusterRows {
+        axis: input.axis,
+        count: clusters.len(),
+        clusters,
+        total,
+        noise_count: list.noise,
+        record_count: list.records,
+    })
+}
+
+const MEMBERS: &str = "\
+Lists the records of a cluster, those in its middle first. get_ghap gives one with all its texts.";
+
+/// Which cluster.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ClusterMembersInput {
+    /// The cluster's id from `get_clusters`.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    cluster_id: String,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 100), extend("default" = 50))]
+    limit: Option<u32>,
+}
+
+/// Records of a cluster.
+#[derive(Serialize, JsonSchema)]
+struct ClusterMembers {
+    cluster_id: String,
+    axis: Axis,
+    members: Vec<ClusterMember>,
+    count: usize,
+}
+
+/// A record of a cluster.
+#[derive(Serialize, JsonSchema)]
+struct ClusterMember {
+    id: GhapId,
+    domain: Domain,
+    strategy: Strategy,
+    outcome_status: GhapStatus,
+    confidence_tier: Option<Tier>,
+    cluster_label: i64,
+    /// How near it is to the middle, 0 to 1.
+    similarity: f64,
+    /// The beginning of its goal.
+    goal: String,
+}
+
+async fn members(call: Call, input: ClusterMembersInput) -> Result<ClusterMembers, Failure> {
+    let limit = input.limit.unwrap_or(50);
+    let (axis, rows) =
+        call.services.journal.cluster_members(&call.caller, &input.cluster_id, limit).await?;
+    let label = input.cluster_id.rsplit('_').next().and_then(|label| label.parse().ok());
+    let members: Vec<ClusterMember> = rows
+        .into_iter()
+        .map(|row| ClusterMember {
+            goal: quote::excerpt(&row.goal, 120),
+            id: row.id,
+            domain: row.domain,
+            strategy: row.strategy,
+            outcome_status: row.status,
+            confidence_tier: row.tier,
+            cluster_label: label.unwrap_or_default(),
+            similarity: round(row.similarity),
+        })
+        .collect();
+    Ok(ClusterMembers { cluster_id: input.cluster_id, axis, count: members.len(), members })
+}
+
+const VALIDATE: &str = "\
+Tells whether a sentence is about what the records of a cluster have in common, without keeping it: whether it is as near to \
+their middle as they are themselves, by the words that it uses.";
+
+/// A sentence, and where it was drawn from.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ValidateInput {
+    /// The lesson of the records, in a sentence or two.
+    #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
+    text: String,
+    /// The cluster's id from `get_clusters`.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    cluster_id: String,
+}
+
+/// Whether it fits.
+#[derive(Serialize, JsonSchema)]
+struct ValidityOutput {
+    valid: bool,
+    cluster_id: String,
+    /// How near it is to the middle of the cluster, 0 to 1.
+    similarity: f64,
+    /// Why it does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    metrics: DistanceMetrics,
+}
+
+/// Distances to the middle of the cluster: 0 for the same words, 1 for none in common.
+#[derive(Serialize, JsonSchema)]
+struct DistanceMetrics {
+    /// Of the sentence.
+    candidate_distance: f64,
+    /// Of the records, on average.
+    mean_distance: f64,
+    /// Their standard deviation.
+    std_distance: f64,
+    /// How far the sentence may be: the mean and half a deviation, and 0.75 at least, as a sentence has fewer words than
+    /// a record.
+    threshold: f64,
+}
+
+impl From<ValueDistances> for DistanceMetrics {
+    fn from(distances: ValueDistances) -> Self {
+        Self {
+            candidate_distance: round(distances.candidate),
+            mean_distance: round(distances.mean),
+            std_distance: round(distances.std),
+            threshold: round(distances.threshold),
+        }
+    }
+}
+
+async fn validate(call: Call, input: ValidateInput) -> Result<ValidityOutput, Failure> {
+    let validity =
+        call.services.journal.validate_value(&call.caller, &input.text, &input.cluster_id).await?;
+    let reason = format!("the sentence {}", too_far(&validity.distances));
+    Ok(ValidityOutput {
+        valid: validity.is_valid,
+        cluster_id: input.cluster_id,
+        similarity: round(validity.similarity),
+        reason: (!validity.is_valid).then_some(reason),
+        metrics: validity.distances.into(),
+    })
+}
+
+const STORE: &str = "\
+Keeps a sentence that says what the records of a cluster teach, for assemble_context to give to later sessions. It is checked \
+first, as validate_value does. The same once more for a cluster changes nothing and gives the value that there is.";
+
+/// A sentence to keep.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StoreValueInput {
+    /// The lesson of the records, in a sentence or two.
+    #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
+    text: String,
+    /// The cluster's id from `get_clusters`.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    cluster_id: String,
+    /// The axis of the cluster; follows from its id.
+    axis: Option<Axis>,
+    /// Session id; your own by default. Selects the project.
+    #[schemars(regex(pattern = NOT_BLANK))]
+    session_id: Option<String>,
+}
+
+/// A value was stored.
+#[derive(Serialize, JsonSchema)]
+struct ValueStored {
+    id: ValueId,
+    /// `stored`, or `known` if it was there already.
+    status: &'static str,
+    /// The beginning of the sentence.
+    text: String,
+    cluster_id: String,
+    axis: Axis,
+    created_at: Timestamp,
+}
+
+async fn store(call: Call, input: StoreValueInput) -> Result<ValueStored, Failure> {
+    let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
+    let stored = call
+        .services
+        .journal
+        .store_value(&call.caller, acting, input.text, input.cluster_id, input.axis)
+        .await?;
+    Ok(ValueStored {
+        text: quote::excerpt(&stored.value.text, 120),
+        id: stored.value.id,
+        status: if stored.is_known { "known" } else { "stored" },
+        cluster_id: stored.value.cluster_id,
+        axis: stored.value.axis,
+        created_at: stored.value.validated_at,
+    })
+}
+
+const LIST: &str =
+    "Lists values, the latest first: sentences that were drawn from clusters of records.";
+
+/// Which values.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ValueListInput {
+    /// Only this axis.
+    axis: Option<Axis>,
+    /// How many at most.
+    #[schemars(range(min = 1, max = 100), extend("default" = 20))]
+    limit: Option<u32>,
+    /// Return whole sentences; by default only the beginning of each.
+    full: Option<bool>,
+}
+
+/// A page of values.
+#[derive(Serialize, JsonSchema)]
+struct ValueList {
+    results: Vec<ValueRow>,
+    count: usize,
+    /// How many there are besides the limit.
+    total: i64,
+}
+
+/// A value in a list.
+#[derive(Serialize, JsonSchema)]
+struct ValueRow {
+    id: ValueId,
+    text: String,
+    cluster_id: String,
+    axis: Axis,
+    validated_at: Timestamp,
+    distance_to_centroid: f64,
+}
+
+/// Bytes of a sentence in a list: an entry has at most 500.
+const EXCERPT: usize = 270;
+
+async fn list(call: Call, input: ValueListInput) -> Result<ValueList, Failure> {
+    let (values, total) =
+        call.services.journal.values(&call.caller, input.axis, input.limit.unwrap_or(20)).await?;
+    let is_full = input.full.unwrap_or(false);
+    let results: Vec<ValueRow> = values
+        .into_iter()
+        .map(|value| ValueRow {
+            text: if is_full { value.text } else { quote::excerpt(&value.text, EXCERPT) },
+            id: value.id,
+            cluster_id: value.cluster_id,
+            axis: value.axis,
+            validated_at: value.validated_at,
+            distance_to_centroid: round(value.distance),
+        })
+        .collect();
+    Ok(ValueList { count: results.len(), results, total })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::{World, each, text};
+    use crate::tools::{Call, ErrorType};
+
+    async fn begin(world: &World) -> Call {
+        let call = world.operator(Some("s"));
+        world.call(&call, "start_session", json!({ "cwd": "/nowhere/p" })).await;
+        call
+    }
+
+    async fn try_it(world: &World, call: &Call, about: &str) {
+        let start = json!({
+            "domain": "debugging", "strategy": "read-the-error", "goal": about, "hypothesis": about,
+            "action": "look", "prediction": "it passes",
+        });
+        world.call(call, "start_ghap", start).await;
+        let end = json!({
+            "status": "falsified", "result": "it failed", "surprise": about,
+            "root_cause": { "category": "oversight", "description": about },
+            "lesson": { "what_worked": about },
+        });
+        world.call(call, "resolve_ghap", end).await;
+    }
+
+    const CACHE: &str = "The cache key lacks the tenant, so tenants read each other's rows";
+    const CLOCK: &str = "The mocked clock never moves, so the token never expires in tests";
+
+    #[tokio::test]
+    async fn with_too_few_records_all_say_how_many_there_are() {
+        let world = World::open().await;
+        let call = begin(&world).await;
+        for have in [0, 19] {
+            for _ in 0..have {
+                try_it(&world, &call, CACHE).await;
+            }
+            let sentence = json!({ "text": "x", "cluster_id": "full_0" });
+            for (name, arguments) in [
+                ("get_clusters", json!({ "axis": "full" })),
+                ("get_cluster_members", json!({ "cluster_id": "full_0" })),
+                ("validate_value", sentence.clone()),
+                ("store_value", sentence),
+            ] {
+                let error = world.refuse(&call, name, arguments, ErrorType::InsufficientData).await;
+                assert_eq!((error.have, error.need), (Some(have), Some(20)), "{name}");
+            }
+        }
+        assert_eq!(world.call(&call, "list_values", json!({})).await["total"], 0);
+        try_it(&world, &call, CACHE).await;
+        for axis in ["full", "strategy", "surprise", "root_cause", "domain"] {
+            let found = world.call(&call, "get_clusters", json!({ "axis": axis })).await;
+            assert_eq!(found["clusters"][0]["size"], 20, "{axis}: {found}");
+            assert_eq!((&found["noise_count"], &found["count"]), (&json!(0), &json!(1)));
+        }
+    }
+
+    #[tokio::test]
+    async fn clusters_keep_their_names_and_have_members() {
+        let world = World::open().await;
+        let call = begin(&world).await;
+        for n in 0..12 {
+            try_it(&world, &call, &format!("{CACHE} {n}")).await;
+            try_it(&world, &call, &format!("{CLOCK} {n}")).await;
+        }
+        try_it(&world, &call, "Something else entirely went wrong with webhooks").await;
+        let look = json!({ "axis": "full" });
+        let found = world.call(&call, "get_clusters", look.clone()).await;
+        assert_eq!(each(&found["clusters"], "size"), [json!(12), json!(12)]);
+        assert_eq!((&found["noise_count"], &found["record_count"]), (&json!(1), &json!(25)));
+        assert_eq!(found, world.call(&call, "get_clusters", look.clone()).await);
+        let first = json!({ "axis": "full", "limit": 1 });
+        let first = world.call(&call, "get_clusters", first).await;
+        assert_eq!((&first["count"], &first["total"]), (&json!(1), &json!(2)));
+        let of = async |id: &Value| {
+            let members = json!({ "cluster_id": id, "limit": 100 });
+            world.call(&call, "get_cluster_members", members).await
+        };
+        let about = |found: &Value, id: &Value| -> String {
+            let one =
+                found["clusters"].as_array().unwrap().iter().find(|one| one["cluster_id"] == *id);
+            text(one.unwrap(), "about")
+        };
+        for id in each(&found["clusters"], "cluster_id") {
+            let members = of(&id).await;
+            assert_eq!(members["count"], 12);
+            assert!(
+                members["members"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .all(|one| one.to_string().len() <= 500)
+            );
+        }
+        // More of one kind: it is the larger now, and both are called what they were.
+        let clock = each(&found["clusters"], "cluster_id")
+            .into_iter()
+            .find(|id| about(&found, id).contains("clock"))
+            .unwrap();
+        for n in 20..25 {
+            try_it(&world, &call, &format!("{CLOCK} {n}")).await;
+        }
+        let later = world.call(&call, "get_clusters", look).await;
+        assert_eq!(later["clusters"][0]["cluster_id"], clock);
+        assert_eq!(later["clusters"][0]["size"], 17);
+        assert_eq!(of(&clock).await["count"], 17);
+
+        let none = json!({ "cluster_id": "full_77" });
+        world.refuse(&call, "get_cluster_members", none, ErrorType::NotFound).await;
+        for odd in ["full", "full_", "sports_0", "full_-1", "'"] {
+            let odd = json!({ "cluster_id": odd });
+            world.refuse(&call, "get_cluster_members", odd, ErrorType::ValidationError).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_value_is_held_against_its_cluster() {
+        let world = World::open().await;
+        let call = begin(&world).await;
+        for _ in 0..20 {
+            try_it(&world, &call, CACHE).await;
+        }
+        let found = world.call(&call, "get_clusters", json!({ "axis": "full" })).await;
+        let id = found["clusters"][0]["cluster_id"].clone();
+        let good = json!({ "text": "Put the tenant into every cache key", "cluster_id": id });
+        let fits = world.call(&call, "validate_value", good.clone()).await;
+        assert_eq!(fits["valid"], true, "{fits}");
+        let bad = json!({ "text": "Water the plants on Mondays", "cluster_id": id });
+        let misfit = world.call(&call, "validate_value", bad.clone()).await;
+        assert_eq!((&misfit["valid"], &misfit["similarity"]), (&json!(false), &json!(0.0)));
+        assert!(text(&misfit, "reason").contains("distance"));
+        let error = world.refuse(&call, "store_value", bad, ErrorType::ValidationError).await;
+        assert_eq!(error.field.as_deref(), Some("text"));
+        let mut wrong = good.clone();
+        wrong["axis"] = json!("surprise");
+        let error = world.refuse(&call, "store_value", wrong, ErrorType::ValidationError).await;
+        assert_eq!(error.field.as_deref(), Some("axis"));
+
+        let stored = world.call(&call, "store_value", good.clone()).await;
+        assert_eq!((&stored["status"], &stored["axis"]), (&json!("stored"), &json!("full")));
+        let again = world.call(&call, "store_value", good).await;
+        assert_eq!((&again["status"], &again["id"]), (&json!("known"), &stored["id"]));
+        let long =
+            format!("The tenant belongs into the cache key {}", "\"cache\" tenant key ".repeat(24));
+        let long = json!({ "text": long, "cluster_id": id });
+        assert!(world.call(&call, "store_value", long.clone()).await.to_string().len() < 500);
+        let list = world.call(&call, "list_values", json!({ "limit": 1 })).await;
+        assert_eq!((&list["count"], &list["total"]), (&json!(1), &json!(2)));
+        assert!(list["results"][0].to_string().len() <= 500, "{list}");
+        assert_ne!(list["results"][0]["text"], long["text"]);
+        let full = world.call(&call, "list_values", json!({ "full": true })).await;
+        assert_eq!(full["results"][0]["text"], long["text"]);
+        let other = world.call(&call, "list_values", json!({ "axis": "domain" })).await;
+        assert_eq!(other["total"], 0);
+
+        // It comes back where it fits, and before an attempt of its kind.
+        let ask = json!({ "query": "tenants share a cache key", "context_types": ["values"] });
+        let context = world.call(&call, "assemble_context", ask).await;
+        assert_eq!(context["item_count"], 2);
+        let before = world
+            .call(&call, "premortem", json!({ "domain": "debugging", "max_tokens": 5000 }))
+            .await;
+        assert!(text(&before, "markdown").contains("## Relevant values\n- "));
+    }
+}

@@ -1,0 +1,433 @@
+//! Claude Code: JSON lines on its standard input and output.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use svc_model::HARMLESS_TOOLS;
+use svc_model::agent::{
+    AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
+    RequestOptionKind, TurnOutcome,
+};
+
+use super::effect::{Effect, Effects, TurnResult, VendorRequest};
+use super::protocol::{AgentProtocol, Decision, PromptInput};
+use super::wording::{call_title, option, summary, text_of};
+
+/// The id of the request that shows that the agent lives.
+const INITIALIZE: &str = "svc-initialize";
+const ALLOW: &str = "allow";
+const ALLOW_ALWAYS: &str = "allow_always";
+const DENY: &str = "deny";
+/// What helps a program that nobody has logged in.
+const REMEDY: &str = "; log in with `claude`, or give a key in `env` of the instance";
+/// The tool by which the model asks the person.
+const QUESTION: &str = "AskUserQuestion";
+
+/// A conversation with Claude Code.
+#[derive(Debug)]
+pub(super) struct ClaudeProtocol {
+    arguments: Vec<String>,
+    /// Requests that wait, by the vendor's id.
+    requests: HashMap<String, Value>,
+    /// Names of the tools that were called and have not answered, by the call.
+    calls: HashMap<String, String>,
+    interrupts: u64,
+    interrupted: bool,
+    limited: bool,
+    /// The last text of the turn.
+    last_text: Option<String>,
+    /// What all turns have cost so far, as the vendor tells it.
+    cost: f64,
+}
+
+impl ClaudeProtocol {
+    pub(super) fn new(spec: &HostSpec) -> Self {
+        let mut arguments: Vec<String> = [
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--include-partial-messages",
+            "--permission-prompt-tool",
+            "stdio",
+        ]
+        .map(str::to_owned)
+        .into();
+        let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        if let Some(model) = &spec.model {
+            add("--model", model.clone());
+        }
+        if let Some(session) = &spec.resume {
+            add("--resume", session.clone());
+        }
+        if let Some(text) = &spec.system_prompt {
+            add("--append-system-prompt", text.clone());
+        }
+        if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
+            let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
+            add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
+            // Not all of `mcp__svc`: `ToolCall` reaches every tool of every server, so it needs permission.
+            let allowed: Vec<String> =
+                HARMLESS_TOOLS.iter().map(|tool| format!("mcp__svc__{tool}")).collect();
+            add("--settings", json!({ "permissions": { "allow": allowed } }).to_string());
+        }
+        if spec.permission == PermissionMode::Bypass {
+            add("--permission-mode", "bypassPermissions".to_owned());
+        }
+        Self {
+            arguments,
+            requests: HashMap::new(),
+            calls: HashMap::new(),
+            interrupts: 0,
+            interrupted: false,
+            limited: false,
+            last_text: None,
+            cost: 0.0,
+        }
+    }
+
+    fn user_line(input: &PromptInput<'_>) -> Effect {
+        Effect::write_json(&json!({
+            "type": "user",
+            "message": { "role": "user", "content": input.text },
+            "parent_tool_use_id": null,
+            "uuid": uuid_of(input.message_id),
+        }))
+    }
+
+    fn system(message: &Value, effects: &mut Effects) {
+        match message["subtype"].as_str() {
+            Some("init") => {
+                if let Some(id) = message["session_id"].as_str() {
+                    effects.push(Effect::Session(id.to_owned()));
+                }
+                // A program that does not know `initialize` is ready now.
+                effects.push(Effect::Ready);
+                effects.push(Effect::Working);
+            }
+            Some("api_retry") => {
+                let error = message["error"].as_str().unwrap_or("an error");
+                let attempt = &message["attempt"];
+                if message["error_status"] == 429 {
+                    effects.push(Effect::Limited { until: None });
+                }
+                effects.push(Effect::Error(format!("attempt {attempt} failed: {error}")));
+            }
+            _ => {}
+        }
+    }
+
+    fn assistant(&mut self, message: &Value, effects: &mut Effects) {
+        // Texts of the program itself, such as that of a limit, are no work.
+        if message["message"]["model"] != "<synthetic>" {
+            effects.push(Effect::Working);
+        }
+        let content = &message["message"]["content"];
+        if let Some(text) = content.as_str() {
+            self.text(text, message, effects);
+        }
+        for block in content.as_array().into_iter().flatten() {
+            match block["type"].as_str() {
+                Some("text") => {
+                    self.text(block["text"].as_str().unwrap_or_default(), message, effects);
+                }
+                Some("tool_use") => self.tool_use(block, effects),
+                _ => {}
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str, message: &Value, effects: &mut Effects) {
+        if text.is_empty() {
+            return;
+        }
+        // What a sub-agent says is told by the call that made it.
+        if message["parent_tool_use_id"].is_null() {
+            self.last_text = Some(text.to_owned());
+            effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
+        }
+    }
+
+    fn tool_use(&mut self, block: &Value, effects: &mut Effects) {
+        let name = block["name"].as_str().unwrap_or("tool");
+        let id = block["id"].as_str();
+        if let Some(id) = id {
+            self.calls.insert(id.to_owned(), name.to_owned());
+        }
+        effects.push(Effect::Entry(HistoryEntry {
+            tool_name: Some(name.to_owned()),
+            tool_input: Some(block["input"].to_string()),
+            tool_summary: Some(summary(&block["input"])),
+            tool_use_id: id.map(str::to_owned),
+            ..HistoryEntry::empty(HistoryRole::Tool)
+        }));
+    }
+
+    fn user(&mut self, message: &Value, effects: &mut Effects) {
+        for block in message["message"]["content"].as_array().into_iter().flatten() {
+            if block["type"] != "tool_result" {
+                continue;
+            }
+            let id = block["tool_use_id"].as_str().unwrap_or_default();
+            effects.push(Effect::Entry(HistoryEntry {
+                tool_name: self.calls.remove(id),
+                tool_result: Some(text_of(&block["content"]).unwrap_or_default()),
+                tool_use_id: Some(id.to_owned()),
+                is_error: Some(block["is_error"].as_bool().unwrap_or(false)),
+                ..HistoryEntry::empty(HistoryRole::Tool)
+            }));
+        }
+    }
+
+    fn control_request(&mut self, message: Value, effects: &mut Effects) {
+        let Some(key) = message["request_id"].as_str().map(str::to_owned) else { return };
+        let request = &message["request"];
+        if request["subtype"] != "can_use_tool" {
+            let error = format!("this host does not know {}", request["subtype"]);
+            let response = json!({ "subtype": "error", "request_id": key, "error": error });
+            let answer = json!({ "type": "control_response", "response": response });
+            effects.push(Effect::write_json(&answer));
+            return;
+        }
+        let name = request["tool_name"].as_str().unwrap_or("tool");
+        let input = &request["input"];
+        let tool = json!({ "name": name, "input": input, "tool_use_id": request["tool_use_id"] });
+        let vendor = if name == QUESTION {
+            question(key.clone(), input, tool)
+        } else {
+            let mut options = vec![option(ALLOW, "Allow", RequestOptionKind::AllowOnce)];
+            if request["permission_suggestions"].as_array().is_some_and(|list| !list.is_empty()) {
+                let name = "Allow, and do not ask again";
+                options.push(option(ALLOW_ALWAYS, name, RequestOptionKind::AllowAlways));
+            }
+            options.push(option(DENY, "Deny", RequestOptionKind::RejectOnce));
+            VendorRequest {
+                key: key.clone(),
+                kind: RequestKind::Permission,
+                title: call_title(name, input),
+                options,
+                tool: Some(tool),
+                edits: edits(name, input),
+            }
+        };
+        self.requests.insert(key, message);
+        effects.push(Effect::Request(vendor));
+    }
+
+    fn result(&mut self, message: &Value, effects: &mut Effects) {
+        let usage = &message["usage"];
+        let tokens = |names: &[&str]| {
+            let known: Vec<u64> = names.iter().filter_map(|name| usage[*name].as_u64()).collect();
+            (!known.is_empty()).then(|| known.iter().sum())
+        };
+        let total = message["total_cost_usd"].as_f64();
+        let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+        effects.push(Effect::Usage(AgentUsage {
+            input_tokens: tokens(&read),
+            output_tokens: tokens(&["output_tokens"]),
+            // Micro-dollars are exact enough, and read better.
+            cost_usd: total.map(|total| ((total - self.cost).max(0.0) * 1e6).round() / 1e6),
+        }));
+        self.cost = total.unwrap_or(self.cost);
+        let interrupted = std::mem::take(&mut self.interrupted);
+        let limited = std::mem::take(&mut self.limited);
+        let last = self.last_text.take();
+        let text = message["result"].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let end = if message["is_error"] == true && interrupted {
+            TurnResult::interrupted()
+        } else if message["is_error"] == true {
+            let errors = text.clone().or_else(|| text_of(&message["errors"]));
+            let error = errors.unwrap_or_else(|| "the turn failed".to_owned());
+            let no_login = message["api_error_status"] == 401 || error.contains("Not logged in");
+            let error = if no_login { format!("{error}{REMEDY}") } else { error };
+            effects.push(Effect::Error(error.clone()));
+            if last.as_ref() != Some(&error) {
+                effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
+            }
+            let refused = limited || no_login || message["api_error_status"] == 429;
+            let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
+            TurnResult { outcome, ..TurnResult::failed(error) }
+        } else {
+            if let Some(text) = text.as_ref().filter(|text| last.as_ref() != Some(text)) {
+                let entry = HistoryEntry::text(HistoryRole::Assistant, text.clone());
+                effects.push(Effect::Entry(entry));
+            }
+            TurnResult::completed(text)
+        };
+        effects.push(Effect::TurnEnd(end));
+    }
+}
+
+impl AgentProtocol for ClaudeProtocol {
+    fn arguments(&self) -> Vec<String> {
+        self.arguments.clone()
+    }
+
+    fn start(&mut self, effects: &mut Effects) {
+        // It says nothing before its first prompt unless it is asked.
+        let request = json!({ "subtype": "initialize" });
+        effects.push(Effect::write_json(
+            &json!({ "type": "control_request", "request_id": INITIALIZE, "request": request }),
+        ));
+    }
+
+    fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
+        self.interrupted = false;
+        effects.push(Self::user_line(input));
+    }
+
+    fn steer(&mut self, input: &PromptInput<'_>, effects: &mut Effects) -> bool {
+        effects.push(Self::user_line(input));
+        true
+    }
+
+    fn line(&mut self, line: &[u8], _now: Instant, effects: &mut Effects) {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
+        match message["type"].as_str() {
+            Some("system") => Self::system(&message, effects),
+            Some("assistant") => self.assistant(&message, effects),
+            Some("stream_event") if message["event"]["type"] == "message_start" => {
+                effects.push(Effect::Working);
+            }
+            // What a sub-agent says is told by the call that made it.
+            Some("stream_event") if message["parent_tool_use_id"].is_null() => {
+                let delta = &message["event"]["delta"];
+                if delta["type"] == "text_delta" {
+                    effects.extend(delta["text"].as_str().map(|it| Effect::Words(it.to_owned())));
+                }
+            }
+            Some("user") => self.user(&message, effects),
+            Some("rate_limit_event") => {
+                let info = &message["rate_limit_info"];
+                if info["status"] == "rejected" {
+                    self.limited = true;
+                    let until = info["resetsAt"].as_i64().map(|seconds| seconds * 1000);
+                    effects.push(Effect::Limited { until });
+                }
+            }
+            Some("control_request") => self.control_request(message, effects),
+            Some("control_cancel_request") => {
+                if let Some(key) = message["request_id"].as_str() {
+                    self.requests.remove(key);
+                    effects.push(Effect::RequestGone(key.to_owned()));
+                }
+            }
+            Some("control_response") if message["response"]["request_id"] == INITIALIZE => {
+                effects.push(if is_logged_out(&message["response"]["response"]["account"]) {
+                    Effect::Fatal(format!("Claude Code is not logged in{REMEDY}"))
+                } else {
+                    Effect::Ready
+                });
+            }
+            Some("result") => self.result(&message, effects),
+            _ => {}
+        }
+    }
+
+    fn interrupt(&mut self, effects: &mut Effects) {
+        self.interrupted = true;
+        self.interrupts += 1;
+        let id = format!("svc-interrupt-{}", self.interrupts);
+        let request = json!({ "subtype": "interrupt" });
+        effects.push(Effect::write_json(
+            &json!({ "type": "control_request", "request_id": id, "request": request }),
+        ));
+    }
+
+    fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
+        let Some(message) = self.requests.remove(key) else { return };
+        let request = &message["request"];
+        let answer = match decision {
+            Decision::Option { option_id, text } if request["tool_name"] == QUESTION => {
+                answered(&request["input"], text.as_ref().unwrap_or(option_id))
+            }
+            Decision::Text(text) => answered(&request["input"], text),
+            Decision::Option { option_id, .. } if option_id == ALLOW => {
+                json!({ "behavior": "allow", "updatedInput": request["input"] })
+            }
+            Decision::Option { option_id, .. } if option_id == ALLOW_ALWAYS => {
+                json!({ "behavior": "allow", "updatedInput": request["input"],
+                    "updatedPermissions": request["permission_suggestions"] })
+            }
+            Decision::Option { text, .. } => {
+                let denial = text.clone().unwrap_or_else(|| "denied".to_owned());
+                json!({ "behavior": "deny", "message": denial })
+            }
+            Decision::Denied(reason) => json!({ "behavior": "deny", "message": reason }),
+            Decision::Cancelled => json!({ "behavior": "deny", "message": "the turn was ended" }),
+        };
+        let response = json!({ "subtype": "success", "request_id": key, "response": answer });
+        effects
+            .push(Effect::write_json(&json!({ "type": "control_response", "response": response })));
+    }
+
+    fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
+}
+
+/// Whether the program says that it has neither a login nor a key for the vendor's own service.
+fn is_logged_out(account: &Value) -> bool {
+    account["tokenSource"] == "none"
+        && account["apiKeySource"].as_str().is_none_or(|source| source == "none")
+        && account["apiProvider"] == "firstParty"
+}
+
+/// A UUID for each input, the same for the same: Claude runs none of them twice.
+fn uuid_of(message_id: &str) -> String {
+    let digest = Sha256::digest(message_id.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// The files that a call changes, if that is all it does.
+fn edits(name: &str, input: &Value) -> Option<Vec<PathBuf>> {
+    let member = match name {
+        "Edit" | "Write" | "MultiEdit" => "file_path",
+        "NotebookEdit" => "notebook_path",
+        _ => return None,
+    };
+    Some(vec![PathBuf::from(input[member].as_str()?)])
+}
+
+/// A question of the model. What it offers are options if it asks one thing.
+fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
+    let questions = input["questions"].as_array().cloned().unwrap_or_default();
+    let texts: Vec<_> = questions.iter().filter_map(|it| it["question"].as_str()).collect();
+    let mut options = Vec::new();
+    if let [only] = &questions[..] {
+        for offered in only["options"].as_array().into_iter().flatten() {
+            if let Some(label) = offered["label"].as_str() {
+                options.push(option(label, label, RequestOptionKind::Answer));
+            }
+        }
+    }
+    options.push(option(DENY, "Do not answer", RequestOptionKind::RejectOnce));
+    VendorRequest {
+        key,
+        kind: RequestKind::Question,
+        title: texts.join(" "),
+        options,
+        tool: Some(tool),
+        edits: None,
+    }
+}
+
+/// The answer to a question; the same for each if there are several.
+fn answered(input: &Value, answer: &str) -> Value {
+    if answer == DENY {
+        return json!({ "behavior": "deny", "message": "nobody wants to answer" });
+    }
+    let mut updated = input.clone();
+    let questions = input["questions"].as_array().cloned().unwrap_or_default();
+    let answers: serde_json::Map<String, Value> = questions
+        .iter()
+        .filter_map(|it| Some((it["question"].as_str()?.to_owned(), json!(answer))))
+        .collect();
+    updated["answers"] = Value::Object(answers);
+    json!({ "behavior": "allow", "updatedInput": updated })
+}

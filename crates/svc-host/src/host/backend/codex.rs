@@ -1,0 +1,469 @@
+//! Codex by its app server: JSON-RPC over lines.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use svc_model::agent::{
+    AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
+    RequestOptionKind, TurnOutcome,
+};
+
+use super::effect::{Effect, Effects, TurnResult, VendorRequest};
+use super::protocol::{AgentProtocol, Decision, PromptInput};
+use super::rpc::{RpcFailure, RpcMessage, RpcPeer};
+use super::wording::{call_title, option, summary, text_of};
+
+const ACCEPT: &str = "accept";
+const ACCEPT_ALWAYS: &str = "acceptForSession";
+const DECLINE: &str = "decline";
+/// What helps a program that nobody has logged in.
+const REMEDY: &str = "; log in with `codex login`, with a key by `codex login --with-api-key`";
+/// Items that are no calls of tools.
+const NO_CALLS: [&str; 6] =
+    ["userMessage", "agentMessage", "reasoning", "plan", "contextCompaction", "hookPrompt"];
+/// Members of an item that say nothing about what is called.
+const BOOKKEEPING: [&str; 9] = [
+    "id",
+    "type",
+    "status",
+    "startedAtMs",
+    "completedAtMs",
+    "durationMs",
+    "aggregatedOutput",
+    "exitCode",
+    "processId",
+];
+
+/// What a call of ours was for.
+#[derive(Debug)]
+enum CodexPurpose {
+    Initialize,
+    Account,
+    Thread,
+    Turn,
+    Other,
+}
+
+/// A conversation with Codex.
+#[derive(Debug)]
+pub(super) struct CodexProtocol {
+    rpc: RpcPeer<CodexPurpose>,
+    /// Parameters of `thread/start`, and of `thread/resume` but for the thread.
+    settings: Value,
+    resume: Option<String>,
+    thread: Option<String>,
+    /// Whether it has said that it is logged in, or cannot say it.
+    is_account_known: bool,
+    turn: Option<String>,
+    /// The turn is to be ended as soon as its id is known.
+    interrupt_pending: bool,
+    /// Items that have begun, by their ids.
+    items: HashMap<String, Value>,
+    /// Calls of Codex that wait, by their keys.
+    requests: HashMap<String, CodexWaitingCall>,
+    usage: Option<AgentUsage>,
+    limited: bool,
+    /// When the vendor's limit ends, in Unix milliseconds, if it said so.
+    limit_ends: Option<i64>,
+    last_text: Option<String>,
+}
+
+#[derive(Debug)]
+struct CodexWaitingCall {
+    id: Value,
+    /// Whether the answer has the form of an MCP elicitation.
+    is_elicitation: bool,
+}
+
+impl CodexProtocol {
+    pub(super) fn new(spec: &HostSpec) -> Self {
+        let bypass = spec.permission == PermissionMode::Bypass;
+        let (policy, sandbox) =
+            if bypass { ("never", "danger-full-access") } else { ("untrusted", "workspace-write") };
+        let mut settings = json!({
+            "cwd": spec.cwd.display().to_string(),
+            "approvalPolicy": policy,
+            "sandbox": sandbox,
+        });
+        if let Some(model) = &spec.model {
+            settings["model"] = json!(model);
+        }
+        if let Some(text) = &spec.system_prompt {
+            settings["developerInstructions"] = json!(text);
+        }
+        if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
+            // An entry `svc` of the user's that is a program, too, is merged with this one.
+            let svc = json!({ "command": command, "args": args, "env": env, "enabled": true,
+                "default_tools_approval_mode": "approve" });
+            settings["config"] = json!({ "mcp_servers": { "svc": svc } });
+        }
+        Self {
+            rpc: RpcPeer::new(None),
+            settings,
+            resume: spec.resume.clone(),
+            thread: None,
+            is_account_known: false,
+            turn: None,
+            interrupt_pending: false,
+            items: HashMap::new(),
+            requests: HashMap::new(),
+            usage: None,
+            limited: false,
+            limit_ends: None,
+            last_text: None,
+        }
+    }
+
+    fn begin_thread(&mut self, effects: &mut Effects) {
+        let mut settings = self.settings.clone();
+        let method = match &self.resume {
+            Some(thread) => {
+                settings["threadId"] = json!(thread);
+                "thread/resume"
+            }
+            None => "thread/start",
+        };
+        self.rpc.call(CodexPurpose::Thread, method, &settings, effects);
+    }
+
+    fn answered(
+        &mut self,
+        purpose: &CodexPurpose,
+        answer: Result<Value, RpcFailure>,
+        effects: &mut Effects,
+    ) {
+        match (purpose, answer) {
+            (CodexPurpose::Initialize, Ok(_)) => {
+                self.rpc.notify("initialized", &json!({}), effects);
+                self.begin_thread(effects);
+                let cached = json!({ "refreshToken": false });
+                self.rpc.call_as(0, CodexPurpose::Account, "account/read", &cached, effects);
+            }
+            (CodexPurpose::Account, Ok(result)) if is_logged_out(&result) => {
+                effects.push(Effect::Fatal(format!("Codex is not logged in{REMEDY}")));
+            }
+            // A version that does not know the question is ready all the same.
+            (CodexPurpose::Account, _) => {
+                self.is_account_known = true;
+                self.become_ready(effects);
+            }
+            (CodexPurpose::Thread, Ok(result)) => {
+                let id = result["thread"]["id"].as_str().map(str::to_owned);
+                effects.extend(id.clone().map(Effect::Session));
+                self.thread = id;
+                self.become_ready(effects);
+            }
+            (CodexPurpose::Initialize | CodexPurpose::Thread, Err(failure)) => {
+                effects.push(Effect::Fatal(format!("Codex refused to begin: {}", failure.message)));
+            }
+            (CodexPurpose::Turn, Ok(result)) => {
+                self.turn = result["turn"]["id"].as_str().map(str::to_owned);
+                if std::mem::take(&mut self.interrupt_pending) {
+                    self.interrupt(effects);
+                }
+            }
+            (CodexPurpose::Turn, Err(failure)) => {
+                Self::fail(failure.message, TurnOutcome::Failed, effects);
+            }
+            (CodexPurpose::Other, _) => {}
+        }
+    }
+
+    /// It is ready with a conversation and an account.
+    fn become_ready(&self, effects: &mut Effects) {
+        if self.thread.is_some() && self.is_account_known {
+            effects.push(Effect::Ready);
+        }
+    }
+
+    fn notice(&mut self, method: &str, params: &Value, effects: &mut Effects) {
+        match method {
+            "turn/started" => {
+                self.turn = params["turn"]["id"].as_str().map(str::to_owned);
+                self.usage = None;
+                effects.push(Effect::Working);
+            }
+            "item/started" => {
+                effects.push(Effect::Working);
+                self.item_started(&params["item"], effects);
+            }
+            "item/agentMessage/delta" => {
+                effects.extend(params["delta"].as_str().map(|it| Effect::Words(it.to_owned())));
+            }
+            "item/completed" => self.item_completed(&params["item"], effects),
+            "thread/tokenUsage/updated" if params["turnId"].as_str() == self.turn.as_deref() => {
+                let last = &params["tokenUsage"]["last"];
+                let usage = self.usage.get_or_insert_default();
+                let add = |sum: &mut Option<u64>, more: &Value| {
+                    *sum = more.as_u64().map(|more| sum.unwrap_or(0) + more).or(*sum);
+                };
+                add(&mut usage.input_tokens, &last["inputTokens"]);
+                add(&mut usage.output_tokens, &last["outputTokens"]);
+            }
+            "account/rateLimits/updated" => {
+                let limits = &params["rateLimits"];
+                let reached = !limits["rateLimitReachedType"].is_null();
+                let ends = [&limits["primary"], &limits["secondary"]]
+                    .into_iter()
+                    .filter_map(|limit| limit["resetsAt"].as_i64())
+                    .max();
+                self.limit_ends = ends.filter(|_| reached).map(|seconds| seconds * 1000);
+            }
+            "error" => {
+                let message = params["error"]["message"].as_str().unwrap_or("an error");
+                let info = &params["error"]["codexErrorInfo"];
+                if is_limit(info) {
+                    self.limited = true;
+                    effects.push(Effect::Limited { until: self.limit_ends });
+                }
+                effects.push(Effect::Error(message.to_owned()));
+            }
+            "serverRequest/resolved" => {
+                let key = params["requestId"].to_string();
+                if self.requests.remove(&key).is_some() {
+                    effects.push(Effect::RequestGone(key));
+                }
+            }
+            "turn/completed" => self.turn_completed(&params["turn"], effects),
+            _ => {}
+        }
+    }
+
+    fn item_started(&mut self, item: &Value, effects: &mut Effects) {
+        let (Some(id), Some(kind)) = (item["id"].as_str(), item["type"].as_str()) else { return };
+        if NO_CALLS.contains(&kind) {
+            return;
+        }
+        self.items.insert(id.to_owned(), item.clone());
+        let (name, input) = call_of(item);
+        effects.push(Effect::Entry(HistoryEntry {
+            tool_name: Some(name),
+            tool_summary: Some(summary(&input)),
+            tool_input: Some(input.to_string()),
+            tool_use_id: Some(id.to_owned()),
+            ..HistoryEntry::empty(HistoryRole::Tool)
+        }));
+    }
+
+    fn item_completed(&mut self, item: &Value, effects: &mut Effects) {
+        let (Some(id), Some(kind)) = (item["id"].as_str(), item["type"].as_str()) else { return };
+        if kind == "agentMessage" {
+            if let Some(text) = item["text"].as_str().filter(|text| !text.is_empty()) {
+                self.last_text = Some(text.to_owned());
+                effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
+            }
+            return;
+        }
+        if NO_CALLS.contains(&kind) {
+            return;
+        }
+        if self.items.remove(id).is_none() {
+            self.item_started(item, effects);
+            self.items.remove(id);
+        }
+        let failed = matches!(item["status"].as_str(), Some("failed" | "declined"))
+            || item["exitCode"].as_i64().is_some_and(|code| code != 0);
+        let texts =
+            [&item["aggregatedOutput"], &item["result"]["content"], &item["error"]["message"]];
+        let text = texts.into_iter().find_map(text_of);
+        let status = || item["status"].as_str().unwrap_or_default().to_owned();
+        effects.push(Effect::Entry(HistoryEntry {
+            tool_name: Some(call_of(item).0),
+            tool_result: Some(text.unwrap_or_else(status)),
+            tool_use_id: Some(id.to_owned()),
+            is_error: Some(failed),
+            ..HistoryEntry::empty(HistoryRole::Tool)
+        }));
+    }
+
+    fn turn_completed(&mut self, turn: &Value, effects: &mut Effects) {
+        self.turn = None;
+        self.interrupt_pending = false;
+        self.items.clear();
+        if let Some(usage) = self.usage.take() {
+            effects.push(Effect::Usage(usage));
+        }
+        let text = self.last_text.take();
+        match turn["status"].as_str() {
+            Some("interrupted") => {
+                self.limited = false;
+                effects.push(Effect::TurnEnd(TurnResult::interrupted()));
+            }
+            Some("failed") => {
+                let error = &turn["error"];
+                let message = error["message"].as_str().unwrap_or("the turn failed");
+                let limited =
+                    std::mem::take(&mut self.limited) || is_limit(&error["codexErrorInfo"]);
+                let info = &error["codexErrorInfo"];
+                let no_login = *info == "unauthorized"
+                    || info["httpConnectionFailed"]["httpStatusCode"] == 401;
+                let remedy = if no_login { REMEDY } else { "" };
+                let refused = limited || no_login;
+                let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
+                Self::fail(format!("{message}{remedy}"), outcome, effects);
+            }
+            _ => {
+                self.limited = false;
+                effects.push(Effect::TurnEnd(TurnResult::completed(text)));
+            }
+        }
+    }
+
+    fn fail(error: String, outcome: TurnOutcome, effects: &mut Effects) {
+        effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
+        effects.push(Effect::TurnEnd(TurnResult { outcome, ..TurnResult::failed(error) }));
+    }
+
+    fn asked(&mut self, id: &Value, method: &str, params: &Value, effects: &mut Effects) {
+        let key = id.to_string();
+        let item = params["itemId"].as_str().and_then(|id| self.items.get(id));
+        let mut edits = None;
+        let (title, tool) = match method {
+            "item/commandExecution/requestApproval" => {
+                let input = json!({ "command": params["command"], "cwd": params["cwd"] });
+                (call_title("command", &input), json!({ "name": "command", "input": input }))
+            }
+            "item/fileChange/requestApproval" => {
+                let changes = item.map_or(Value::Null, |item| item["changes"].clone());
+                let files: Vec<PathBuf> = changes
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|change| change["path"].as_str().map(PathBuf::from))
+                    .collect();
+                let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                // With a root that is to be writable, more than these files is asked for.
+                edits = params["grantRoot"].is_null().then_some(files);
+                let input = json!({ "changes": changes });
+                (
+                    format!("change {}", names.join(", ")),
+                    json!({ "name": "change", "input": input }),
+                )
+            }
+            "mcpServer/elicitation/request"
+                if params["_meta"]["codex_approval_kind"] == "mcp_tool_call" =>
+            {
+                let (server, tool) = (&params["serverName"], &params["_meta"]["tool_name"]);
+                let name = format!(
+                    "mcp__{}__{}",
+                    server.as_str().unwrap_or_default(),
+                    tool.as_str().unwrap_or_default()
+                );
+                let input = &params["_meta"]["tool_params"];
+                (call_title(&name, input), json!({ "name": name, "input": input }))
+            }
+            _ => {
+                self.rpc.refuse(id, method, effects);
+                return;
+            }
+        };
+        let is_elicitation = method == "mcpServer/elicitation/request";
+        let mut options = vec![option(ACCEPT, "Allow", RequestOptionKind::AllowOnce)];
+        if !is_elicitation {
+            let name = "Allow, and do not ask again in this session";
+            options.push(option(ACCEPT_ALWAYS, name, RequestOptionKind::AllowAlways));
+        }
+        options.push(option(DECLINE, "Deny", RequestOptionKind::RejectOnce));
+        self.requests.insert(key.clone(), CodexWaitingCall { id: id.clone(), is_elicitation });
+        let kind = RequestKind::Permission;
+        let tool = Some(tool);
+        effects.push(Effect::Request(VendorRequest { key, kind, title, options, tool, edits }));
+    }
+}
+
+impl AgentProtocol for CodexProtocol {
+    fn arguments(&self) -> Vec<String> {
+        vec!["app-server".to_owned()]
+    }
+
+    fn start(&mut self, effects: &mut Effects) {
+        let info = json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") });
+        let params = json!({ "clientInfo": info, "capabilities": { "experimentalApi": false } });
+        self.rpc.call(CodexPurpose::Initialize, "initialize", &params, effects);
+    }
+
+    fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
+        self.last_text = None;
+        let params = json!({
+            "threadId": self.thread,
+            "input": [{ "type": "text", "text": input.text }],
+            "clientUserMessageId": input.message_id,
+        });
+        self.rpc.call(CodexPurpose::Turn, "turn/start", &params, effects);
+    }
+
+    fn steer(&mut self, input: &PromptInput<'_>, effects: &mut Effects) -> bool {
+        let Some(turn) = &self.turn else { return false };
+        let params = json!({
+            "threadId": self.thread,
+            "expectedTurnId": turn,
+            "input": [{ "type": "text", "text": input.text }],
+        });
+        self.rpc.call(CodexPurpose::Other, "turn/steer", &params, effects);
+        true
+    }
+
+    fn line(&mut self, line: &[u8], _now: Instant, effects: &mut Effects) {
+        match self.rpc.read(line) {
+            Some(RpcMessage::Answer(purpose, answer)) => self.answered(&purpose, answer, effects),
+            Some(RpcMessage::Notice(method, params)) => self.notice(&method, &params, effects),
+            Some(RpcMessage::Call(id, method, params)) => {
+                self.asked(&id, &method, &params, effects);
+            }
+            None => {}
+        }
+    }
+
+    fn interrupt(&mut self, effects: &mut Effects) {
+        let Some(turn) = &self.turn else {
+            self.interrupt_pending = true;
+            return;
+        };
+        let params = json!({ "threadId": self.thread, "turnId": turn });
+        self.rpc.call(CodexPurpose::Other, "turn/interrupt", &params, effects);
+    }
+
+    fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
+        let Some(CodexWaitingCall { id, is_elicitation }) = self.requests.remove(key) else {
+            return;
+        };
+        let chosen = match decision {
+            Decision::Option { option_id, .. } => option_id.as_str(),
+            Decision::Text(_) | Decision::Denied(_) => DECLINE,
+            Decision::Cancelled => "cancel",
+        };
+        let result = match chosen {
+            ACCEPT if is_elicitation => json!({ "action": "accept", "content": {} }),
+            _ if is_elicitation => json!({ "action": chosen }),
+            _ => json!({ "decision": chosen }),
+        };
+        self.rpc.answer(&id, &result, effects);
+    }
+
+    fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
+}
+
+/// Whether it says that its model's service wants a login, and that it has none.
+fn is_logged_out(result: &Value) -> bool {
+    result["requiresOpenaiAuth"] == true && result["account"].is_null()
+}
+
+fn is_limit(info: &Value) -> bool {
+    ["usageLimitExceeded", "sessionBudgetExceeded"].iter().any(|limit| info == *limit)
+}
+
+/// The name and the input of a call.
+fn call_of(item: &Value) -> (String, Value) {
+    let kind = item["type"].as_str().unwrap_or("tool");
+    if kind == "mcpToolCall" {
+        let part = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
+        return (format!("mcp__{}__{}", part("server"), part("tool")), item["arguments"].clone());
+    }
+    let mut input = item.clone();
+    if let Some(members) = input.as_object_mut() {
+        members.retain(|name, value| !BOOKKEEPING.contains(&name.as_str()) && !value.is_null());
+    }
+    (kind.to_owned(), input)
+}

@@ -1,0 +1,220 @@
+//! What a host is started with.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
+
+use super::{AgentBackend, PermissionMode};
+use crate::{AgentId, new_secret};
+
+/// The variable by which an agent and all that it has started are found. Its value is the agent's id.
+pub const AGENT_MARK: &str = "SVC_AGENT_ID";
+
+/// By this the host knows that an answer to a request of its agent comes from the daemon. The host gets it over standard input,
+/// the daemon keeps it in its database, and nobody else is told it. An empty one is nobody's: then nobody answers.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AnswerKey(String);
+
+impl AnswerKey {
+    /// One of 32 random bytes.
+    pub fn random() -> Self {
+        Self(new_secret())
+    }
+
+    /// The key in this text.
+    pub const fn from_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The key itself, for the host's input and for the daemon's row.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is the key that a request shows.
+    pub fn is_shown_by(&self, shown: Option<&Self>) -> bool {
+        !self.0.is_empty()
+            && shown.is_some_and(|shown| bool::from(self.0.as_bytes().ct_eq(shown.0.as_bytes())))
+    }
+}
+
+/// Shows nothing of it.
+impl fmt::Debug for AnswerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnswerKey(…)")
+    }
+}
+
+/// All that a host needs to know. It comes over standard input: it holds secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// The agent's id.
+    pub agent_id: AgentId,
+    /// Folder of sockets and spools, absolute.
+    pub folder: PathBuf,
+    /// The project of its folder; may be empty.
+    #[serde(default)]
+    pub project: String,
+    /// The configured way to run it.
+    pub instance: String,
+    /// Its address.
+    pub session_key: String,
+    /// How it is run.
+    pub backend: AgentBackend,
+    /// Program and arguments, those of settings appended; never empty. The backend adds its own.
+    pub command: Vec<String>,
+    /// Working folder, absolute.
+    pub cwd: PathBuf,
+    /// Variables beside those that the backend lets through, with their values.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// What it was given to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// What people say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its first input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<AgentInput>,
+    /// Whether no input follows the first: a program of `exec` finds the end of its input after it.
+    #[serde(default)]
+    pub one_shot: bool,
+    /// What becomes of requests for permission.
+    #[serde(default)]
+    pub permission: PermissionMode,
+    /// `exec`: the line that ends a turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_end: Option<String>,
+    /// The vendor's model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The vendor's id of a conversation to go on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Text for the system side, where the backend has one; else it stands before the first prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The MCP server `svc` of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<AgentMcpServer>,
+    /// What the daemon shows when it answers a request of the agent.
+    #[serde(default)]
+    pub answer_key: AnswerKey,
+    /// Milliseconds until an agent that has not answered the handshake has failed.
+    #[serde(default = "HostSpec::default_start_timeout")]
+    pub start_timeout_ms: u64,
+    /// Milliseconds until a request that nobody answers is denied.
+    #[serde(default = "HostSpec::default_request_timeout")]
+    pub request_timeout_ms: u64,
+    /// Milliseconds without a turn after which a one-shot agent is ended; 0: never.
+    #[serde(default)]
+    pub idle_timeout_ms: u64,
+    /// Milliseconds that the socket stays after the agent's end.
+    #[serde(default = "HostSpec::default_linger")]
+    pub linger_ms: u64,
+}
+
+impl HostSpec {
+    const fn default_start_timeout() -> u64 {
+        60_000
+    }
+
+    const fn default_request_timeout() -> u64 {
+        600_000
+    }
+
+    const fn default_linger() -> u64 {
+        10_000
+    }
+}
+
+/// Input for an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInput {
+    /// The text.
+    pub input: String,
+    /// Its id; the host makes one if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// Who sends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// By this key a repeat is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// The MCP server that an agent gets for one run: a program, which proves on the daemon's socket that the agent's process
+/// started it. There is no secret in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentMcpServer {
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its variables. Some agents give their servers few of their own.
+    pub env: BTreeMap<String, String>,
+}
+
+impl AgentMcpServer {
+    /// `svc stdio` for an agent of the daemon with this data folder.
+    pub fn of_agent(program: &Path, home: &Path, agent: &AgentId) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        Self {
+            command: text(program),
+            args: vec!["stdio".to_owned()],
+            env: BTreeMap::from([
+                ("SVC_HOME".to_owned(), text(home)),
+                (AGENT_MARK.to_owned(), agent.as_str().to_owned()),
+            ]),
+        }
+    }
+}
+
+/// What a host's start came to: the one line that `svc agent host` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HostStarted {
+    /// The program runs, and the socket answers.
+    Running {
+        /// The host's process.
+        host_pid: u32,
+        /// When it started, as the system counts it; 0 where the system has no list of processes.
+        host_started: u64,
+        /// The agent's program.
+        pid: u32,
+        /// Where the host listens.
+        socket_path: PathBuf,
+    },
+    /// There is no host.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_shown_whole_or_not_at_all() {
+        let key = AnswerKey::random();
+        assert_eq!(key.expose().len(), 64, "32 bytes");
+        assert!(key.is_shown_by(Some(&key.clone())));
+        let beginning = AnswerKey::from_text(key.expose()[..63].to_owned());
+        let none = AnswerKey::default();
+        for wrong in [None, Some(&none), Some(&beginning), Some(&AnswerKey::random())] {
+            assert!(!key.is_shown_by(wrong), "{wrong:?}");
+        }
+        assert!(!none.is_shown_by(Some(&none)), "a host without a key takes no answer");
+        assert!(!format!("{key:?}").contains(&key.expose()[..8]));
+    }
+}

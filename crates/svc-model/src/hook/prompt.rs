@@ -1,0 +1,158 @@
+//! What a client asks its person, from the payloads of the events that tell of it.
+
+use serde_json::Value;
+
+use super::{HookPrompt, HookToolUse};
+use crate::{WaitingKind, limits};
+
+/// The tools by which a model asks its person something.
+const QUESTIONS: [&str; 2] = ["AskUserQuestion", "request_user_input"];
+/// The arguments that say most about a call, the first of which is shown.
+const TELLING: [&str; 9] =
+    ["command", "file_path", "path", "url", "query", "pattern", "plan", "description", "prompt"];
+
+/// A prompt about a tool that is to run, or that asks a question.
+pub(super) fn of_tool(tool: &HookToolUse) -> HookPrompt {
+    let question = tool.arguments["questions"][0]["question"].as_str();
+    let kind = match question {
+        _ if QUESTIONS.contains(&tool.tool.as_str()) => WaitingKind::Question,
+        _ => WaitingKind::Permission,
+    };
+    let told = TELLING.iter().find_map(|name| text(&tool.arguments[*name]));
+    let title = question.or(told).unwrap_or(&tool.tool);
+    HookPrompt { kind, title: Some(one_line(title)), tool: Some(tool.tool.clone()) }
+}
+
+/// A prompt that a notification tells of: Claude Code's says no more than that there is one, Gemini's says what for.
+pub(super) fn of_notification(kind: &str, payload: &Value) -> Option<HookPrompt> {
+    let kind = match kind {
+        "permission_prompt" | "agent_needs_input" | "ToolPermission" => WaitingKind::Permission,
+        "elicitation_dialog" => WaitingKind::Question,
+        _ => return None,
+    };
+    let details = &payload["details"];
+    let told = text(&details["command"]).or_else(|| text(&details["filePath"]));
+    let title = told.or_else(|| text(&details["title"])).or_else(|| text(&payload["message"]));
+    Some(HookPrompt { kind, title: title.map(one_line), tool: None })
+}
+
+/// opencode's `permission.asked`.
+pub(super) fn of_permission(properties: &Value) -> HookPrompt {
+    let title = text(&properties["metadata"]["command"])
+        .or_else(|| text(&properties["patterns"][0]))
+        .or_else(|| text(&properties["permission"]));
+    let tool = text(&properties["permission"]).map(str::to_owned);
+    HookPrompt { kind: WaitingKind::Permission, title: title.map(one_line), tool }
+}
+
+/// opencode's `question.asked`.
+pub(super) fn of_question(properties: &Value) -> HookPrompt {
+    let title = text(&properties["questions"][0]["question"]).map(one_line);
+    HookPrompt { kind: WaitingKind::Question, title, tool: None }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.trim().is_empty())
+}
+
+/// A text within its bound, on one line.
+pub(super) fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(limits::WAITING_TITLE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::hook::{HookClient, HookMoment, read};
+
+    #[test]
+    fn what_is_asked_is_read_from_each_client() {
+        let permission = |title: &str, tool: Option<&str>| HookPrompt {
+            kind: WaitingKind::Permission,
+            title: Some(title.to_owned()),
+            tool: tool.map(str::to_owned),
+        };
+        let question = |title: &str, tool: Option<&str>| HookPrompt {
+            kind: WaitingKind::Question,
+            ..permission(title, tool)
+        };
+        let bash = json!({ "tool_name": "Bash", "tool_input": { "command": "touch\n made", "description": "x" } });
+        let event = |kind: &str, properties: Value| json!({ "hook": "event", "event": { "type": kind, "properties": properties } });
+        for (client, name, payload, expected) in [
+            (
+                HookClient::ClaudeCode,
+                "PermissionRequest",
+                bash.clone(),
+                permission("touch made", Some("Bash")),
+            ),
+            (HookClient::Codex, "PermissionRequest", bash, permission("touch made", Some("Bash"))),
+            (
+                HookClient::ClaudeCode,
+                "PermissionRequest",
+                json!({ "tool_name": "AskUserQuestion", "tool_input": { "questions": [{ "question": "Which colour?" }] } }),
+                question("Which colour?", Some("AskUserQuestion")),
+            ),
+            (
+                HookClient::ClaudeCode,
+                "PermissionRequest",
+                json!({ "tool_name": "mcp__bus__echo", "tool_input": {} }),
+                permission("mcp__bus__echo", Some("mcp__bus__echo")),
+            ),
+            (
+                HookClient::ClaudeCode,
+                "Notification",
+                json!({ "notification_type": "permission_prompt", "message": "Claude needs your permission" }),
+                permission("Claude needs your permission", None),
+            ),
+            (
+                HookClient::Gemini,
+                "Notification",
+                json!({ "notification_type": "ToolPermission", "message": "m",
+                    "details": { "type": "exec", "title": "Confirm Shell Command", "command": "touch made" } }),
+                permission("touch made", None),
+            ),
+            (
+                HookClient::Opencode,
+                "event",
+                event(
+                    "permission.asked",
+                    json!({ "sessionID": "s", "permission": "bash",
+                    "patterns": ["touch *"], "metadata": { "command": "touch made" } }),
+                ),
+                permission("touch made", Some("bash")),
+            ),
+            (
+                HookClient::Opencode,
+                "event",
+                event(
+                    "question.asked",
+                    json!({ "sessionID": "s", "questions": [{ "question": "Which?" }] }),
+                ),
+                question("Which?", None),
+            ),
+        ] {
+            let mut payload = payload;
+            payload["session_id"] = json!("s");
+            let moment = read(client, Some(name), &payload).unwrap().moment;
+            assert_eq!(moment, HookMoment::Waiting(expected), "{payload}");
+        }
+        let idle = json!({ "session_id": "s", "notification_type": "idle_prompt" });
+        let moment = read(HookClient::ClaudeCode, Some("Notification"), &idle).unwrap().moment;
+        assert_eq!(moment, HookMoment::TurnOver { failure: None });
+        let replied = event("permission.replied", json!({ "sessionID": "s" }));
+        let moment = read(HookClient::Opencode, None, &replied).unwrap().moment;
+        assert_eq!(moment, HookMoment::Answered);
+    }
+
+    #[test]
+    fn a_long_question_is_cut() {
+        let line = one_line(&"é ".repeat(10_000));
+        assert_eq!(line.chars().count(), limits::WAITING_TITLE_CHARS + 1);
+    }
+}

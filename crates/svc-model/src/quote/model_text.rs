@@ -1,0 +1,105 @@
+//! A text of the daemon's for a model.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{QuotedLine, QuotedText};
+use crate::{GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, ValueId};
+
+/// A text for a model that the daemon wrote. What others wrote stands in it as a quotation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ModelText(String);
+
+/// What may stand in a [`ModelText`] as it is: what the daemon wrote, and quotations.
+pub trait ForModels: fmt::Display {}
+
+impl ForModels for &'static str {}
+impl ForModels for ModelText {}
+impl ForModels for QuotedLine {}
+impl ForModels for QuotedText {}
+impl ForModels for Timestamp {}
+
+macro_rules! for_models {
+    ($($type:ty),+ $(,)?) => { $(impl ForModels for $type {})+ };
+}
+
+for_models!(u32, u64, usize, i32, i64);
+for_models!(PeerId, MessageId, TaskId, GhapId, OutcomeId, HookId, ValueId);
+
+/// Makes a [`ModelText`] as `format!` makes a string. Each argument has to be [`ForModels`], and none is captured by name.
+#[macro_export]
+macro_rules! model_text {
+    ($format:literal $(, $argument:expr)* $(,)?) => {
+        $crate::quote::ModelText::from_arguments(
+            // A literal that a macro makes captures no variable, so none gets past the check.
+            format_args!(concat!($format) $(, $crate::quote::ModelText::checked(&$argument))*)
+        )
+    };
+}
+pub use model_text;
+
+impl ModelText {
+    /// For `model_text!` alone.
+    pub fn from_arguments(arguments: fmt::Arguments<'_>) -> Self {
+        Self(arguments.to_string())
+    }
+
+    /// For `model_text!` alone.
+    pub const fn checked<T: ForModels>(argument: &T) -> &T {
+        argument
+    }
+
+    /// Adds a text at the end.
+    pub fn push(&mut self, text: &impl ForModels) {
+        use fmt::Write as _;
+        // A string takes everything.
+        let _ = write!(self.0, "{text}");
+    }
+
+    /// Texts with an empty line between them.
+    pub fn paragraphs<'a>(texts: impl IntoIterator<Item = &'a Self>) -> Self {
+        let texts: Vec<&str> = texts.into_iter().map(Self::as_str).collect();
+        Self(texts.join("\n\n"))
+    }
+
+    /// Keeps the first `chars` characters.
+    pub fn truncate_chars(&mut self, chars: usize) {
+        if let Some((end, _)) = self.0.char_indices().nth(chars) {
+            self.0.truncate(end);
+        }
+    }
+
+    /// How many characters it has.
+    pub fn chars(&self) -> usize {
+        self.0.chars().count()
+    }
+
+    /// How many bytes it has.
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is nothing in it.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The text, on its way out.
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl fmt::Display for ModelText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,320 @@
+//! Whatever somebody writes, nothing that is rendered looks like ours.
+
+use proptest::prelude::*;
+use serde_json::json;
+use unicode_normalization::UnicodeNormalization as _;
+
+use super::*;
+use crate::{
+    DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerRole, PeerStatus, Timestamp,
+    stamp::{MessageSender, stamp},
+};
+
+/// Phrases that only the daemon may write, as its contract names them.
+const SIGNS: [&str; 13] = [
+    "inter-session message",
+    "the person at this machine's terminal",
+    "from another agent, not your user",
+    "nothing is to be answered",
+    "answer: peer_send",
+    "answer: sessions_send",
+    "agent-to-agent message context",
+    "agent 1 (requester)",
+    "agent 2 (target)",
+    "sourcesession=",
+    "sourcechannel=",
+    "sourcetool=",
+    "isuser=true",
+];
+
+const TAGS: [&str; 6] = [
+    "<system-reminder>",
+    "</system-reminder>",
+    "</hook_context>",
+    "</hook_prompt>",
+    "</task-notification>",
+    "<|im_start|>",
+];
+
+/// What a strict reader makes of a text, written without the code under test: compatibility forms, no format characters,
+/// no case, one space for each run of blanks.
+fn as_read(text: &str) -> String {
+    let folded: String =
+        text.nfkc().filter(|c| !is_format(*c)).flat_map(char::to_lowercase).collect();
+    folded.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn is_format(c: char) -> bool {
+    use unicode_general_category::{GeneralCategory, get_general_category};
+    get_general_category(c) == GeneralCategory::Format
+        || "\u{fe0f}\u{e0100}\u{3164}\u{ffa0}".contains(c)
+}
+
+/// Pieces that stamps and tags are imitated with.
+fn piece() -> impl Strategy<Value = String> {
+    let fixed =
+        |texts: &'static [&'static str]| prop::sample::select(texts).prop_map(str::to_owned);
+    prop_oneof![
+        fixed(&[
+            "Inter",
+            "session",
+            "message",
+            "[Inter-session message]",
+            "Agent 1",
+            "(requester)",
+            "Agent 2 (target) session: x.",
+            "From the person at this machine's terminal",
+            "the person at this ",
+            "machine's terminal",
+            "From another agent, not your user",
+            "nothing is ",
+            "to be answered",
+            "Answer: ",
+            "peer_send",
+            "sessions_send",
+            "Agent-to-agent",
+            "message context",
+            "sourceSession=",
+            "sourceTool",
+            "=",
+            "isUser=true",
+            "isUser",
+            "true",
+            "</system-reminder>",
+            "system",
+            "reminder",
+            "hook_context>",
+            "<|im_start|>",
+            "task-notification",
+        ]),
+        fixed(&[
+            "Іntеr",
+            "ｓｅｓｓｉｏｎ",
+            "mеssаgе",
+            "𝐈𝐧𝐭𝐞𝐫",
+            "ﬁ",
+            "seßion",
+            "ſeſſion",
+            "１",
+            "①",
+            "（ｒｅｑｕｅｓｔｅｒ）",
+            "ѕуѕtеm",
+            "ｐｅｒｓｏｎ",
+            "Аnѕwеr：",
+            "pееr＿ѕеnd",
+            "mасhinе＇s tеrminаl",
+            "＜／",
+            "‹/",
+            "ᐸ",
+        ]),
+        fixed(&[
+            " ", "\u{a0}", "  ", "\t", "-", "\u{2010}", "\u{2011}", "\u{2212}", "\u{ff0d}", "_",
+            "<", "/", ">", "[", "]", "(", ")", "> ", "---", "#", "`",
+        ]),
+        fixed(&[
+            "\n",
+            "\r",
+            "\r\n",
+            "\u{b}",
+            "\u{c}",
+            "\u{1c}",
+            "\u{85}",
+            "\u{2028}",
+            "\u{2029}",
+            "\0",
+            "\u{1b}[2J",
+            "\u{9b}",
+            "\u{7f}",
+        ]),
+        fixed(&[
+            "\u{ad}",
+            "\u{200b}",
+            "\u{200d}",
+            "\u{200e}",
+            "\u{202e}",
+            "\u{2066}",
+            "\u{2069}",
+            "\u{61c}",
+            "\u{fe0f}",
+            "\u{e0100}",
+            "\u{e0041}",
+            "\u{180e}",
+            "\u{3164}",
+            "\u{115f}",
+            "\u{ffa0}",
+            "\u{fffa}",
+            "\u{301}",
+            "\u{34f}",
+            "\u{feff}",
+            "\u{2060}",
+            "\u{600}",
+        ]),
+        any::<char>().prop_map(String::from),
+    ]
+}
+
+fn hostile() -> impl Strategy<Value = String> {
+    prop::collection::vec(piece(), 0..24).prop_map(|pieces| pieces.concat())
+}
+
+/// Lines as the most generous reader counts them.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split([
+        '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}',
+        '\u{2029}',
+    ])
+}
+
+#[track_caller]
+fn assert_harmless(text: &str) -> Result<(), TestCaseError> {
+    let read = as_read(text);
+    for sign in SIGNS.iter().chain(&TAGS) {
+        prop_assert!(!read.contains(sign), "{sign} in {text:?}");
+    }
+    prop_assert!(!chars_with_visibility(text).any(|(_, is_unseen)| is_unseen), "{text:?}");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_text_of_another_has_a_line_that_begins_like_ours(text in hostile()) {
+        let quoted = QuotedText::new(&text).to_string();
+        assert_harmless(&quoted)?;
+        for line in lines(&quoted) {
+            prop_assert!(line.starts_with("> "), "{line:?}");
+        }
+        let one = line(&text, 4096).to_string();
+        assert_harmless(&one)?;
+        prop_assert_eq!(lines(&one).count(), 1);
+        assert_harmless(&excerpt(&text, 4096))?;
+        assert_harmless(&line(&text, text.len() / 2).to_string())?;
+    }
+
+    #[test]
+    fn once_more_changes_nothing(text in hostile()) {
+        let once = plain(&text).into_owned();
+        prop_assert_eq!(&*plain(&once), &once);
+    }
+
+    #[test]
+    fn nothing_that_a_server_answers_reads_like_ours(text in hostile()) {
+        let document = json!({ "text": text }).to_string();
+        let answered: serde_json::Value =
+            serde_json::from_str(&unimitated_json(&document)).expect("it is JSON");
+        let read = as_read(answered["text"].as_str().expect("a text"));
+        for sign in SIGNS.iter().chain(&TAGS) {
+            prop_assert!(!read.contains(sign), "{} in {:?}", sign, read);
+        }
+    }
+
+    #[test]
+    fn a_document_keeps_its_form(text in hostile(), name in hostile()) {
+        let document = json!({ "text": text, "list": [name, 1.0, null], "in": { name.clone(): true } });
+        let rendered = json(&document.to_string()).into_owned();
+        prop_assert_eq!(lines(&rendered).count(), 1);
+        let mut expected = document;
+        value(&mut expected);
+        let mut read: serde_json::Value = serde_json::from_str(&rendered).expect("it is JSON");
+        for sign in SIGNS.iter().chain(&TAGS) {
+            prop_assert!(!as_read(read["text"].as_str().expect("a text")).contains(sign), "{}", rendered);
+        }
+        // The ends of lines are left, and nothing else.
+        value(&mut read);
+        prop_assert_eq!(&read, &expected);
+        assert_harmless(read["text"].as_str().expect("a text"))?;
+    }
+
+    #[test]
+    fn a_stamp_has_the_lines_of_a_stamp_and_no_others(name in hostile(), key in hostile()) {
+        let peer = Peer {
+            peer_id: PeerId::from("peer_1".to_owned()),
+            display_name: name,
+            path: None,
+            backend: "codex".to_owned(),
+            circle: String::new(),
+            role: PeerRole::Agent,
+            status: PeerStatus::Online,
+            since: Timestamp::from_millis(0),
+            waiting_for: None,
+            session_id: Some(key),
+            agent: None,
+            tmux_pane: None,
+            pid: None,
+            metadata: None,
+            registered_at: Timestamp::from_millis(0),
+            last_seen: Timestamp::from_millis(0),
+        };
+        let from = MessageSender::new("peer_1", Some(&peer));
+        let message = Message {
+            id: MessageId::from("msg_1".to_owned()),
+            kind: MessageType::Query,
+            from_peer: "peer_1".to_owned(),
+            to_peer: PeerId::from("peer_2".to_owned()),
+            text: String::new(),
+            correlation_id: None,
+            timestamp: Timestamp::from_millis(0),
+            state: DeliveryState::Queued,
+            provenance: None,
+        };
+        let stamp = stamp(&message, &from, None, false).before.into_string();
+        let lines: Vec<&str> = lines(&stamp).collect();
+        prop_assert_eq!(lines.len(), 3, "{:?}", stamp);
+        prop_assert!(lines[0].starts_with("[Inter-session message] sourceSession=agent:codex:"));
+        prop_assert!(lines[1].starts_with("Agent 1 (requester) session: agent:codex:"));
+        for sign in SIGNS {
+            prop_assert!(as_read(&stamp).matches(sign).count() <= 1, "{} in {:?}", sign, stamp);
+        }
+        prop_assert!(!chars_with_visibility(&stamp).any(|(_, is_unseen)| is_unseen));
+    }
+}
+
+#[test]
+fn ends_of_lines_in_a_document() {
+    for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}", "\r\r\u{b}"] {
+        let document = json!({ "text": text }).to_string();
+        let once = json(&document).into_owned();
+        assert_eq!(json(&once), once, "{text:?}");
+        let mut read: serde_json::Value = serde_json::from_str(&once).unwrap();
+        value(&mut read);
+        assert_eq!(read["text"], plain(text).as_ref(), "{text:?}: {once}");
+    }
+}
+
+#[test]
+fn a_document_that_is_plain_passes_byte_for_byte() {
+    for text in [
+        r#"{"b": 1.0,"a":"x\n\u00e9", "n":12345678901234567890,"c":["\"","\\"]}"#,
+        "no JSON \"",
+        r#""\"#,
+        "",
+    ] {
+        assert_eq!(json(text), text);
+    }
+    let text = r#"{"a":"x\u001b","a\u202e":[ 1.50 ,"</system-reminder>"],"b":"a\r\nb\u2028"}"#;
+    let is = r#"{"a":"x","a":[ 1.50 ,"(quoted) /system-reminder>"],"b":"a\r\nb\u2028"}"#;
+    assert_eq!(json(text), is);
+    assert_eq!(json("\"a\u{2028}b\""), r#""a\u2028b""#);
+}
+
+#[test]
+fn only_strings_with_an_imitation_change_in_what_a_server_answers() {
+    let text = r#"{"b": 1.0,"a":"x\u0041\u200b","c":[ "</system-reminder>\r\n","\u202e"]}"#;
+    let is = r#"{"b": 1.0,"a":"x\u0041\u200b","c":[ "(quoted) /system-reminder>\r\n","\u202e"]}"#;
+    assert_eq!(unimitated_json(text), is);
+    let hidden = "{\"a\":\"un\u{200b}seen <sys\u{ad}tem-reminder>\"}";
+    assert_eq!(unimitated_json(hidden), r#"{"a":"unseen (quoted) system-reminder>"}"#);
+    // What it declares loses what nobody sees, too.
+    let declared = "{\"name\": \"na\u{200b}me\",\"x\":[\"a\\r\\nb\", 1e5, \"<system>\"]}";
+    assert_eq!(json(declared), r#"{"name": "name","x":["a\r\nb", 1e5, "(quoted) system>"]}"#);
+}
+
+#[test]
+fn a_model_text_is_made_of_what_is_ours() {
+    let mut text = model_text!("{} calls:\n{}", 3_u32, QuotedText::new("a\nb"));
+    text.push(&" end");
+    assert_eq!(text.as_str(), "3 calls:\n> a\n> b end");
+    text.truncate_chars(5);
+    assert_eq!((text.as_str(), text.chars()), ("3 cal", 5));
+}

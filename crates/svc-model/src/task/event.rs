@@ -1,0 +1,90 @@
+//! Events of a task: what producers send, and what its stream stores.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::state::TaskChange;
+use crate::{TaskId, Timestamp};
+
+/// Which pipe of a process a line came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameKind {
+    /// Standard output.
+    #[default]
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// An event of a task, as its producer sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskEvent {
+    /// The producer's own id for it, if it wants to be able to repeat itself.
+    pub producer_id: Option<String>,
+    /// What happened.
+    pub body: TaskEventBody,
+}
+
+/// What a producer may say of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskEventBody {
+    /// A line of output.
+    Frame {
+        /// The line, without its end.
+        line: String,
+        /// The pipe that it came from.
+        kind: FrameKind,
+        /// When it was written, if the producer knows.
+        ts: Option<Timestamp>,
+    },
+    /// A change of state: a final status ends the task.
+    Change(TaskChange),
+}
+
+/// The `data` of a stored `frame` event.
+#[derive(Debug, Serialize)]
+pub struct Frame<'a> {
+    /// The task.
+    pub task_id: &'a TaskId,
+    /// The line, without its end.
+    pub line: &'a str,
+    /// The pipe that it came from.
+    pub kind: FrameKind,
+    /// When it was written.
+    pub ts: Timestamp,
+    /// Whether what it is of went on beyond what was kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Whether the next frame goes on in this line.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
+
+/// What a reply is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyKind {
+    /// How far it has come.
+    #[default]
+    Progress,
+    /// What came of it. The task goes on until its runner ends it.
+    Result,
+    /// A question, or the answer to one.
+    Clarification,
+    /// What went wrong. The task goes on until its runner ends it.
+    Error,
+}
+
+/// The `data` of a stored `reply` event of a task.
+#[derive(Debug, Serialize)]
+pub struct TaskReply<'a> {
+    /// What it is.
+    pub kind: ReplyKind,
+    /// What the caller has to say.
+    pub body: &'a str,
+    /// Who says so, as the daemon knows it: a peer, a session, or `operator`.
+    pub from: &'a str,
+    /// When it was said.
+    pub ts: Timestamp,
+}

@@ -1,0 +1,330 @@
+//! The daemon, put together, from its start to its end.
+//!
+//! Start: bind, open, migrate, recover, ready. The port is bound before the database is touched, so that a busy port
+//! changes nothing, and answers 503 until all is ready.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde_json::json;
+use svc_core::service::{Services, Tokens, Tuning, agents::AgentSettings};
+use svc_core::tools;
+use svc_model::{Clock, Ids, SystemClock, TokenId, hook::HookPolicy, limits};
+use svc_sources::{ResultBounds, SourceManager, SourceManagerParts, SourceMetrics, resource_tools};
+use svc_store::{OpenOptions, Store, Writer};
+use svc_sys::config::{Config, Env, Origin, Paths};
+use svc_sys::{
+    local_socket::{self, SocketFile},
+    telemetry,
+};
+use tokio::net::TcpListener;
+
+use super::lifecycle::Lifecycle;
+use super::page_name::page_host;
+use super::{daemon_file, sweeps, tuning};
+use crate::http::{
+    self, App, ConnectionBounds, Doctor, Edge, EntryRules, Identity, Metrics, Parts,
+};
+use crate::mcp::{self, McpMetrics, McpServer, McpServerParts, StreamResources};
+use crate::web::Beat;
+
+/// How many threads the daemon's runtime has.
+///
+/// One core is left to the writer's thread: where there are two, a second worker costs a fifth of the appends of 256
+/// producers, and gains nothing anywhere.
+pub fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
+}
+
+/// Where the daemon takes requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Ready<'a> {
+    /// The daemon's URL.
+    pub url: &'a str,
+    /// The default address, if another program has it and the daemon took a free port in its place.
+    pub busy: Option<SocketAddr>,
+}
+
+/// A daemon that takes requests.
+struct ServingDaemon {
+    url: String,
+    /// The default address that another program has.
+    busy: Option<SocketAddr>,
+    boot_id: String,
+    edge: Edge,
+    mcp: McpServer,
+    services: Services,
+    sources: SourceManager,
+    store: Store,
+    writer: Writer,
+    socket: SocketFile,
+}
+
+/// Runs the daemon until a signal ends it. The caller holds the database's lock.
+///
+/// `ready` is told as soon as it takes requests.
+pub async fn run(config: &Config, env: &Env, ready: impl FnOnce(&Ready<'_>)) -> anyhow::Result<()> {
+    let lifecycle = Lifecycle::default();
+    lifecycle.listen_to_signals()?;
+    let daemon = Box::pin(ServingDaemon::start(&lifecycle, config, env)).await?;
+    ready(&Ready { url: &daemon.url, busy: daemon.busy });
+    lifecycle.soft.cancelled().await;
+    daemon.stop(&lifecycle, &config.paths).await
+}
+
+impl ServingDaemon {
+    async fn start(lifecycle: &Lifecycle, config: &Config, env: &Env) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let ids = Ids::random();
+        let identity = Identity {
+            boot_id: TokenId::new(&ids, clock.now()).as_str()[4..].to_owned(),
+            pid: std::process::id(),
+            started_at: clock.now(),
+        };
+        let BoundEdge { edge, addresses, busy } =
+            listen(lifecycle, config, &identity.boot_id).await?;
+        // Before the socket: who connects to it reads the token first.
+        let file = &config.token_file.value;
+        let tokens = match config.token_file.origin {
+            Origin::Default => Tokens::open_or_make(file)?,
+            // A name that is wrong is no wish for a new token.
+            Origin::File | Origin::Env | Origin::Flag => Tokens::open(file)?,
+        };
+        let socket = listen_locally(lifecycle, config, &edge)?;
+        let options = OpenOptions {
+            path: config.paths.db.clone(),
+            max_bytes: config.store_max_bytes.value,
+            migrate: !config.no_migrate,
+        };
+        let (store, writer) = Store::open(&options, Arc::clone(&clock))
+            .await
+            .with_context(|| format!("cannot open {}", options.path.display()))?;
+        let policy = HookPolicy {
+            check_in: i64::try_from(config.hooks_check_in.value).unwrap_or(i64::MAX),
+            context: config.hooks_context.value,
+            sub_agents: config.hooks_sub_agents.value,
+        };
+        let tuning = Tuning { budget: config.budget_bounds(), ..tuning::tuning(env)? };
+        let program = std::env::current_exe().unwrap_or_default();
+        let home = config.paths.explicit_home.then(|| config.paths.home.clone());
+        let services = Services::new(store.clone(), clock, ids, tuning, tokens);
+        let services = services.with_sessions(config.sessions_policy());
+        let services = services.with_session_scopes(config.session_scopes());
+        let services = services.with_home(&config.paths.home);
+        let services = services.with_hook_policy(policy).with_agents(AgentSettings {
+            config: config.agents.clone(),
+            env: env.clone(),
+            folder: config.paths.agents.clone(),
+            program: program.clone(),
+            home: config.paths.home.clone(),
+        });
+        daemon_started(&services, &identity).await?;
+        let tools = tools::catalogue();
+        tools.bound_tool_call(config.sources_tool_call.value.clone());
+        let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
+        let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
+        mcp_metrics.register(metrics.registry());
+        let beat = Beat::new(services.tuning().sse_keep_alive);
+        let source_metrics = SourceMetrics::default();
+        source_metrics.register(metrics.registry());
+        let sources = SourceManager::start(SourceManagerParts {
+            services: services.clone(),
+            files: config.sources.clone(),
+            env: env.clone(),
+            catalogue: Arc::downgrade(&tools),
+            metrics: source_metrics,
+            results: ResultBounds {
+                result_bytes: usize::try_from(config.sources_max_result_bytes.value)
+                    .unwrap_or(usize::MAX),
+                kept_bytes: config.sources_max_kept_bytes.value,
+            },
+            private: config.private_paths(),
+        })
+        .await?;
+        tools.join(Arc::new(sources.clone()));
+        for tool in resource_tools(&sources) {
+            tools.add(tool);
+        }
+        let mut prompts = mcp::builtin_prompts();
+        prompts.push(mcp::servers_prompt(sources.clone()));
+        let mcp = McpServer::start(McpServerParts {
+            services: services.clone(),
+            catalogue: Arc::clone(&tools),
+            resources: vec![Box::new(StreamResources)],
+            prompts,
+            sources: Some(sources.clone()),
+            metrics: mcp_metrics,
+            beat: beat.clone(),
+            stop: lifecycle.soft.clone(),
+            exposure: config.sources_expose.value,
+        })
+        .await?;
+        let app = App::new(Parts {
+            services: services.clone(),
+            tools: Arc::clone(&tools),
+            sources: Some(sources.clone()),
+            doctor: Some(Doctor::new(program, home)),
+            metrics,
+            identity,
+            beat,
+            stop: lifecycle.soft.clone(),
+        });
+        // Before the first answer: who is answered may want to know the URL.
+        let url = daemon_file::write(&config.paths, &addresses, &boot_id, started_at)?;
+        edge.ready(app, mcp::routes(mcp.clone()));
+        sweeps::start(lifecycle, &services, &tools, config);
+        tracing::info!(url, db.path = %config.paths.db.display(), "ready");
+        Ok(Self { url, busy, boot_id, edge, mcp, services, sources, store, writer, socket })
+    }
+
+    /// Ends the streams, drains the requests under way, and closes the database.
+    async fn stop(self, lifecycle: &Lifecycle, paths: &Paths) -> anyhow::Result<()> {
+        self.edge.drain();
+        lifecycle.drain(limits::DRAIN).await;
+        self.sources.finish().await;
+        self.mcp.finish().await;
+        lifecycle.background.close();
+        lifecycle.background.wait().await;
+        daemon_stopped(&self.services, &self.boot_id).await;
+        daemon_file::remove(paths, &self.boot_id);
+        drop(self.socket);
+        self.writer.close(self.store).await.context("cannot close the database")?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// An edge behind listeners.
+struct BoundEdge {
+    edge: Edge,
+    /// What is listened on: the system may choose a port.
+    addresses: Vec<SocketAddr>,
+    busy: Option<SocketAddr>,
+}
+
+/// Binds the port and answers 503 on it until the daemon is ready.
+async fn listen(
+    lifecycle: &Lifecycle,
+    config: &Config,
+    boot_id: &str,
+) -> anyhow::Result<BoundEdge> {
+    let proxy_users = user_ids(&config.proxy_user.value)?;
+    let page_host = page_host(&config.paths)
+        .with_context(|| format!("cannot use {}", config.paths.page_name.display()))?;
+    let (listeners, busy) = match bind(&config.listen.value).await {
+        // Any user of this machine can hold the default port, and commands need the socket alone.
+        Err(BindError::Busy(address)) if config.listen.origin == Origin::Default => {
+            tracing::warn!(%address, "the default address is in use: a free port is taken in its place");
+            let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            (bind(&[free]).await?, Some(address))
+        }
+        bound => (bound?, None),
+    };
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let access = EntryRules {
+        listen: addresses.clone(),
+        allowed_hosts: config.allowed_host.value.clone(),
+        allowed_origins: config.allowed_origin.value.clone(),
+        no_auth: config.no_auth.value,
+        page_host: Some(page_host),
+        proxy_users,
+    };
+    let edge = Edge::new(access, boot_id);
+    let bounds = ConnectionBounds::of_tcp();
+    for listener in listeners {
+        let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+        let serve = http::serve(listener, bounds.clone(), edge.clone(), soft, connections);
+        lifecycle.run("listener", serve);
+    }
+    Ok(BoundEdge { edge, addresses, busy })
+}
+
+/// The numbers of users that are named, or given by their number.
+fn user_ids(names: &[String]) -> anyhow::Result<Vec<u32>> {
+    let id = |name: &String| {
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
+        let user = nix::unistd::User::from_name(name)
+            .with_context(|| format!("proxy_user: cannot look up `{name}`"))?;
+        user.map(|user| user.uid.as_raw())
+            .with_context(|| format!("proxy_user: this machine has no user `{name}`"))
+    };
+    names.iter().map(id).collect()
+}
+
+/// The same on the socket in the data folder, for this user's processes.
+fn listen_locally(
+    lifecycle: &Lifecycle,
+    config: &Config,
+    edge: &Edge,
+) -> anyhow::Result<SocketFile> {
+    let path = &config.paths.socket;
+    let (listener, socket) = local_socket::listen(path)
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+    let (soft, connections) = (lifecycle.soft.clone(), lifecycle.connections.clone());
+    let bounds = ConnectionBounds::none();
+    lifecycle.run("socket", http::serve(listener, bounds, edge.clone(), soft, connections));
+    Ok(socket)
+}
+
+/// Logs the start. This first write also proves that the database can be written.
+async fn daemon_started(
+    services: &Services,
+    identity: &Identity,
+) -> Result<(), svc_core::service::Error> {
+    let data = json!({
+        "boot_id": identity.boot_id, "pid": identity.pid, "version": env!("CARGO_PKG_VERSION"),
+    });
+    services.log.append_daemon_event("daemon.started", &data).await
+}
+
+async fn daemon_stopped(services: &Services, boot_id: &str) {
+    let data = json!({ "boot_id": boot_id });
+    if let Err(error) = services.log.append_daemon_event("daemon.stopped", &data).await {
+        tracing::warn!(error = telemetry::chain(&error), "cannot log the end");
+    }
+}
+
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    /// Another program listens there.
+    #[error(
+        "port {port} is in use on {ip}: another program listens there; choose another with --listen {ip}:0 (any free port)",
+        port = .0.port(), ip = .0.ip()
+    )]
+    Busy(SocketAddr),
+    /// The system reports something else.
+    #[error("cannot listen on {address}: see --listen")]
+    Io {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn is_all_of_ipv6(address: &SocketAddr) -> bool {
+    address.ip() == Ipv6Addr::UNSPECIFIED
+}
+
+async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = match TcpListener::bind(address).await {
+            // All addresses of a machine without IPv6.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse && is_all_of_ipv6(address) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        listeners.push(listener.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::Busy(*address),
+            _ => BindError::Io { address: *address, source },
+        })?);
+    }
+    Ok(listeners)
+}

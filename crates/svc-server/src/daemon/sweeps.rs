@@ -1,0 +1,165 @@
+//! What the daemon does by itself, again and again: silent peers and tasks, hooks' spools, maintenance, retention.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use svc_core::service::{Services, log::Retention};
+use svc_core::tools::Catalogue;
+use svc_model::limits;
+use svc_sys::config::Config;
+use svc_sys::telemetry::chain;
+use tokio::time::Instant;
+
+use super::hook_drain::drain_hook_spool;
+use super::lifecycle::Lifecycle;
+
+/// Starts every sweep.
+pub(super) fn start(
+    lifecycle: &Lifecycle,
+    services: &Services,
+    catalogue: &Arc<Catalogue>,
+    config: &Config,
+) {
+    lifecycle.run("peers", sweep_peers(services.clone()));
+    lifecycle.run("client records", read_client_records(services.clone()));
+    lifecycle.run("stranded inboxes", sweep_stranded_inboxes(services.clone()));
+    lifecycle.run("agents", services.agents.clone().run());
+    lifecycle.run("tasks", sweep_tasks(services.clone()));
+    lifecycle.run("processes", sweep_processes(services.clone()));
+    lifecycle.run("session secrets", sweep_session_secrets(services.clone()));
+    lifecycle.run("mcp sessions", sweep_mcp_sessions(services.clone()));
+    let home = config.paths.home.clone();
+    lifecycle.run("hooks", sweep_hooks(services.clone(), Arc::clone(catalogue), home));
+    let max_age = config.retention_max_age_days.value;
+    let retention = Retention {
+        max_age: max_age.map(|days| Duration::from_secs(days.saturating_mul(24 * 60 * 60))),
+        max_bytes: config.retention_max_bytes.value,
+    };
+    lifecycle.run("maintenance", maintain(services.clone(), retention));
+    let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 60 * 60));
+    let messages = days(config.retention_messages_days.value);
+    let tasks = days(config.retention_tasks_days.value);
+    lifecycle.run("expiry", expire(services.clone(), messages, tasks));
+}
+
+async fn sweep_peers(services: Services) {
+    loop {
+        let pause = services.team.sweep_peers().await.unwrap_or_else(|error| {
+            tracing::error!(error = chain(&error), "cannot sweep the peers");
+            limits::PID_CHECK
+        });
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn read_client_records(services: Services) {
+    loop {
+        let mut pause = limits::RECORDS_LOOK;
+        if let Err(error) = services.team.read_client_records().await {
+            tracing::error!(error = chain(&error), "cannot read what clients have on record");
+            pause = limits::PID_CHECK;
+        }
+        if let Err(error) = services.team.end_silent_turns().await {
+            tracing::error!(error = chain(&error), "cannot end the turns of which no hook told");
+            pause = limits::PID_CHECK;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn sweep_stranded_inboxes(services: Services) {
+    loop {
+        if let Err(error) = services.team.sweep_stranded_inboxes().await {
+            tracing::error!(error = chain(&error), "cannot end the deliveries to removed peers");
+        }
+        tokio::time::sleep(services.tuning().maintenance).await;
+    }
+}
+
+async fn sweep_tasks(services: Services) {
+    loop {
+        if let Err(error) = services.tasks.sweep_tasks().await {
+            tracing::error!(error = chain(&error), "cannot sweep the tasks");
+        }
+        tokio::time::sleep(limits::PID_CHECK.min(services.tuning().runner_grace)).await;
+    }
+}
+
+async fn sweep_processes(services: Services) {
+    loop {
+        if let Err(error) = services.access.sweep_processes().await {
+            tracing::error!(error = chain(&error), "cannot sweep the processes of clients");
+        }
+        tokio::time::sleep(limits::PID_CHECK).await;
+    }
+}
+
+async fn sweep_session_secrets(services: Services) {
+    loop {
+        if let Err(error) = services.team.sweep_session_secrets().await {
+            tracing::error!(error = chain(&error), "cannot forget the secrets of old sessions");
+        }
+        tokio::time::sleep(limits::MCP_SWEEP).await;
+    }
+}
+
+async fn sweep_mcp_sessions(services: Services) {
+    loop {
+        if let Err(error) = services.mcp.sweep_mcp_sessions().await {
+            tracing::error!(error = chain(&error), "cannot sweep the MCP sessions");
+        }
+        tokio::time::sleep(limits::MCP_SWEEP).await;
+    }
+}
+
+/// A hook that missed its deadline is in the spool although the daemon runs, so the spool is looked at all the time.
+async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::path::PathBuf) {
+    let maintenance = services.tuning().maintenance;
+    let mut forgotten: Option<Instant> = None;
+    loop {
+        let mut pause = limits::RECORDS_LOOK.min(maintenance);
+        match drain_hook_spool(&services, &catalogue, &home).await {
+            Ok(0) => {}
+            Ok(events) => tracing::info!(events, "took in the events of the hooks' spool"),
+            Err(error) => {
+                tracing::error!(%error, "cannot take in the hooks' spool");
+                pause = maintenance;
+            }
+        }
+        if forgotten.is_none_or(|at| at.elapsed() >= maintenance) {
+            if let Err(error) = services.hooks.sweep_hooks().await {
+                tracing::error!(error = chain(&error), "cannot forget old events of hooks");
+            }
+            forgotten = Some(Instant::now());
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Ends messages that nobody took, and tasks that nobody began, for so long.
+async fn expire(services: Services, messages: Duration, tasks: Duration) {
+    loop {
+        if let Err(error) = services.team.expire_messages(messages).await {
+            tracing::error!(error = chain(&error), "cannot end the deliveries of old messages");
+        }
+        if let Err(error) = services.tasks.expire_tasks(tasks).await {
+            tracing::error!(error = chain(&error), "cannot end old tasks");
+        }
+        tokio::time::sleep(limits::EXPIRY_LOOK).await;
+    }
+}
+
+async fn maintain(services: Services, retention: Retention) {
+    loop {
+        tokio::time::sleep(services.tuning().maintenance).await;
+        if let Err(error) = services.log.apply_retention(retention).await {
+            tracing::error!(error = chain(&error), "cannot apply the retention");
+        }
+        if let Err(error) = services.log.merge_indexes().await {
+            tracing::warn!(error = chain(&error), "cannot merge the indexes");
+        }
+        if let Err(error) = services.log.checkpoint().await {
+            tracing::warn!(error = chain(&error), "cannot checkpoint");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What a request takes of its caller's budget, from its beginning until its answer is written.
+//!
+//! Four of the five bounds are taken here: requests at once, until the answer is made; open streams, until they end; bytes
+//! that are sent to be stored; and bytes of answers that were not read, each piece of an answer until the system has taken
+//! it. An answer for which there is no room is a refusal that says what to free, and a stream waits for room. Rows are
+//! counted in the transactions that store them.
+
+use std::{
+    collections::HashMap,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, ready},
+};
+
+use axum::{
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderValue, Method, header, request::Parts};
+use http_body::{Body as _, Frame, SizeHint};
+use svc_core::service::{BudgetHold, Credential, Services};
+use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
+use tokio::sync::Notify;
+
+use super::{Problem, identify::Identified};
+use crate::web;
+
+/// Paths whose answer to `GET` may be a stream, whatever `Accept` says.
+const STREAMS: [&str; 3] = ["/mcp", "/sse", "/v1/biam/subscribe"];
+
+/// What a request has taken.
+#[derive(Debug)]
+pub(super) struct Admission {
+    services: Services,
+    unread: UnreadAnswers,
+    caller: Option<Caller>,
+    credential: Option<Credential>,
+    is_get: bool,
+    request: Option<BudgetHold>,
+    stream: Option<BudgetHold>,
+}
+
+impl Admission {
+    /// Lets a request in, or says what its caller has to free.
+    pub(super) fn take(
+        services: &Services,
+        unread: &UnreadAnswers,
+        identified: &Identified,
+        request: &Parts,
+        body: &SizeHint,
+    ) -> Result<Self, Problem> {
+        let Identified { caller, credential, .. } = identified;
+        let is_get = request.method == Method::GET;
+        let (mut one, mut stream) = (None, None);
+        if let Some(caller) = caller.as_ref().filter(|caller| !caller.is_operator()) {
+            if is_get && asks_for_stream(request) {
+                stream = services.hold(caller, BudgetKind::Streams, 1)?;
+            } else {
+                let bytes = if is_get { 0 } else { body_bytes(request, body) };
+                let requests = 1 + bytes / REQUEST_UNIT_BYTES;
+                one = services.hold(caller, BudgetKind::Requests, requests)?;
+                services.take_stored(caller, bytes)?;
+            }
+            // Before anything is read for an answer, there has to be room for one.
+            drop(services.hold(caller, BudgetKind::UnreadBytes, 1)?);
+        }
+        Ok(Self {
+            services: services.clone(),
+            unread: unread.clone(),
+            caller: caller.clone(),
+            credential: credential.clone(),
+            is_get,
+            request: one,
+            stream,
+        })
+    }
+
+    /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential that it was opened with.
+    pub(super) async fn answer(mut self, response: Response) -> Response {
+        let is_endless = response.extensions().get::<web::Endless>().is_some();
+        let is_stream = is_event_stream(&response);
+        // An answer to a call is given, also if the call was the end of its session.
+        let ends_with_credential = is_stream && (self.is_get || is_endless);
+        let over = match &self.credential {
+            Some(credential) if ends_with_credential => {
+                let access = &self.services.access;
+                match Box::pin(access.until_over(credential)).await {
+                    Some(over) => Some(over.boxed()),
+                    None => return response.map(|_| Body::empty()),
+                }
+            }
+            _ => None,
+        };
+        let caller = self.caller.take().filter(|caller| !caller.is_operator());
+        if over.is_none() && caller.is_none() {
+            return response;
+        }
+        match self.take_answer(caller.as_ref(), &response, is_endless) {
+            Ok(reserved) => response.map(|body| {
+                Body::new(AnswerBody {
+                    body,
+                    over,
+                    reserved,
+                    reader: caller.map(|caller| Reader {
+                        caller,
+                        services: self.services,
+                        unread: self.unread,
+                    }),
+                    waiting: None,
+                    is_over: false,
+                    // A call whose answer is a stream counts by itself while it is at work.
+                    _request: if is_stream { None } else { self.request },
+                    _stream: self.stream,
+                })
+            }),
+            Err(problem) => {
+                let mut refusal = problem.into_response();
+                // The request is still one of its route.
+                let (parts, _) = response.into_parts();
+                if let Some(route) = parts.extensions.get::<web::RouteName>() {
+                    refusal.extensions_mut().insert(*route);
+                }
+                refusal
+            }
+        }
+    }
+
+    /// Takes what an answer needs whose size is known, and a stream that nobody expected.
+    fn take_answer(
+        &mut self,
+        caller: Option<&Caller>,
+        response: &Response,
+        is_endless: bool,
+    ) -> Result<Option<BudgetHold>, Problem> {
+        let Some(caller) = caller else { return Ok(None) };
+        if is_endless && self.stream.is_none() {
+            self.stream = self.services.hold(caller, BudgetKind::Streams, 1)?;
+        }
+        match response.body().size_hint().exact() {
+            Some(bytes) if bytes > limits::UNCOUNTED_BYTES as u64 => {
+                Ok(hold_unread(&self.services, caller, bytes)?)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Bytes of a body. Without `Content-Length` it counts as the longest that its route takes.
+fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
+    let most = match request.uri.path() {
+        path if path.starts_with("/v1/") => limits::V1_BODY_BYTES,
+        _ => limits::BODY_BYTES,
+    };
+    body.upper().unwrap_or(u64::MAX).min(most as u64)
+}
+
+/// Whether the answer to a GET may be a stream.
+fn asks_for_stream(request: &Parts) -> bool {
+    let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
+    let events = b"text/event-stream";
+    accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events))
+        || STREAMS.contains(&request.uri.path())
+}
+
+/// Whether the answer is a stream of events.
+fn is_event_stream(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Takes so many bytes of the budget of unread answers. What is larger than all of it passes alone.
+fn hold_unread(
+    services: &Services,
+    caller: &Caller,
+    bytes: u64,
+) -> Result<Option<BudgetHold>, svc_core::service::Error> {
+    let bound = services.tuning().budget.of(BudgetKind::UnreadBytes);
+    services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
+}
+
+/// Streams that wait for room in the budget of unread answers. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UnreadAnswers(Arc<WaitingStreams>);
+
+#[derive(Debug, Default)]
+struct WaitingStreams {
+    count: AtomicUsize,
+    by_principal: Mutex<HashMap<Principal, Arc<Notify>>>,
+}
+
+/// A stream that waits.
+struct WaitingStream<'a>(&'a WaitingStreams);
+
+impl Drop for WaitingStream<'_> {
+    fn drop(&mut self) {
+        let mut by_principal = self.0.lock();
+        if self.0.count.fetch_sub(1, SeqCst) == 1 {
+            by_principal.clear();
+        }
+    }
+}
+
+impl WaitingStreams {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Principal, Arc<Notify>>> {
+        self.by_principal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, principal: Principal) -> (WaitingStream<'_>, Arc<Notify>) {
+        let mut by_principal = self.lock();
+        self.count.fetch_add(1, SeqCst);
+        (WaitingStream(self), Arc::clone(by_principal.entry(principal).or_default()))
+    }
+
+    fn freed(&self, caller: &Caller) {
+        if self.count.load(SeqCst) > 0
+            && let Some(room) = self.lock().get(&caller.principal())
+        {
+            room.notify_waiters();
+        }
+    }
+}
+
+/// Who reads an answer.
+#[derive(Debug, Clone)]
+struct Reader {
+    caller: Caller,
+    services: Services,
+    unread: UnreadAnswers,
+}
+
+impl Reader {
+    /// A piece of the answer that gives its part of the budget back when the last of its bytes was written.
+    fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
+        match hold {
+            Some(hold) => {
+                Bytes::from_owner(UnreadPiece { bytes, hold: Some(hold), reader: self.clone() })
+            }
+            None => bytes,
+        }
+    }
+
+    fn hold(&self, bytes: &Bytes) -> Result<Option<BudgetHold>, svc_core::service::Error> {
+        hold_unread(&self.services, &self.caller, bytes.len() as u64)
+    }
+
+    /// Waits until there is room for a piece.
+    async fn wait_for_room(self, bytes: Bytes) -> Bytes {
+        let (_waiting, room) = self.unread.0.wait(self.caller.principal());
+        loop {
+            let mut freed = pin!(room.notified());
+            freed.as_mut().enable();
+            if let Ok(hold) = self.hold(&bytes) {
+                return self.counted(bytes, hold);
+            }
+            freed.await;
+        }
+    }
+}
+
+/// Bytes that wait to be written.
+struct UnreadPiece {
+    bytes: Bytes,
+    hold: Option<BudgetHold>,
+    reader: Reader,
+}
+
+impl AsRef<[u8]> for UnreadPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for UnreadPiece {
+    fn drop(&mut self) {
+        drop(self.hold.take());
+        self.reader.unread.0.freed(&self.reader.caller);
+    }
+}
+
+/// The body of an answer.
+struct AnswerBody {
+    body: Body,
+    /// Ends when the credential of a stream does.
+    over: Option<BoxFuture<'static, ()>>,
+    /// Taken for the whole answer.
+    reserved: Option<BudgetHold>,
+    /// Whose budget its bytes count for; nothing for the operator's.
+    reader: Option<Reader>,
+    /// A piece that waits for room.
+    waiting: Option<BoxFuture<'static, Bytes>>,
+    is_over: bool,
+    _request: Option<BudgetHold>,
+    _stream: Option<BudgetHold>,
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = self.get_mut();
+        if this.over.as_mut().is_some_and(|over| over.as_mut().poll(cx).is_ready()) {
+            (this.over, this.waiting, this.is_over) = (None, None, true);
+        }
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        if let Some(waiting) = &mut this.waiting {
+            let bytes = ready!(waiting.as_mut().poll(cx));
+            this.waiting = None;
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        let (frame, reader) = match (ready!(Pin::new(&mut this.body).poll_frame(cx)), &this.reader)
+        {
+            (Some(Ok(frame)), Some(reader)) => (frame, reader),
+            (other, _) => return Poll::Ready(other),
+        };
+        let bytes = match frame.into_data() {
+            Ok(bytes) => bytes,
+            Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+        };
+        if bytes.len() <= limits::UNCOUNTED_BYTES {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        // An answer of known size has taken its room as a whole.
+        let hold = match this.reserved.take() {
+            Some(hold) => Ok(Some(hold)),
+            None => reader.hold(&bytes),
+        };
+        let bytes = if let Ok(hold) = hold {
+            reader.counted(bytes, hold)
+        } else {
+            let mut waiting = reader.clone().wait_for_room(bytes).boxed();
+            let polled = waiting.as_mut().poll(cx);
+            this.waiting = polled.is_pending().then_some(waiting);
+            ready!(polled)
+        };
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || (self.waiting.is_none() && self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // A stream may end before its time.
+        if self.over.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt as _;
+    use svc_core::service::{Services, Tuning, testing};
+    use svc_model::TokenId;
+    use svc_store::testing::TestStore;
+
+    use super::*;
+
+    const PIECE: usize = 10_000;
+
+    fn reader(test: &TestStore, bound: u64) -> Reader {
+        let mut tuning = Tuning::default();
+        tuning.budget.set(BudgetKind::UnreadBytes, bound);
+        let services: Services = testing::services_with(test, tuning);
+        let caller = Caller::Session {
+            key: Arc::from("greedy"),
+            token: TokenId::from("token".to_owned()),
+            scopes: Arc::from([]),
+            project: None,
+            process: None,
+            folder: None,
+        };
+        Reader { caller, services, unread: UnreadAnswers::default() }
+    }
+
+    fn body(reader: &Reader, pieces: usize) -> AnswerBody {
+        let pieces = (0..pieces).map(|_| Ok::<_, axum::Error>(Bytes::from(vec![0; PIECE])));
+        AnswerBody {
+            body: Body::from_stream(futures_util::stream::iter(pieces.collect::<Vec<_>>())),
+            over: None,
+            reserved: None,
+            reader: Some(reader.clone()),
+            waiting: None,
+            is_over: false,
+            _request: None,
+            _stream: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_count_until_they_are_written_and_a_stream_waits_for_room() {
+        let test = TestStore::open().await;
+        let reader = reader(&test, 25_000);
+        let (mut one, mut other) = (body(&reader, 3), body(&reader, 1));
+        let first = one.frame().await.unwrap().unwrap().into_data().unwrap();
+        let second = one.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(other.frame().now_or_never().is_none(), "there is no room");
+        let caller = &reader.caller;
+        let refusal = hold_unread(&reader.services, caller, 10_000).unwrap_err().to_string();
+        assert!(refusal.starts_with("budget.unread_bytes: "), "{refusal}");
+        let waits = tokio::spawn(async move { (other.frame().await.unwrap().unwrap(), other) });
+        // The first half of a piece that was written frees nothing.
+        let rest = first.slice(PIECE / 2..);
+        drop(first);
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
+        drop(rest);
+        let (frame, _other) = tokio::time::timeout(Duration::from_mins(1), waits)
+            .await
+            .expect("there is room")
+            .unwrap();
+        assert_eq!(frame.data_ref().unwrap().len(), PIECE);
+        drop((second, frame));
+        let whole = one.collect().await.unwrap().to_bytes();
+        assert_eq!(whole.len(), PIECE);
+        drop(whole);
+        assert!(hold_unread(&reader.services, caller, 25_000).unwrap().is_some(), "all is back");
+        // What is larger than the bound passes alone.
+        assert!(hold_unread(&reader.services, caller, 1 << 40).unwrap().is_some());
+    }
+}

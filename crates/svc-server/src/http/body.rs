@@ -1,0 +1,202 @@
+//! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with the name of the field.
+
+use std::{fmt, marker::PhantomData};
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderValue, Request, header, request::Parts};
+use http_body::Body as _;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use svc_model::{Caller, limits};
+
+use super::{App, Code, Problem};
+use crate::web;
+pub(super) use crate::web::text_of;
+
+/// A JSON body, coming in or going out.
+pub(super) struct Json<T>(pub(super) T);
+
+/// A JSON body that may be missing.
+pub(super) struct MaybeJson<T>(pub(super) Option<T>);
+
+/// A query string.
+pub(super) struct Query<T>(pub(super) T);
+
+/// The bytes of a JSON body.
+pub(super) struct JsonBytes(pub(super) Bytes);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.0).expect("a value of ours has a JSON form");
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], body).into_response()
+    }
+}
+
+impl FromRequest<App> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        if !web::is_json(&parts.headers) {
+            return Err(Problem::new(
+                Code::UnsupportedMediaType,
+                "the body must be JSON: Content-Type: application/json",
+            ));
+        }
+        // Who has shown no credential has little to say.
+        let is_open = parts.extensions.get::<Caller>().is_none();
+        let limit = if is_open { limits::OPEN_BODY_BYTES } else { limits::V1_BODY_BYTES };
+        web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await.map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Self, Problem> {
+        if request.body().is_end_stream() {
+            return Ok(Self(None));
+        }
+        let JsonBytes(bytes) = JsonBytes::from_request(request, app).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self(None));
+        }
+        let parsed = web::parse_body(bytes, |bytes| parse_object(text_of(bytes)?)).await;
+        parsed.map(|value| Self(Some(value)))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+        serde_path_to_error::deserialize(pairs)
+            .map(Self)
+            .map_err(|error| Problem::invalid(field_of(&error), error.inner()))
+    }
+}
+
+/// A value that is a JSON object. By itself a parser would also take an array for a struct, field by field.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        source.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
+
+/// Parses a JSON object. By itself a parser would also take an array for a struct, field by field.
+pub(super) fn parse_object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    if text.trim_ascii_start().starts_with('{') {
+        return parse(text);
+    }
+    parse::<serde::de::IgnoredAny>(text)?;
+    Err(Problem::invalid("", "must be a JSON object"))
+}
+
+/// Parses JSON; a failure says whether it is no JSON (400) or the wrong JSON (422), and where.
+pub(super) fn parse<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Problem> {
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
+}
+
+fn explain<'de, T: Deserialize<'de>>(text: &'de str, error: &serde_json::Error) -> Problem {
+    if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
+        return Problem::malformed(format!("the body is not JSON: {error}"));
+    }
+    // Slower, and so only done when there is something to name.
+    let mut source = serde_json::Deserializer::from_str(text);
+    match serde_path_to_error::deserialize::<_, T>(&mut source) {
+        Err(error) => Problem::invalid(field_of(&error), plain(error.inner())),
+        Ok(_) => Problem::invalid("", plain(error)),
+    }
+}
+
+fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+    let path = error.path().to_string();
+    if path != "." {
+        return path;
+    }
+    // serde says which field is missing in its text alone. Only a deserializer with an error type of its own hears the
+    // name (`de::Error::missing_field`), and that is an adapter of every method of `Deserializer` and its four kinds of
+    // access. So the text it is; the test below holds serde to these words.
+    let text = error.inner().to_string();
+    match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
+        Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
+        None => String::new(),
+    }
+}
+
+/// The message without " at line 1 column 2", which says nothing about a body that a program wrote.
+fn plain(error: &serde_json::Error) -> String {
+    let (mut text, position) =
+        (error.to_string(), format!(" at line {} column {}", error.line(), error.column()));
+    text.truncate(text.strip_suffix(&position).map_or(text.len(), str::len));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::RegisterInput;
+
+    use super::*;
+
+    #[test]
+    fn names_the_field_that_breaks_a_rule() {
+        for (body, field) in [
+            (r#"{"display_name":1,"backend":"b"}"#, Some("display_name")),
+            (r#"{"display_name":"a"}"#, Some("backend")),
+            (r#"{"display_name":"a","backend":"b","role":"king"}"#, Some("role")),
+            (r#"{"display_name":"a","backend":"b","metadata":{"k":1}}"#, Some("metadata.k")),
+            (r#"{"display_name":"a","backend":"b","pid":-1}"#, Some("pid")),
+            ("[]", None),
+            ("3", None),
+        ] {
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
+            let rendered = format!("{problem:?}");
+            assert!(rendered.contains("status: 422"), "{body}: {rendered}");
+            if let Some(field) = field {
+                assert!(
+                    rendered.contains(&format!("field: Some({field:?})")),
+                    "{body}: {rendered}"
+                );
+            }
+        }
+        for body in ["", "{", "{\"display_name\":\"a\"", "nonsense", "{}{}", "\u{feff}{}"] {
+            let problem = parse_object::<RegisterInput>(body).unwrap_err();
+            assert!(format!("{problem:?}").contains("status: 400"), "{body}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `/v1/doctor`: what `svc doctor` finds, for those who have no terminal at hand.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use svc_model::{Caller, READ_ALL};
+use tokio::time::timeout;
+
+use super::{
+    App, Code, Problem, api::Api, body::Json, doctor_process::DoctorReport, openapi::Operation,
+};
+
+/// A check that has not ended within this time is given up.
+const WITHIN: Duration = Duration::from_secs(30);
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_doctor = Operation::new("What is wrong with this installation (operator, read_all)");
+    api.get("/v1/doctor", on_doctor.answer::<DoctorReport>(200, "What each check found"), examine)
+}
+
+async fn examine(State(app): State<App>, caller: Caller) -> Result<Json<DoctorReport>, Problem> {
+    if !caller.has_scope(READ_ALL) {
+        let why = "the installation is the operator's to look at, or needs read_all";
+        return Err(Problem::new(Code::Forbidden, why));
+    }
+    let doctor = app.doctor.as_ref();
+    let doctor = doctor.ok_or_else(|| Problem::new(Code::NotFound, "there is no svc doctor"))?;
+    let failed = |error: &dyn std::fmt::Display| {
+        Problem::new(Code::Unavailable, format!("svc doctor gave no answer: {error}"))
+    };
+    match timeout(WITHIN, doctor.run()).await {
+        Ok(findings) => findings.map(Json).map_err(|error| failed(&error)),
+        Err(late) => Err(failed(&late)),
+    }
+}

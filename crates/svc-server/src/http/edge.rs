@@ -1,0 +1,381 @@
+//! The edge: what happens to every request before a route sees it, and to every answer on its way out.
+//!
+//! From the outside in:
+//!
+//! 1. an id, which the client may have given (`X-Request-Id`), and its `traceparent`; both go back with the answer;
+//! 2. a span and a line for the log, which hold no token and nothing of a body;
+//! 3. the body of a failure, and the counts of requests;
+//! 4. the rules of `Host` and `Origin`, against DNS rebinding and other people's web pages; then CORS, for the origins that
+//!    the person has allowed and for no other;
+//! 5. readiness: while the daemon starts or goes down the answer is 503;
+//! 6. identification: who is asking;
+//! 7. admission: what the request takes of its caller's budget;
+//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of bytes and of time.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderName, HeaderValue, Method, Request, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use svc_model::limits;
+use tokio::{sync::SetOnce, time::timeout};
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_http::{
+    cors::{AllowHeaders, AllowOrigin, CorsLayer},
+    propagate_header::PropagateHeaderLayer,
+    request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
+    trace::TraceLayer,
+};
+use tracing::Span;
+
+use super::{
+    App, Code, EntryRules, Problem,
+    admission::{Admission, UnreadAnswers},
+    client_connection::ClientConnection,
+    daemon_proof,
+    identify::identify,
+    listener::{Connection, Transport},
+    routes,
+};
+use crate::web::{GivenRequestId, RouteName};
+
+/// Everything in front of the routes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Edge(Arc<SharedEdge>);
+
+#[derive(Debug)]
+struct SharedEdge {
+    rules: EntryRules,
+    cors: CorsLayer,
+    /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
+    serving: SetOnce<Serving>,
+    draining: AtomicBool,
+    /// Requests that have no answer yet, on all connections.
+    under_way: TaskTracker,
+    unread: UnreadAnswers,
+    boot: String,
+    requests: AtomicU64,
+}
+
+/// What answers requests.
+#[derive(Debug)]
+struct Serving {
+    app: App,
+    router: Router,
+}
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Longest id of a request, and longest `traceparent`, that is taken from a client, in bytes.
+const TAKEN_ID_BYTES: usize = 128;
+
+impl Edge {
+    /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from another's.
+    pub fn new(rules: EntryRules, boot: &str) -> Self {
+        let cors = cors(&rules.allowed_origins);
+        Self(Arc::new(SharedEdge {
+            rules,
+            cors,
+            serving: SetOnce::new(),
+            draining: AtomicBool::new(false),
+            under_way: TaskTracker::new(),
+            unread: UnreadAnswers::default(),
+            boot: boot.chars().rev().take(8).collect(),
+            requests: AtomicU64::new(0),
+        }))
+    }
+
+    /// From here on requests reach the routes: ours, and those of `others`.
+    pub fn ready(&self, app: App, others: Router) {
+        let router = routes::router(app.clone(), others);
+        // Called once, by whoever composes the program.
+        self.0.serving.set(Serving { app, router }).ok();
+    }
+
+    /// From here on new requests are answered 503: we are going down.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Relaxed);
+        self.0.under_way.close();
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.0.draining.load(Relaxed)
+    }
+
+    /// A request is under way until the token is dropped.
+    pub(super) fn begin(&self) -> TaskTrackerToken {
+        self.0.under_way.token()
+    }
+
+    /// Waits until no request is under way. Only after [`Self::drain`].
+    pub(super) async fn is_drained(&self) {
+        self.0.under_way.wait().await;
+    }
+
+    /// How long a body may stall.
+    pub(super) fn body_stall(&self) -> Duration {
+        let serving = self.0.serving.get();
+        serving.map_or(limits::BODY_STALL, |it| it.app.services.tuning().body_stall)
+    }
+
+    /// Answers a request that came in by this way, on this connection.
+    pub(super) async fn handle(
+        &self,
+        mut request: Request<Incoming>,
+        transport: Transport,
+        client: &Arc<ClientConnection>,
+    ) -> Response {
+        transport.describe(request.extensions_mut());
+        request.extensions_mut().insert(Connection(Arc::clone(client)));
+        self.answer(request.map(Body::new)).await
+    }
+
+    /// Answers a request whose body may come from anywhere.
+    pub async fn answer(&self, request: Request<Body>) -> Response {
+        let edge = &*self.0;
+        let layers = ServiceBuilder::new()
+            .map_request(take_ids)
+            .layer(SetRequestIdLayer::x_request_id(RequestIds(self)))
+            .layer(PropagateRequestIdLayer::x_request_id())
+            .layer(PropagateHeaderLayer::new(TRACE_PARENT.clone()))
+            .layer(
+                TraceLayer::new_for_http()
+                    .make_span_with(span_of)
+                    .on_request(())
+                    .on_response(log_answer)
+                    .on_body_chunk(())
+                    .on_eos(())
+                    .on_failure(()),
+            )
+            .service_fn(move |request| async move {
+                Ok::<_, Infallible>(edge.answer_recorded(request).await)
+            });
+        let Ok(response) = layers.oneshot(request).await;
+        response.map(Body::new)
+    }
+}
+
+impl SharedEdge {
+    /// The answer, with a body if it is a failure, and counted.
+    async fn answer_recorded(&self, request: Request<Body>) -> Response {
+        let started = Instant::now();
+        let (method, path) = (request.method().clone(), request.uri().clone());
+        let id = request.headers().get(&REQUEST_ID).cloned();
+        let mut response = self.answer_by_rules(request).await;
+        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+            let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+            let rendered = problem.render(path.path(), id);
+            let (mut bare, _) = std::mem::replace(&mut response, rendered).into_parts();
+            // What layers have said stays: `Allow`, and what CORS needs. The body has another length.
+            bare.headers.remove(header::CONTENT_LENGTH);
+            response.headers_mut().extend(bare.headers);
+            *response.extensions_mut() = bare.extensions;
+        }
+        if let Some(Serving { app, .. }) = self.serving.get() {
+            let route = RouteName::of(&response);
+            app.metrics.observe(&method, route, response.status(), started.elapsed());
+        }
+        response
+    }
+
+    /// The answer, if the request's `Host` and `Origin` are allowed.
+    async fn answer_by_rules(&self, request: Request<Body>) -> Response {
+        if let Err(problem) = self.rules.check_origin(&request) {
+            return problem.into_response();
+        }
+        if !self.rules.is_allowed_origin(request.headers()) {
+            return self.answer_admitted(request).await;
+        }
+        let inner = service_fn(move |request| async move {
+            Ok::<_, Infallible>(self.answer_admitted(request).await)
+        });
+        let Ok(response) = self.cors.layer(inner).oneshot(request).await;
+        response
+    }
+
+    async fn answer_admitted(&self, request: Request<Body>) -> Response {
+        self.route(request).await.unwrap_or_else(Problem::into_response)
+    }
+
+    /// Readiness, identification, admission; then the route.
+    async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
+        let Serving { app, router } = self.serving(request.uri().path()).await?;
+        if request.uri().path() == daemon_proof::PATH
+            && let Some(authority) = self.rules.own_authority(&request)
+        {
+            request.extensions_mut().insert(authority);
+        }
+        let (mut parts, body) = request.into_parts();
+        let client = parts.extensions.remove::<Connection>();
+        let check = client.as_ref().and_then(|client| client.0.check());
+        let identified = identify(&self.rules, app, &parts).await?;
+        if let (Some(_), Some(client)) = (&identified.caller, client) {
+            client.0.is_known();
+        }
+        drop(check);
+        let size = body.size_hint();
+        let admission = Admission::take(&app.services, &self.unread, &identified, &parts, &size)?;
+        if let Some(caller) = identified.caller {
+            parts.extensions.insert(caller);
+        }
+        if let Some(browser) = identified.browser {
+            parts.extensions.insert(browser);
+        }
+        if let Some(end) = identified.signs_in {
+            parts.extensions.insert(end);
+        }
+        let Ok(response) = router.clone().oneshot(Request::from_parts(parts, body)).await;
+        Ok(admission.answer(response).await)
+    }
+
+    /// What answers this request, if anything does now.
+    async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
+        let Some(serving) = self.serving_for(path).await else {
+            return Err(Problem::new(Code::Unavailable, "the daemon is starting"));
+        };
+        if self.draining.load(Relaxed) {
+            return Err(Problem::new(Code::Unavailable, "the daemon is going down"));
+        }
+        Ok(serving)
+    }
+
+    /// What answers requests, if it is there. A client that comes back to a broken stream tries it twice and then waits
+    /// for ever, so who speaks MCP to a daemon that starts is let wait for it.
+    async fn serving_for(&self, path: &str) -> Option<&Serving> {
+        match self.serving.get() {
+            None if matches!(path, "/mcp" | "/sse" | "/messages") => {
+                timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
+            }
+            known => known,
+        }
+    }
+}
+
+/// CORS for the origins that the person has allowed. They send tokens, and no cookies.
+fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<_> = origins
+        .iter()
+        .map(|origin| origin.to_ascii_lowercase())
+        .filter_map(|origin| HeaderValue::from_str(&origin).ok())
+        .collect();
+    let is_listed = move |origin: &HeaderValue, _: &http::request::Parts| {
+        let origin = origin.as_bytes();
+        origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin))
+    };
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(is_listed))
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([
+            REQUEST_ID.clone(),
+            header::RETRY_AFTER,
+            header::WWW_AUTHENTICATE,
+            HeaderName::from_static("mcp-session-id"),
+        ])
+        .max_age(limits::PREFLIGHT_AGE)
+}
+
+/// Makes ids of requests that came without one.
+#[derive(Clone, Copy)]
+struct RequestIds<'a>(&'a Edge);
+
+impl MakeRequestId for RequestIds<'_> {
+    fn make_request_id<B>(&mut self, _: &Request<B>) -> Option<RequestId> {
+        let edge = &self.0.0;
+        let number = edge.requests.fetch_add(1, Relaxed);
+        HeaderValue::from_str(&format!("{}-{number:x}", edge.boot)).ok().map(RequestId::new)
+    }
+}
+
+/// Leaves a client's ids on the request if they are short and plain: they go into the log and into answers.
+fn take_ids(mut request: Request<Body>) -> Request<Body> {
+    for name in [&REQUEST_ID, &TRACE_PARENT] {
+        let mut values = request.headers().get_all(name).iter();
+        let is_plain = match (values.next(), values.next()) {
+            (None, _) => continue,
+            (Some(id), None) => {
+                (1..=TAKEN_ID_BYTES).contains(&id.len())
+                    && id.as_bytes().iter().all(u8::is_ascii_graphic)
+            }
+            (Some(_), Some(_)) => false,
+        };
+        if !is_plain {
+            request.headers_mut().remove(name);
+        }
+    }
+    if request.headers().contains_key(&REQUEST_ID) {
+        request.extensions_mut().insert(GivenRequestId);
+    }
+    request
+}
+
+/// The span of a request. A query may hold a secret, and so does the path of an attached file.
+fn span_of(request: &Request<Body>) -> Span {
+    let text = |name| request.headers().get(name).and_then(|id| id.to_str().ok());
+    tracing::debug_span!(
+        "request",
+        method = %request.method(),
+        path = logged_path(request.uri().path()),
+        request_id = text(&REQUEST_ID),
+        traceparent = text(&TRACE_PARENT),
+    )
+}
+
+/// A path without what may be secret in it.
+fn logged_path(path: &str) -> &str {
+    if path.starts_with("/a/") { "/a/…" } else { path }
+}
+
+fn log_answer(response: &Response, elapsed: Duration, _: &Span) {
+    tracing::debug!(
+        status = response.status().as_u16(),
+        elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+        "answered"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_taken_if_they_are_short_and_plain() {
+        for (ids, is_taken) in [
+            (&["abc-1"][..], true),
+            (&["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"], true),
+            (&[""], false),
+            (&["a b"], false),
+            (&["a", "b"], false),
+            (&[&"x".repeat(129)], false),
+        ] {
+            for name in [&REQUEST_ID, &TRACE_PARENT] {
+                let mut request = Request::new(Body::empty());
+                for id in ids {
+                    request.headers_mut().append(name, id.parse().unwrap());
+                }
+                let request = take_ids(request);
+                assert_eq!(request.headers().contains_key(name), is_taken, "{ids:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_token_of_an_attached_file_is_not_logged() {
+        assert_eq!(logged_path("/a/token"), "/a/…");
+        assert_eq!(logged_path("/v1/a/b"), "/v1/a/b");
+    }
+}

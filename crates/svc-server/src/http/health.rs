@@ -1,0 +1,126 @@
+//! Whether the daemon is well, and what it is.
+
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_model::{Caller, Timestamp};
+
+use super::{App, Problem, api::Api, body::Json, openapi::Operation};
+
+pub(super) fn routes(api: Api) -> Api {
+    let alive = Operation::new("Whether a daemon is here, and which").open();
+    let alive = alive.answer::<Alive>(200, "It is well; 503 while it starts or stops");
+    let health = Operation::new("Version, build and state of the store");
+    api.get("/health", alive, show_alive).get(
+        "/v1/health",
+        health.answer::<Health>(200, "The daemon's health"),
+        show_health,
+    )
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Alive {
+    /// `healthy`.
+    status: &'static str,
+    /// `svc`: tells a daemon of ours from another server on the same port.
+    server: &'static str,
+    version: &'static str,
+    /// Changes with each start.
+    boot_id: String,
+    pid: u32,
+    started_at: Timestamp,
+}
+
+async fn show_alive(State(app): State<App>) -> Response {
+    let identity = &app.identity;
+    let alive = Alive {
+        status: "healthy",
+        server: "svc",
+        version: env!("CARGO_PKG_VERSION"),
+        boot_id: identity.boot_id.clone(),
+        pid: identity.pid,
+        started_at: identity.started_at,
+    };
+    Json(alive).into_response()
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+    version: &'static str,
+    build: Build,
+    store: StoreHealth,
+    uptime_seconds: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Build {
+    name: &'static str,
+    version: &'static str,
+    /// Operating system and architecture.
+    target: String,
+    /// `release` or `debug`.
+    profile: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct StoreHealth {
+    /// The database file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    size_bytes: u64,
+    wal_bytes: u64,
+    schema_version: i64,
+    /// Position of the last event of the log.
+    head: i64,
+    /// Position of the last event that retention removed.
+    trimmed: i64,
+    /// Write jobs that wait.
+    queued: usize,
+    /// The last `svc backup`; without it none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_backup: Option<Backup>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Backup {
+    at: Timestamp,
+    bytes: u64,
+    /// The copy, for the operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
+
+async fn show_health(State(app): State<App>, caller: Caller) -> Result<Json<Health>, Problem> {
+    let log = app.services.log.status().await?;
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(Json(Health {
+        status: "ok",
+        version,
+        build: Build {
+            name: "svc",
+            version,
+            target: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+        },
+        store: StoreHealth {
+            path: caller.is_operator().then(|| log.path.display().to_string()),
+            size_bytes: log.size.database,
+            wal_bytes: log.size.wal,
+            schema_version: log.size.schema,
+            head: log.head,
+            trimmed: log.trimmed,
+            queued: log.queued,
+            last_backup: log.backup.map(|last| Backup {
+                at: last.at,
+                bytes: last.bytes,
+                path: caller.is_operator().then(|| last.path.display().to_string()),
+            }),
+        },
+        uptime_seconds: app.services.now().since(app.identity.started_at).as_secs(),
+    }))
+}

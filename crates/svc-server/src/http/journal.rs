@@ -1,0 +1,376 @@
+//! `/v1/sessions` and `/v1/ghap`: sessions and their records, to read. Tools write them.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_core::service::{
+    Error,
+    hooks::{MailWait, MailWaiter},
+    journal::{Imported, OldGhap},
+    search::ExperienceQuery,
+    team::ActingSession,
+};
+use svc_model::{
+    Caller, Timestamp,
+    journal::{Domain, Ghap, GhapStatus, Iteration, Session, ToolUse},
+    limits,
+};
+use svc_store::{GhapFilter, SearchFilter, SessionFilter};
+
+use super::{
+    App, Problem,
+    api::Api,
+    body::{Json, MaybeJson, Query},
+    list::List,
+    openapi::Operation,
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_sessions =
+        Operation::new("Sessions, those heard of last first").query::<SessionListQuery>();
+    let on_session = Operation::new("A session with its counters and its active record");
+    let on_wait = Operation::new("Wait for a message to the peer of an idle session")
+        .body::<WaitQuery>()
+        .answer::<Waited>(200, "What came of it");
+    let on_ghaps =
+        Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
+    let on_search =
+        Operation::new("Records that fit a text, the best first").query::<SearchGhaps>();
+    let on_calibration = Operation::new(
+        "How often predictions came true: by stated probability, and by the week of the verdict",
+    );
+    let on_calibration = on_calibration
+        .query::<ReadCalibration>()
+        .answer::<Calibration>(200, "Counts of records with a verdict");
+    let on_ghap = Operation::new("A record with what it said before each change");
+    let on_abandon = Operation::new("End a record whose session is over, without a verdict");
+    let on_abandon = on_abandon.optional_body::<AbandonGhap>();
+    let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
+    let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
+    let on_export = Operation::new("Records with their history, in the form that an import takes")
+        .query::<Export>()
+        .answer::<List<OldGhap>>(200, "A page of records");
+    api.list(
+        "/v1/sessions",
+        on_sessions.answer::<List<Session>>(200, "A page of sessions"),
+        sessions,
+    )
+    .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
+    .post("/v1/sessions/{id}/wait", on_wait, wait)
+    .list("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
+    .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
+    .list("/v1/ghap/export", on_export, export)
+    .list("/v1/ghap/calibration", on_calibration, calibration)
+    .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
+    .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
+    .post("/v1/ghap/import", on_import, import)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct SessionListQuery {
+    project: Option<String>,
+    client: Option<String>,
+    /// Only those that are open, or only those that are over.
+    open: Option<bool>,
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn sessions(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<SessionListQuery>,
+) -> Result<Json<List<Session>>, Problem> {
+    let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
+    let page =
+        app.services.team.sessions(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct SessionFound {
+    #[serde(flatten)]
+    session: Session,
+    /// How often each tool was called, those of sub-agents apart.
+    tools: Vec<ToolUse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_ghap: Option<Ghap>,
+}
+
+async fn session(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<SessionFound>, Problem> {
+    let detail = app.services.team.session_detail(&caller, &id).await?;
+    Ok(Json(SessionFound {
+        session: detail.session,
+        tools: detail.tools,
+        active_ghap: detail.active,
+    }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct WaitQuery {
+    /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
+    waiter: String,
+    /// Who asked for this session before and got no answer: what was given then is given again.
+    #[serde(default)]
+    lost: Vec<String>,
+    /// How long, 1 to 25; 25 by default.
+    seconds: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum Waited {
+    /// There are messages. They are offered from now on.
+    Message {
+        /// For the session's model.
+        text: String,
+        /// One line that says who wrote; empty where the words around the text have no room for it.
+        headline: String,
+    },
+    /// Nothing came: ask again.
+    Nothing,
+    /// Somebody else waits by now.
+    Retired,
+    /// The session is over.
+    Over,
+}
+
+async fn wait(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(input): Json<WaitQuery>,
+) -> Result<Json<Waited>, Problem> {
+    let seconds = input.seconds.unwrap_or(limits::MAIL_WAIT_SECONDS);
+    if !(1..=limits::MAIL_WAIT_SECONDS).contains(&seconds) {
+        return Err(Error::invalid("seconds", "must be from 1 to 25").into());
+    }
+    let bound = Duration::from_secs(seconds.into());
+    // A daemon that goes down is not held up: the next one is asked again.
+    let end = async {
+        tokio::time::timeout(bound, app.stop.cancelled()).await.ok();
+    };
+    let waiter = MailWaiter { id: input.waiter, lost: input.lost };
+    Ok(Json(match app.services.hooks.await_mail(&caller, &id, waiter, end).await? {
+        MailWait::Message(mail) => Waited::Message {
+            text: mail.text.into_string(),
+            headline: mail.wake_line.into_string(),
+        },
+        MailWait::Nothing => Waited::Nothing,
+        MailWait::Retired => Waited::Retired,
+        MailWait::Over => Waited::Over,
+    }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListGhaps {
+    domain: Option<Domain>,
+    status: Option<GhapStatus>,
+    project: Option<String>,
+    session_id: Option<String>,
+    /// Only those that ended at this time or later.
+    since: Option<Timestamp>,
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn ghaps(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListGhaps>,
+) -> Result<Json<List<Ghap>>, Problem> {
+    let filter = GhapFilter {
+        domain: query.domain,
+        status: query.status,
+        project: query.project,
+        session_id: query.session_id,
+        since: query.since,
+    };
+    let page =
+        app.services.journal.ghaps(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct SearchGhaps {
+    /// What is looked for, in any words; a blank text finds nothing.
+    q: String,
+    domain: Option<Domain>,
+    /// Only with this outcome.
+    status: Option<GhapStatus>,
+    /// Root of a project, whose records come first.
+    project: Option<String>,
+    /// 1 to 50, by default 10.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::SEARCH_HITS, "default" = 10))]
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHits {
+    ghap: Vec<GhapHit>,
+    count: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapHit {
+    #[serde(flatten)]
+    ghap: Ghap,
+    /// How well it fits; comparable within one answer.
+    score: f64,
+}
+
+async fn search(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<SearchGhaps>,
+) -> Result<Json<GhapHits>, Problem> {
+    let limit = query.limit.map_or(10, |limit| limit as usize);
+    if !(1..=limits::SEARCH_HITS).contains(&limit) {
+        return Err(Problem::invalid(
+            "limit",
+            format!("must be from 1 to {}", limits::SEARCH_HITS),
+        ));
+    }
+    let search = ExperienceQuery {
+        prompt: &query.q,
+        project: query.project.as_deref(),
+        filter: SearchFilter { domain: query.domain, status: query.status, part: None },
+        limit,
+        only_relevant: false,
+        with_open: true,
+    };
+    let hits = app.services.search.search_ghaps(&caller, &search).await?;
+    let ghap: Vec<GhapHit> =
+        hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
+    Ok(Json(GhapHits { count: ghap.len(), ghap }))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ReadCalibration {
+    project: Option<String>,
+    domain: Option<Domain>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Calibration {
+    /// Only tenths that have records, in order.
+    bins: Vec<CalibrationBin>,
+    /// Only weeks that have records, in order; the latest 104.
+    weeks: Vec<CalibrationWeek>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CalibrationBin {
+    /// The least probability in it; the greatest is a tenth more.
+    from: f64,
+    /// Mean of the probabilities that were stated.
+    mean: f64,
+    records: i64,
+    confirmed: i64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CalibrationWeek {
+    /// When it began: on Monday, in UTC.
+    week: Timestamp,
+    records: i64,
+    confirmed: i64,
+}
+
+async fn calibration(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ReadCalibration>,
+) -> Result<Json<Calibration>, Problem> {
+    let (project, domain) = (query.project.as_deref(), query.domain);
+    let (bins, weeks) = app.services.journal.verdicts(&caller, project, domain).await?;
+    let tenths = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+    let bins = bins.into_iter().filter_map(|bin| {
+        let from = *tenths.get(usize::try_from(bin.tenth).ok()?)?;
+        let (mean, records, confirmed) = (bin.mean, bin.records, bin.confirmed);
+        Some(CalibrationBin { from, mean, records, confirmed })
+    });
+    let weeks = weeks.into_iter().map(|week| CalibrationWeek {
+        week: week.week,
+        records: week.records,
+        confirmed: week.confirmed,
+    });
+    Ok(Json(Calibration { bins: bins.collect(), weeks: weeks.collect() }))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct GhapFound {
+    #[serde(flatten)]
+    ghap: Ghap,
+    history: Vec<Iteration>,
+    notes: Vec<String>,
+}
+
+async fn ghap(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<GhapFound>, Problem> {
+    let detail = app.services.journal.ghap(&caller, &id).await?;
+    Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct AbandonGhap {
+    /// Why nobody will know; by default that it was given up.
+    reason: Option<String>,
+}
+
+async fn abandon(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    MaybeJson(body): MaybeJson<AbandonGhap>,
+) -> Result<Json<Ghap>, Problem> {
+    let session_id = caller.session().unwrap_or_default().to_owned();
+    let acting = ActingSession { session_id, agent_id: String::new() };
+    let reason = body.unwrap_or_default().reason.unwrap_or_else(|| "Given up.".to_owned());
+    Ok(Json(app.services.journal.abandon_orphan(&caller, acting, Some(&id), reason).await?))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Export {
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn export(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<Export>,
+) -> Result<Json<List<OldGhap>>, Problem> {
+    let page =
+        app.services.journal.export_ghaps(&caller, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Import {
+    /// The records, up to 1,000.
+    ghap: Vec<OldGhap>,
+}
+
+async fn import(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<Import>,
+) -> Result<Json<Imported>, Problem> {
+    Ok(Json(app.services.journal.import_ghaps(&caller, input.ghap).await?))
+}

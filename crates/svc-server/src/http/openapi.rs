@@ -1,0 +1,207 @@
+//! The API's description, made from the calls that make the routes: every route is described, and nothing else is.
+
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::web::ProblemBody;
+
+/// What the description says of one operation.
+#[derive(Debug)]
+pub(super) struct Operation {
+    summary: &'static str,
+    parts: Vec<Part>,
+    answers: Vec<Answer>,
+    open: bool,
+}
+
+type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
+
+#[derive(Debug)]
+enum Part {
+    Query(SchemaFunction),
+    Body(SchemaFunction, bool),
+    Header(&'static str, &'static str),
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    what: &'static str,
+    media_type: &'static str,
+    schema: Option<SchemaFunction>,
+}
+
+impl Operation {
+    pub(super) fn new(summary: &'static str) -> Self {
+        Self { summary, parts: Vec::new(), answers: Vec::new(), open: false }
+    }
+
+    /// Asks for no token.
+    pub(super) fn open(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    pub(super) fn query<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Query(schema::<T>));
+        self
+    }
+
+    pub(super) fn body<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Body(schema::<T>, true));
+        self
+    }
+
+    pub(super) fn optional_body<T: JsonSchema>(mut self) -> Self {
+        self.parts.push(Part::Body(schema::<T>, false));
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, what: &'static str) -> Self {
+        self.parts.push(Part::Header(name, what));
+        self
+    }
+
+    pub(super) fn answer<T: JsonSchema>(mut self, status: u16, what: &'static str) -> Self {
+        let (media_type, schema) = ("application/json", Some(schema::<T> as SchemaFunction));
+        self.answers.push(Answer { status, what, media_type, schema });
+        self
+    }
+
+    pub(super) fn answer_with(
+        mut self,
+        status: u16,
+        what: &'static str,
+        media_type: &'static str,
+    ) -> Self {
+        self.answers.push(Answer { status, what, media_type, schema: None });
+        self
+    }
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+/// Collects operations into an OpenAPI 3.1 document.
+#[derive(Debug)]
+pub(super) struct Document {
+    generator: SchemaGenerator,
+    paths: Map<String, Value>,
+}
+
+impl Document {
+    pub(super) fn new() -> Self {
+        let settings = SchemaSettings::draft2020_12()
+            .with(|settings| settings.definitions_path = "/components/schemas".into());
+        Self { generator: settings.into_generator(), paths: Map::new() }
+    }
+
+    pub(super) fn add(&mut self, path: &str, method: &str, operation: Operation) {
+        let described = self.describe(path, operation);
+        let entry = self.paths.entry(path).or_insert_with(|| json!({}));
+        entry[method] = described;
+    }
+
+    pub(super) fn finish(mut self) -> Value {
+        let problem = schema::<ProblemBody<'static>>(&mut self.generator);
+        let schemas = self.generator.take_definitions(true);
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "svc",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "Team daemon for coding agents: one binary, one SQLite file, one long-running process",
+                "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            },
+            "security": [{ "bearer": [] }],
+            "paths": self.paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
+                "responses": { "Problem": {
+                    "description": "What went wrong (RFC 9457)",
+                    "content": { "application/problem+json": { "schema": problem } },
+                } },
+            },
+        })
+    }
+
+    fn describe(&mut self, path: &str, operation: Operation) -> Value {
+        let mut parameters: Vec<Value> = path
+            .split('/')
+            .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+            .map(|name| {
+                json!({
+                    "name": name, "in": "path", "required": true, "schema": { "type": "string" },
+                })
+            })
+            .collect();
+        let mut described = json!({ "summary": operation.summary });
+        for part in operation.parts {
+            match part {
+                Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
+                Part::Header(name, what) => parameters.push(json!({
+                    "name": name, "in": "header", "description": what, "schema": { "type": "string" },
+                })),
+                Part::Body(schema, required) => {
+                    let schema = schema(&mut self.generator);
+                    described["requestBody"] = json!({
+                        "required": required, "content": { "application/json": { "schema": schema } },
+                    });
+                }
+            }
+        }
+        let mut responses = Map::new();
+        for answer in operation.answers {
+            // A status may come in several media types.
+            let response = responses
+                .entry(answer.status.to_string())
+                .or_insert_with(|| json!({ "description": answer.what }));
+            if !answer.media_type.is_empty() {
+                response["content"][answer.media_type] = match answer.schema {
+                    Some(schema) => json!({ "schema": schema(&mut self.generator) }),
+                    None => json!({}),
+                };
+            }
+        }
+        responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+        described["responses"] = responses.into();
+        if !parameters.is_empty() {
+            described["parameters"] = parameters.into();
+        }
+        if operation.open {
+            described["security"] = json!([]);
+        }
+        described
+    }
+
+    /// The properties of the type that a query string is parsed into.
+    fn query_parameters(&mut self, schema: SchemaFunction) -> Vec<Value> {
+        let reference = schema(&mut self.generator);
+        let name = reference["$ref"]
+            .as_str()
+            .and_then(|path| path.rsplit('/').next())
+            .expect("the type of a query is a struct, which has a definition of its own")
+            .to_owned();
+        let definition = self.generator.definitions_mut().remove(&name).unwrap_or_default();
+        let properties = definition["properties"].as_object().cloned().unwrap_or_default();
+        let required = definition["required"].as_array().cloned().unwrap_or_default();
+        properties
+            .into_iter()
+            .map(|(name, mut schema)| {
+                let description =
+                    schema.as_object_mut().and_then(|object| object.remove("description"));
+                // What may be left out is an `Option`, but no query says `null`.
+                if let Some(types) = schema["type"].as_array().filter(|types| types.len() == 2) {
+                    schema["type"] = types[0].clone();
+                }
+                let required = required.iter().any(|required| *required == name);
+                json!({
+                    "name": name, "in": "query", "required": required, "description": description,
+                    "schema": schema,
+                })
+            })
+            .collect()
+    }
+}

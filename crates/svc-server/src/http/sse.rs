@@ -1,0 +1,114 @@
+//! A subscription as a response body.
+
+use std::{convert::Infallible, pin::Pin};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, header};
+use svc_core::service::log::{Subscription, SubscriptionChunk};
+use svc_model::limits;
+use svc_sys::telemetry;
+use svc_wire::sse;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::{App, Problem, presence::PagePresence};
+use crate::web::Pulse;
+
+/// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
+/// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
+pub(super) fn response(
+    app: &App,
+    subscription: Subscription,
+    from: Option<i64>,
+    presence: Option<PagePresence>,
+) -> Response {
+    let feed = SseFeed {
+        from,
+        subscription,
+        stop: Box::pin(app.stop.clone().cancelled_owned()),
+        pulse: app.beat.pulse(),
+        begun: false,
+        _presence: presence,
+    };
+    // Pulled by the connection: nothing is read for a client that does not take it.
+    let chunks = stream::unfold(feed, |mut feed| async move {
+        let chunk = feed.next().await?;
+        Some((Ok::<_, Infallible>(chunk), feed))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Where a client left off: its header, else its query; what is empty counts as absent.
+pub(super) fn last_event_id(
+    headers: &HeaderMap,
+    query: Option<&str>,
+) -> Result<Option<u64>, Problem> {
+    let header = headers
+        .get("last-event-id")
+        .map(|value| value.to_str().map_err(|_| malformed()))
+        .transpose()?;
+    let given = |text: &&str| !text.trim().is_empty();
+    let Some(text) = header.filter(given).or(query.filter(given)) else {
+        return Ok(None);
+    };
+    parse_cursor(text).map(Some).ok_or_else(malformed)
+}
+
+/// A seq or position as clients write it: digits only, where a parser of numbers would take a sign too.
+pub(super) fn parse_cursor(text: &str) -> Option<u64> {
+    let text = text.trim();
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+fn malformed() -> Problem {
+    Problem::malformed("Last-Event-ID must be a number, as the last `id:` that was received")
+}
+
+struct SseFeed {
+    from: Option<i64>,
+    subscription: Subscription,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    pulse: Pulse,
+    begun: bool,
+    /// Of a page: the person is here for as long as it listens.
+    _presence: Option<PagePresence>,
+}
+
+impl SseFeed {
+    async fn next(&mut self) -> Option<Bytes> {
+        let chunk = self.chunk().await;
+        self.pulse.spoke();
+        chunk
+    }
+
+    async fn chunk(&mut self) -> Option<Bytes> {
+        if !self.begun {
+            self.begun = true;
+            let retry = limits::SSE_RETRY_MS;
+            // An `id` without `data` sets the client's cursor and is no event (WHATWG HTML, 9.2.6).
+            let from = self.from.map(|id| format!("id: {id}\n\n")).unwrap_or_default();
+            return Some(Bytes::from(format!("retry: {retry}\n\n{from}")));
+        }
+        tokio::select! {
+            biased;
+            () = &mut self.stop => None,
+            next = self.subscription.next() => match next {
+                Ok(Some(SubscriptionChunk::Frames(frames))) => Some(frames),
+                Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
+                Ok(None) => None,
+                Err(error) => {
+                    // The client comes back with its last id, and finds out then whether it is still so.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    None
+                }
+            },
+            () = self.pulse.due() => Some(Bytes::from_static(sse::KEEP_ALIVE.as_bytes())),
+        }
+    }
+}

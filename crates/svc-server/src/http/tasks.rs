@@ -1,0 +1,377 @@
+//! `/v1/tasks`, and the feed of one task.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use svc_core::service::log::StartAfter;
+use svc_model::{
+    Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
+    TaskEvent, TaskEventBody, TaskReport, TaskStatus, Timestamp, limits,
+};
+use svc_store::TaskFilter;
+
+use super::{
+    App, Problem,
+    api::Api,
+    body::{Json, JsonBytes, Object, Query, parse, parse_object, text_of},
+    list::List,
+    openapi::Operation,
+    sse,
+};
+use crate::web;
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_create = Operation::new("Make a task").body::<NewTask>();
+    let on_create = on_create.answer::<Task>(201, "Made, pending");
+    let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
+    let on_list = Operation::new("Tasks, the latest first").query::<ListTasks>();
+    let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
+    let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
+    let on_cancel = Operation::new("Ask for a task to be stopped");
+    let on_cancel = on_cancel.answer::<Task>(200, "Cancelled: nobody had begun");
+    let on_cancel = on_cancel.answer::<Task>(202, "The runner was asked to stop");
+    let on_watch = Operation::new("Follow a task: `task`, `frame` and `terminal` events")
+        .query::<Watch>()
+        .header("Last-Event-ID", "The last id received: what is greater follows");
+    let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
+    let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
+    api.post("/v1/tasks", on_create, create)
+        .list("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
+        .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
+        .post("/v1/tasks/{id}/events", on_append, append)
+        .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
+        .get("/v1/biam/subscribe", on_watch, watch)
+}
+
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<NewTask>,
+) -> Result<(StatusCode, Json<Task>), Problem> {
+    let created = app.services.tasks.create_task(&caller, input).await?;
+    let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(created.task)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListTasks {
+    status: Option<TaskStatus>,
+    agent: Option<String>,
+    from: Option<String>,
+    /// Made at this time or later.
+    since: Option<Timestamp>,
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListTasks>,
+) -> Result<Json<List<Task>>, Problem> {
+    let filter = TaskFilter {
+        status: query.status,
+        agent: query.agent,
+        from: query.from,
+        since: query.since,
+    };
+    let page =
+        app.services.tasks.tasks(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
+}
+
+async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Arc<Task>>, Problem> {
+    Ok(Json(app.services.tasks.task(&caller, &id).await?))
+}
+
+/// One event, or an array of at most 1,000.
+// Only described: `parse_events` reads the body, so that an error names the event that is wrong.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "stands for the body in the description")]
+enum Events {
+    One(EventIn),
+    Many(Vec<EventIn>),
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "stands for the body in the description")]
+struct EventIn {
+    kind: EventInKind,
+    /// Of a `frame`: `{line, kind: "stdout"|"stderr", ts?}`. Of `task` and `terminal`:
+    /// `{status, exit_code?, signal?, error?}`.
+    data: serde_json::Map<String, serde_json::Value>,
+    /// The producer's own id, 1 to 128 bytes: a repeat is answered with the ids first given.
+    id: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "stands for the body in the description")]
+enum EventInKind {
+    Frame,
+    Task,
+    Terminal,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Appended {
+    first_id: Seq,
+    last_id: Seq,
+}
+
+async fn append(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Json<Appended>, Problem> {
+    let events = web::parse_body(body, parse_events).await?;
+    let appended = app.services.tasks.append_task_events(&caller, &id, events).await?;
+    Ok(Json(Appended { first_id: appended.first, last_id: appended.last }))
+}
+
+async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<(StatusCode, Json<Task>), Problem> {
+    let cancelled = app.services.tasks.cancel_task(&caller, &id).await?;
+    let status = if cancelled.at_once { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(cancelled.task)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Watch {
+    /// The task. Blank or missing: 400.
+    #[schemars(required)]
+    task_id: Option<String>,
+    /// As the header of that name, which wins.
+    last_event_id: Option<String>,
+}
+
+async fn watch(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<Watch>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let id = query.task_id.as_deref().map(str::trim).unwrap_or_default();
+    if id.is_empty() {
+        return Err(Problem::malformed("task_id: must name a task"));
+    }
+    let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
+    let task = app.services.tasks.task(&caller, id).await?;
+    let name = StreamName::of("task", &task.task_id);
+    let subscription = app
+        .services
+        .log
+        .subscribe_stream(name.as_str(), StartAfter::Cursor(after), Framing::Data, None)
+        .await?;
+    if after > 0 && subscription.is_complete() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(sse::response(&app, subscription, None, None))
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawFrame {
+    line: String,
+    #[serde(default)]
+    kind: FrameKind,
+    ts: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+struct RawChange {
+    status: TaskStatus,
+    exit_code: Option<i32>,
+    signal: Option<String>,
+    error: Option<String>,
+    runner: Option<RunnerProcess>,
+}
+
+/// Where an event stands in a body, for the sentence about what is wrong with it.
+#[derive(Clone, Copy)]
+enum EventLocation {
+    Alone,
+    At(usize),
+}
+
+impl EventLocation {
+    /// The name of a member of the event.
+    fn of(self, member: &str) -> String {
+        match self {
+            Self::Alone => member.to_owned(),
+            Self::At(index) => format!("[{index}].{member}"),
+        }
+    }
+}
+
+fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
+    let text = text_of(body)?;
+    match parse_frames(text) {
+        Some(frames) => Ok(frames),
+        None => parse_any_events(text),
+    }
+}
+
+/// A `frame` event. Nearly all events are one, so a body is first read as nothing but frames, in one pass.
+#[derive(Deserialize)]
+struct FrameEvent<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    data: Object<RawFrame>,
+    id: Option<String>,
+}
+
+/// Reads a body that has nothing but frames; `None` if it is anything else, or has any fault.
+fn parse_frames(text: &str) -> Option<Vec<TaskEvent>> {
+    let frames: Vec<Object<FrameEvent<'_>>> = if text.trim_ascii_start().starts_with('[') {
+        serde_json::from_str(text).ok()?
+    } else {
+        vec![serde_json::from_str(text).ok()?]
+    };
+    let is_plain = (1..=limits::EVENTS_PER_REQUEST).contains(&frames.len())
+        && frames.iter().all(|Object(frame)| frame.kind == "frame");
+    is_plain.then(|| {
+        let frames =
+            frames.into_iter().map(|Object(FrameEvent { data: Object(data), id, .. })| {
+                let RawFrame { line, kind, ts } = data;
+                TaskEvent { producer_id: id, body: TaskEventBody::Frame { line, kind, ts } }
+            });
+        frames.collect()
+    })
+}
+
+/// Reads any body, and names what is wrong with it.
+fn parse_any_events(text: &str) -> Result<Vec<TaskEvent>, Problem> {
+    if !text.trim_ascii_start().starts_with('[') {
+        return Ok(vec![parse_event(parse_object(text)?, EventLocation::Alone)?]);
+    }
+    let raw: Vec<&RawValue> = parse(text)?;
+    if !(1..=limits::EVENTS_PER_REQUEST).contains(&raw.len()) {
+        let most = limits::EVENTS_PER_REQUEST;
+        let len = raw.len();
+        return Err(Problem::invalid(
+            "",
+            format!("an array has from 1 to {most} events, not {len}"),
+        ));
+    }
+    let events = raw.into_iter().enumerate().map(|(index, event)| {
+        let event = parse_object(event.get())
+            .map_err(|problem: Problem| problem.within(&format!("[{index}]")))?;
+        parse_event(event, EventLocation::At(index))
+    });
+    events.collect()
+}
+
+fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, Problem> {
+    let body = match &*raw.kind {
+        "frame" => {
+            let RawFrame { line, kind, ts } = parse_data(raw.data, location)?;
+            TaskEventBody::Frame { line, kind, ts }
+        }
+        "task" => parse_change(raw.data, location, false)?,
+        "terminal" => parse_change(raw.data, location, true)?,
+        _ => return Err(Problem::invalid(location.of("kind"), "must be frame, task or terminal")),
+    };
+    Ok(TaskEvent { producer_id: raw.id, body })
+}
+
+/// Of a `task` event, or of a `terminal` one: the two differ in the statuses that they may have.
+fn parse_change(
+    data: &RawValue,
+    location: EventLocation,
+    terminal: bool,
+) -> Result<TaskEventBody, Problem> {
+    let RawChange { status, exit_code, signal, error, runner } = parse_data(data, location)?;
+    if status.is_terminal() != terminal {
+        let rule = if terminal {
+            "must be done, failed, cancelled or expired in a `terminal` event"
+        } else {
+            "must be pending or active in a `task` event; a `terminal` event ends the task"
+        };
+        return Err(Problem::invalid(location.of("data.status"), rule));
+    }
+    let report = TaskReport { exit_code, signal, error };
+    Ok(TaskEventBody::Change(TaskChange { status, report, runner }))
+}
+
+fn parse_data<T: serde::de::DeserializeOwned>(
+    data: &RawValue,
+    location: EventLocation,
+) -> Result<T, Problem> {
+    parse_object(data.get()).map_err(|problem| problem.within(&location.of("data")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read in one pass is what the careful reading makes of it, and what that refuses is not read in one pass.
+    #[test]
+    fn frames_are_read_alike_both_ways() {
+        for (body, is_frames) in [
+            (r#"{"kind":"frame","data":{"line":"a"}}"#, true),
+            (
+                r#" {"data":{"ts":"2026-01-31T12:00:00Z","kind":"stderr","line":"\u0041\n"},"id":"1","kind":"frame","x":[]}"#,
+                true,
+            ),
+            (
+                r#"[{"kind":"frame","data":{"line":"a","more":{}}},{"kind":"fr\u0061me","data":{"line":""}}]"#,
+                true,
+            ),
+            (r#"{"kind":"frame","data":{"line":"a"},"id":null}"#, true),
+            (r#"["frame",{"line":"a"},null]"#, false),
+            (r#"[["frame",{"line":"a"},null]]"#, false),
+            (r#"{"kind":"frame","data":["a","stdout",null]}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a","kind":"pipe"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a","line":"b"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"\ud800"}}"#, false),
+            (r#"{"kind":"frame","data":{"line":"a"}} x"#, false),
+            (r#"{"kind":"frame","data":null}"#, false),
+            (r#"{"kind":"frame"}"#, false),
+            (r#"{"kind":"other","data":{"line":"a"}}"#, false),
+            ("[]", false),
+            ("", false),
+            ("null", false),
+            (
+                r#"[{"kind":"frame","data":{"line":"a"}},{"kind":"task","data":{"status":"active"}}]"#,
+                false,
+            ),
+        ] {
+            let frames = parse_frames(body);
+            assert_eq!(frames.is_some(), is_frames, "{body}");
+            let Some(frames) = frames else { continue };
+            assert_eq!(parse_any_events(body).ok(), Some(frames), "{body}");
+        }
+        let many = |count: usize| {
+            format!("[{}]", vec![r#"{"kind":"frame","data":{"line":"a"}}"#; count].join(","))
+        };
+        assert_eq!(parse_frames(&many(1000)).map(|frames| frames.len()), Some(1000));
+        assert!(parse_frames(&many(1001)).is_none());
+    }
+}

@@ -1,0 +1,97 @@
+//! Tokens: making, listing and taking back, which is for the operator; and those of clients' processes, which the Unix socket
+//! shows.
+
+use axum::{
+    Extension,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
+use svc_model::{Caller, LocalProcess, PROCESS_TOKENS_PATH, limits};
+
+use super::{
+    App, Code, Problem,
+    api::Api,
+    body::{Json, Query},
+    list::List,
+    openapi::Operation,
+};
+
+pub(super) fn routes(api: Api) -> Api {
+    let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
+    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)")
+        .query::<ListTokens>();
+    let on_revoke = Operation::new("Take a session token back (operator)");
+    let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
+    let on_trade = Operation::new(
+        "Get a token for the client's process that started the one that asks (Unix socket, without a token)",
+    );
+    let on_trade = on_trade.body::<NewProcessToken>();
+    let api =
+        api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade);
+    api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
+        .get("/v1/tokens", on_list.answer::<List<TokenInfo>>(200, "A page of tokens"), list)
+        .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
+        .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
+}
+
+async fn mint(
+    State(app): State<App>,
+    caller: Caller,
+    Json(input): Json<NewToken>,
+) -> Result<(StatusCode, Json<MintedToken>), Problem> {
+    let of_servers = app.sources.as_ref().map(|sources| sources.scopes(input.project.as_deref()));
+    let of_servers = of_servers.unwrap_or_default();
+    let minted = app.services.access.mint_token(&caller, input, &of_servers).await?;
+    Ok((StatusCode::CREATED, Json(minted)))
+}
+
+/// Over TCP nobody can see which process asks.
+async fn trade(
+    State(app): State<App>,
+    process: Option<Extension<LocalProcess>>,
+    Json(input): Json<NewProcessToken>,
+) -> Result<(StatusCode, Json<ProcessToken>), Problem> {
+    let Some(Extension(process)) = process else {
+        let text = "process tokens are given on the Unix socket in the data folder alone: svc.sock";
+        return Err(Problem::new(Code::Forbidden, text));
+    };
+    Ok((StatusCode::CREATED, Json(app.services.access.trade(process, input).await?)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListTokens {
+    /// 1 to 500, by default 50.
+    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListTokens>,
+) -> Result<Json<List<TokenInfo>>, Problem> {
+    let page =
+        app.services.access.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
+    Ok(Json(page.into()))
+}
+
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<TokenInfo>, Problem> {
+    Ok(Json(app.services.access.revoke_token(&caller, &id).await?))
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Rotated {
+    token: String,
+}
+
+async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
+    Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller).await? }))
+}

@@ -1,0 +1,350 @@
+//! Which era a request is of, and whether its headers agree with its body.
+//!
+//! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments that headers repeat.
+//! Modern requests (stateless, from 2026-07-28 on) are checked as that revision demands. For all others `Mcp-Method` and
+//! `Mcp-Name` are optional: the body wins, and a disagreement is logged.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+use svc_core::tools::{HeaderParam, LogLevel, ParamKind, Tool};
+use svc_wire::mcp::{self, Revision, meta};
+
+use super::{
+    introduction::known_capabilities,
+    rpc::{ClientRequest, INVALID_REQUEST, RpcError},
+};
+
+/// The client of a modern request, as the request itself describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct ModernClient {
+    pub(crate) revision: Revision,
+    pub(crate) capabilities: Map<String, Value>,
+    pub(crate) log_level: Option<LogLevel>,
+}
+
+impl ModernClient {
+    /// Whether the client can look after tasks.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.capabilities
+            .get("extensions")
+            .is_some_and(|all| all.get(mcp::TASKS_EXTENSION).is_some())
+    }
+}
+
+/// The client of a modern request, whose `_meta` is checked; `None` if the request is of an older era.
+pub(crate) fn modern_client(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<Option<ModernClient>, RpcError> {
+    let meta = params.get("_meta").and_then(Value::as_object);
+    let named = meta.and_then(|meta| meta.get(meta::PROTOCOL_VERSION));
+    let malformed = |message: String| RpcError::invalid_params(message).status(400);
+    let Some(named) = named else {
+        let in_session = headers.contains_key(mcp::SESSION_ID);
+        if names_modern_revision(headers, None) || (method == "server/discover" && !in_session) {
+            return Err(malformed(format!(
+                "params._meta[{:?}]: is missing",
+                meta::PROTOCOL_VERSION
+            )));
+        }
+        return Ok(None);
+    };
+    let Some(named) = named.as_str() else {
+        return Err(malformed(format!(
+            "params._meta[{:?}]: must be a string",
+            meta::PROTOCOL_VERSION
+        )));
+    };
+    match literal(headers, mcp::PROTOCOL_VERSION)? {
+        Some(header) if header == named => {}
+        Some(_) => {
+            return Err(RpcError::header_mismatch(
+                "MCP-Protocol-Version and params._meta disagree",
+            ));
+        }
+        None => {
+            return Err(RpcError::header_mismatch("MCP-Protocol-Version: the header is missing"));
+        }
+    }
+    let revision = Revision::parse(named).filter(|revision| revision.is_modern());
+    let Some(revision) = revision else { return Err(RpcError::unsupported_version(named)) };
+    let meta = meta.map(Cow::Borrowed).unwrap_or_default();
+    let Some(capabilities) = meta.get(meta::CLIENT_CAPABILITIES).and_then(Value::as_object) else {
+        let key = meta::CLIENT_CAPABILITIES;
+        return Err(malformed(format!("params._meta[{key:?}]: must be an object")));
+    };
+    let log_level = match meta.get(meta::LOG_LEVEL) {
+        None => None,
+        Some(level) => match serde_json::from_value(level.clone()) {
+            Ok(level) => Some(level),
+            Err(_) => {
+                return Err(malformed(format!(
+                    "params._meta[{:?}]: is no log level",
+                    meta::LOG_LEVEL
+                )));
+            }
+        },
+    };
+    Ok(Some(ModernClient { revision, capabilities: known_capabilities(capabilities), log_level }))
+}
+
+/// Whether the headers of a message or its `_meta` name a modern revision, known or not.
+pub(crate) fn names_modern_revision(
+    headers: &HeaderMap,
+    params: Option<&Map<String, Value>>,
+) -> bool {
+    let meta = params.and_then(|params| params.get("_meta"));
+    meta.is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())
+        || literal(headers, mcp::PROTOCOL_VERSION)
+            .is_ok_and(|version| version.is_some_and(Revision::names_modern))
+}
+
+/// The revision that a message of an older era names. The error is not one of the modern era, or a client that knows
+/// both eras would take this server for modern.
+pub(crate) fn check_legacy_revision(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
+    let unknown = || {
+        RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
+            .status(400)
+    };
+    match literal(headers, mcp::PROTOCOL_VERSION) {
+        Ok(None) => Ok(None),
+        Ok(Some(version)) => Revision::parse(version).map(Some).ok_or_else(unknown),
+        Err(_) => Err(unknown()),
+    }
+}
+
+/// The standard headers of a modern request (SEP-2243).
+pub(crate) fn check_standard_headers(
+    headers: &HeaderMap,
+    request: &ClientRequest,
+) -> Result<(), RpcError> {
+    let method = literal(headers, mcp::METHOD)?
+        .ok_or_else(|| RpcError::header_mismatch("Mcp-Method: the header is missing"))?;
+    if method != request.method {
+        return Err(RpcError::header_mismatch("Mcp-Method and the body's method disagree"));
+    }
+    let Some(member) = mcp::name_member(&request.method) else { return Ok(()) };
+    let Some(name) = request.params.get(member).and_then(Value::as_str) else { return Ok(()) };
+    match decoded(headers, mcp::NAME)? {
+        None => Err(RpcError::header_mismatch("Mcp-Name: the header is missing")),
+        Some(header) if header == name => Ok(()),
+        Some(_) => Err(RpcError::header_mismatch(format!("Mcp-Name and params.{member} disagree"))),
+    }
+}
+
+/// The arguments that headers repeat.
+pub(crate) fn check_argument_headers(
+    headers: &HeaderMap,
+    tool: &Tool,
+    params: &Map<String, Value>,
+) -> Result<(), RpcError> {
+    for param in tool.header_params() {
+        let mut value = params.get("arguments");
+        for step in &param.path {
+            value = value.and_then(|value| value.get(step));
+        }
+        let value = value.filter(|value| !value.is_null());
+        let name = format!("{}{}", mcp::PARAM_PREFIX, param.header.to_ascii_lowercase());
+        let Ok(name) = HeaderName::try_from(name) else { continue };
+        let header = decoded(headers, name.as_str())?;
+        let mismatch =
+            |why: &str| RpcError::header_mismatch(format!("Mcp-Param-{}: {why}", param.header));
+        match (value, header) {
+            (Some(_), None) => return Err(mismatch("the header is missing")),
+            (Some(value), Some(header)) if !agrees(param, value, &header) => {
+                return Err(mismatch("the header and the argument disagree"));
+            }
+            (None, _) | (Some(_), Some(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn agrees(param: &HeaderParam, value: &Value, header: &str) -> bool {
+    match param.kind {
+        // A value of another type is refused by the schema.
+        ParamKind::String => value.as_str().is_none_or(|value| value == header),
+        ParamKind::Boolean => value.as_bool().is_none_or(|value| value.to_string() == header),
+        ParamKind::Integer => {
+            let Some(value) = value.as_f64() else { return true };
+            value.to_string() == header
+                || header.parse::<f64>().is_ok_and(|header| (header - value).abs() < f64::EPSILON)
+        }
+    }
+}
+
+/// The decoded value of a header that may be there once.
+fn decoded(headers: &HeaderMap, name: &str) -> Result<Option<String>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    let value = mcp::decode_value(value.as_bytes()).ok_or_else(|| unreadable(name))?;
+    Ok(Some(value.into_owned()))
+}
+
+/// The value of a header that may be there once and is never encoded.
+fn literal<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, RpcError> {
+    let Some(value) = single(headers, name)? else { return Ok(None) };
+    value.to_str().map(|value| Some(value.trim())).map_err(|_| unreadable(name))
+}
+
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, RpcError> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        return Err(RpcError::header_mismatch(format!("{name}: the header is there twice")));
+    }
+    Ok(value)
+}
+
+fn unreadable(name: &str) -> RpcError {
+    RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
+}
+
+/// The name of what a request is about (a tool, a prompt, a URI, a task), for spans, metrics and the response's headers.
+/// The body wins over the headers.
+pub(crate) fn subject_name(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Option<String> {
+    let header = literal(headers, mcp::METHOD).ok().flatten();
+    if header.is_some_and(|header| header != method) {
+        tracing::warn!(
+            mcp.method = method,
+            "Mcp-Method disagrees with the body (SEP-2243): the body counts"
+        );
+    }
+    let member = mcp::name_member(method)?;
+    let named = params.get(member).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let header = decoded(headers, mcp::NAME).ok().flatten();
+    match (named, header) {
+        (Some(named), Some(header)) if named != header => {
+            tracing::warn!(
+                mcp.method = method,
+                "Mcp-Name disagrees with the body (SEP-2243): the body counts"
+            );
+            Some(named.to_owned())
+        }
+        (Some(named), _) => Some(named.to_owned()),
+        (None, header) => header,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn meta(version: &str) -> Value {
+        json!({"_meta": {"io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {}}})
+    }
+
+    #[test]
+    fn eras_by_table() {
+        let new = "2026-07-28";
+        for (header, params, expected) in [
+            (None, json!({}), Ok(false)),
+            (Some("2025-06-18"), json!({}), Ok(false)),
+            (Some("nonsense"), json!({}), Ok(false)),
+            (Some(new), meta(new), Ok(true)),
+            (Some("  2026-07-28 "), meta(new), Ok(true)),
+            (Some(new), json!({}), Err(-32602)),
+            (Some("2031-01-01"), json!({}), Err(-32602)),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": new}}),
+                Err(-32602),
+            ),
+            (
+                Some(new),
+                json!({"_meta": {"io.modelcontextprotocol/protocolVersion": 3}}),
+                Err(-32602),
+            ),
+            (None, meta(new), Err(-32020)),
+            (Some("2025-11-25"), meta(new), Err(-32020)),
+            (Some("2031-01-01"), meta("2031-01-01"), Err(-32022)),
+            (Some("2025-11-25"), meta("2025-11-25"), Err(-32022)),
+        ] {
+            let list: Vec<_> =
+                header.into_iter().map(|value| ("mcp-protocol-version", value)).collect();
+            let Value::Object(params) = params else { panic!("an object") };
+            let client = modern_client(&headers(&list), "tools/list", &params);
+            let is_modern = client.map(|client| client.is_some()).map_err(|error| {
+                assert_eq!(error.status, 400);
+                error.code
+            });
+            assert_eq!(is_modern, expected, "{header:?} {params:?}");
+        }
+    }
+
+    #[test]
+    fn standard_headers_by_table() {
+        let request = |method: &str, params: Value| ClientRequest {
+            id: serde_json::value::to_raw_value(&1).unwrap(),
+            method: method.to_owned(),
+            params: params.as_object().unwrap().clone(),
+            raw_params: None,
+        };
+        let call = request("tools/call", json!({"name": "wörk"}));
+        for (request, list, fine) in [
+            (&request("tools/list", json!({})), vec![("mcp-method", "tools/list")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "  tools/list ")], true),
+            (&request("tools/list", json!({})), vec![("mcp-method", "TOOLS/LIST")], false),
+            (&request("tools/list", json!({})), vec![], false),
+            (&call, vec![("mcp-method", "tools/call")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms=?=")], true),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "=?base64?d8O2cms?=")], false),
+            (&call, vec![("mcp-method", "tools/call"), ("mcp-name", "work")], false),
+            (
+                &call,
+                vec![("mcp-method", "tools/call"), ("mcp-name", "a"), ("mcp-name", "a")],
+                false,
+            ),
+        ] {
+            let checked = check_standard_headers(&headers(&list), request);
+            assert_eq!(checked.is_ok(), fine, "{list:?}");
+            assert!(checked.err().is_none_or(|error| error.code == -32020 && error.status == 400));
+        }
+    }
+
+    #[test]
+    fn repeated_arguments_by_table() {
+        let schema = json!({"type": "object", "properties": {
+            "text": {"type": "string", "x-mcp-header": "Text"},
+            "count": {"type": "integer", "x-mcp-header": "Count"},
+            "inner": {"type": "object", "properties": {"on": {"type": "boolean", "x-mcp-header": "On"}}},
+        }});
+        let tool = Tool::raw("t", "a tool", schema, |_, _| async {
+            Ok(svc_core::tools::Output::text(""))
+        });
+        for (arguments, list, fine) in [
+            (json!({}), vec![], true),
+            (json!({"text": null}), vec![], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "a")], true),
+            (json!({"text": "a"}), vec![("mcp-param-text", "=?base64?YQ==?=")], true),
+            (json!({"text": "a"}), vec![], false),
+            (json!({"text": "a"}), vec![("mcp-param-text", "A")], false),
+            (json!({"count": 42}), vec![("mcp-param-count", "42.0")], true),
+            (json!({"count": 42}), vec![("mcp-param-count", "43")], false),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "true")], true),
+            (json!({"inner": {"on": true}}), vec![("mcp-param-on", "false")], false),
+        ] {
+            let params = json!({"name": "t", "arguments": arguments});
+            let checked =
+                check_argument_headers(&headers(&list), &tool, params.as_object().unwrap());
+            assert_eq!(checked.is_ok(), fine, "{params} {list:?}");
+        }
+    }
+}

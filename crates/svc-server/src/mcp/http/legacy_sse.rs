@@ -1,0 +1,214 @@
+//! The transport of 2024-11-05: `GET /sse` opens a session and its one stream, `POST /messages` sends to it.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request as HttpRequest, State},
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, StatusCode};
+use svc_core::service::{Error, mcp::NewMcpSession};
+use svc_model::{Caller, Seq, StreamName};
+use svc_store::McpTransport;
+use svc_sys::telemetry;
+use svc_wire::mcp::Revision;
+
+use super::{
+    super::{
+        McpServer,
+        call::{CallReply, PendingAnswer},
+        era,
+        introduction::{client_name, introduction},
+        metrics::{RequestEra, RequestOutcome},
+        origin::{RequestContext, RequestOrigin},
+        rpc::{
+            ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
+            result_message,
+        },
+        session::McpSession,
+        stream::{AnswerForms, LogCursor, sse_session_response},
+    },
+    request::{parse_messages, parts_of, read_body, refusal},
+};
+use crate::web::{self, Code, Problem};
+
+/// `GET /sse`: opens a session, or comes back to one.
+pub(super) async fn open(
+    State(server): State<McpServer>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let response = async {
+        let (session, after) = match session_to_resume(&server, &caller, &headers).await? {
+            Some(resumed) => resumed,
+            None => (open_session(&server, &caller).await?, 0),
+        };
+        sse_session_response(&server, &caller, session, after).await
+    };
+    response.await.unwrap_or_else(|error| Problem::from(error).into_response())
+}
+
+async fn session_to_resume(
+    server: &McpServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Result<Option<(Arc<McpSession>, Seq)>, Error> {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let Some(LogCursor { stream, after }) = last.and_then(LogCursor::parse) else {
+        return Ok(None);
+    };
+    let session = server.session(caller, stream).await?;
+    let session = session.filter(|session| session.transport == McpTransport::Sse);
+    Ok(session.map(|session| (session, after)))
+}
+
+async fn open_session(server: &McpServer, caller: &Caller) -> Result<Arc<McpSession>, Error> {
+    let new = NewMcpSession {
+        transport: McpTransport::Sse,
+        revision: Revision::V2024_11_05,
+        client: None,
+        capabilities: "{}".to_owned(),
+    };
+    server.open_session(caller, new).await
+}
+
+/// `POST /sse`: clients that know both transports try this first, and some of them fall back to `GET` at a 404 alone.
+pub(super) async fn refuse_post() -> Problem {
+    Problem::new(Code::NotFound, "POST goes to /mcp, or with GET /sse to the address that it gives")
+}
+
+/// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before this response is sent.
+pub(super) async fn post_message(
+    State(server): State<McpServer>,
+    Extension(caller): Extension<Caller>,
+    request: HttpRequest,
+) -> Response {
+    let (parts, body) = parts_of(request);
+    let query = parts.uri.query().unwrap_or_default();
+    let id = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "session_id");
+    let Some((_, id)) = id else {
+        return Problem::malformed("session_id: is missing; GET /sse gives the address to POST to")
+            .into_response();
+    };
+    let session = match server.session(&caller, &id).await {
+        Ok(session) => session.filter(|session| session.transport == McpTransport::Sse),
+        Err(error) => return Problem::from(error).into_response(),
+    };
+    let Some(session) = session else {
+        return Problem::new(Code::NotFound, "there is no such session: begin with GET /sse")
+            .into_response();
+    };
+    let body = match read_body(&server, &parts.headers, body).await {
+        Ok(body) => body,
+        Err(problem) => return problem.into_response(),
+    };
+    let messages = match web::parse_body(body, parse_messages).await {
+        Ok(ClientBody::Single(message)) => vec![Ok(message)],
+        Ok(ClientBody::Batch(batch)) => batch,
+        Err(UnreadableMessage { id, error }) => {
+            return refusal(id.as_deref(), &error, AnswerForms::of(&parts.headers));
+        }
+    };
+    for message in messages {
+        let answer = match message {
+            Ok(ClientMessage::Request(request)) => {
+                server.answer_in_stream(&caller, &parts.headers, &session, request).await
+            }
+            Ok(message) => {
+                server.handle_one_way(Some(&session), message);
+                None
+            }
+            Err(UnreadableMessage { id, error }) => Some(error_message(id.as_deref(), &error)),
+        };
+        let Some(answer) = answer else { continue };
+        let stream = StreamName::of("mcp", &session.id);
+        if let Err(error) = server.services.mcp.say(&caller, &stream, answer).await {
+            return Problem::from(error).into_response();
+        }
+    }
+    (StatusCode::ACCEPTED, "Accepted").into_response()
+}
+
+impl McpServer {
+    /// The answer to a request; `None` for a call on record, which puts its answer into the stream itself.
+    async fn answer_in_stream(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        session: &Arc<McpSession>,
+        request: ClientRequest,
+    ) -> Option<String> {
+        let id = request.id.clone();
+        let name = era::subject_name(headers, &request.method, &request.params);
+        let meter = self.meter_of(caller, &request.method, name.as_deref(), RequestEra::Legacy);
+        let answer = match self.answer_in_session(caller, headers, session, request).await {
+            // It is counted when it ends.
+            Ok(None) => return None,
+            answer => answer,
+        };
+        let outcome = match &answer {
+            Ok(_) => RequestOutcome::Result,
+            Err(_) => RequestOutcome::Error,
+        };
+        meter.count(&self.metrics, outcome);
+        answer.unwrap_or_else(|error| Some(error_message(Some(&id), &error)))
+    }
+
+    async fn answer_in_session(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        session: &Arc<McpSession>,
+        request: ClientRequest,
+    ) -> Result<Option<String>, RpcError> {
+        if request.method == "initialize" {
+            let NewMcpSession { revision, client, capabilities, .. } =
+                introduction(&request.params, McpTransport::Sse)?;
+            self.describe_session(session, revision, client, capabilities).await?;
+            let client = client_name(&request.params);
+            let result = self.initialize_result(revision, caller, client).await?;
+            return Ok(Some(result_message(&request.id, &result)));
+        }
+        let origin = RequestOrigin::Legacy(Arc::clone(session));
+        let acting_session = self.named_session(caller, headers, &origin).await?;
+        let exposure = self.exposure(caller, headers)?;
+        let context =
+            RequestContext::from_http((caller, headers), origin, acting_session, exposure);
+        if let Some(pending) = self.conversation_with_server(&context, &request)? {
+            return Ok(Some(self.answer_with_messages(caller, session, pending).await));
+        }
+        if request.method != "tools/call" {
+            return Ok(Some(self.answer(&context, &request).await?));
+        }
+        match self.call_tool(context, headers, request).await? {
+            CallReply::Recorded(_) => Ok(None),
+            CallReply::Pending(pending) => {
+                Ok(Some(self.answer_with_messages(caller, session, pending).await))
+            }
+        }
+    }
+
+    /// Waits for an answer, and puts what is said before it into the session's stream.
+    async fn answer_with_messages(
+        &self,
+        caller: &Caller,
+        session: &McpSession,
+        pending: PendingAnswer,
+    ) -> String {
+        let PendingAnswer { mut answer, messages, .. } = pending;
+        let stream = StreamName::of("mcp", &session.id);
+        let Some(mut messages) = messages else { return answer.await.message };
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(message) = messages.recv() => message,
+                answer = &mut answer => return answer.message,
+            };
+            if let Err(error) = self.services.mcp.say(caller, &stream, message).await {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "a message to a client is lost");
+            }
+        }
+    }
+}

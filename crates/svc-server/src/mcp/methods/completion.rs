@@ -1,0 +1,96 @@
+//! `completion/complete`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use svc_model::{Caller, limits};
+
+use super::super::{
+    McpServer,
+    rpc::{RpcError, text_param},
+};
+
+/// Members of `CompleteResult`.
+#[derive(Serialize)]
+pub(super) struct CompleteResult {
+    completion: Completion,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Completion {
+    values: Vec<String>,
+    has_more: bool,
+}
+
+impl McpServer {
+    /// Values for an argument of a prompt, or for a variable of a resource template.
+    pub(super) async fn complete(
+        &self,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<CompleteResult, RpcError> {
+        let reference = object_param(params, "ref", "params.ref: must be an object")?;
+        let argument = object_param(params, "argument", "params.argument: must be an object")?;
+        let name = argument
+            .get("name")
+            .and_then(Value::as_str)
+            .ok_or_else(|| RpcError::invalid_params("params.argument.name: must be a string"))?;
+        let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
+        let mut values = match reference.get("type").and_then(Value::as_str) {
+            Some("ref/prompt") => self.complete_prompt(caller, reference, name, value).await?,
+            Some("ref/resource") => self.complete_resource(caller, reference, name, value).await?,
+            _ => {
+                let text = "params.ref.type: must be ref/prompt or ref/resource";
+                return Err(RpcError::invalid_params(text));
+            }
+        };
+        let most = limits::MCP_COMPLETIONS as usize;
+        let has_more = values.len() > most;
+        values.truncate(most);
+        Ok(CompleteResult { completion: Completion { values, has_more } })
+    }
+
+    async fn complete_prompt(
+        &self,
+        caller: &Caller,
+        reference: &Map<String, Value>,
+        argument: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let name = text_param(reference, "name")?;
+        let prompts = Arc::clone(&self.prompts.borrow());
+        let prompt = prompts
+            .iter()
+            .find(|prompt| prompt.is_called(name))
+            .ok_or_else(|| RpcError::invalid_params("params.ref.name: there is no such prompt"))?;
+        prompt.complete(&self.services, caller, argument, value).await
+    }
+
+    async fn complete_resource(
+        &self,
+        caller: &Caller,
+        reference: &Map<String, Value>,
+        variable: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let template = text_param(reference, "uri")?;
+        for provider in &self.resources {
+            let values =
+                provider.complete(&self.services, caller, template, variable, value).await?;
+            if let Some(values) = values {
+                return Ok(values);
+            }
+        }
+        Err(RpcError::invalid_params("params.ref.uri: there is no such resource template"))
+    }
+}
+
+fn object_param<'a>(
+    params: &'a Map<String, Value>,
+    name: &str,
+    wrong: &'static str,
+) -> Result<&'a Map<String, Value>, RpcError> {
+    params.get(name).and_then(Value::as_object).ok_or_else(|| RpcError::invalid_params(wrong))
+}

@@ -1,0 +1,262 @@
+//! What clients are told without a request: that a list has changed, that a resource has, that a task has.
+//!
+//! A notice is a level and not an edge: it says that something is new since the client last looked. So nothing is kept
+//! for a client that is away. What has moved meanwhile is read from the log when it comes back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use svc_core::service::{Error, log::StreamMoves};
+use svc_model::{CallId, Caller};
+use svc_store::CallState;
+use svc_wire::mcp::meta;
+use tokio::{sync::watch, time::Instant};
+
+use super::{McpServer, call::TaskView, prompts::PromptTemplate, rpc::notification_message};
+
+/// Notices of resources come no oftener than this, as a client reads the resource each time.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// URIs of resources, by the stream whose events change them.
+pub(crate) type WatchedResources = BTreeMap<String, BTreeSet<String>>;
+
+/// The notices that a client wants.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NoticeFilter {
+    pub(crate) tools: bool,
+    pub(crate) prompts: bool,
+    pub(crate) resources: bool,
+    pub(crate) watched: WatchedResources,
+    pub(crate) tasks: Vec<CallId>,
+}
+
+/// A notice.
+#[derive(Debug)]
+pub(super) enum Notice {
+    ToolsChanged,
+    PromptsChanged,
+    ResourcesChanged,
+    ResourceUpdated {
+        uri: String,
+        /// Position of the log up to which every update was given with this one.
+        position: Option<i64>,
+    },
+    TaskChanged(Box<TaskView>),
+}
+
+/// Params of a notice.
+#[derive(Serialize)]
+struct NoticeParams<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uri: Option<&'a str>,
+    #[serde(flatten)]
+    task: Option<&'a TaskView>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<BTreeMap<&'static str, &'a RawValue>>,
+}
+
+impl Notice {
+    /// The notification. A listen request of the stateless revisions is named in it.
+    pub(super) fn message(&self, listen_request: Option<&RawValue>) -> String {
+        let mut params = NoticeParams { uri: None, task: None, meta: subscription(listen_request) };
+        let method = match self {
+            Self::ToolsChanged => "notifications/tools/list_changed",
+            Self::PromptsChanged => "notifications/prompts/list_changed",
+            Self::ResourcesChanged => "notifications/resources/list_changed",
+            Self::ResourceUpdated { uri, .. } => {
+                params.uri = Some(uri);
+                "notifications/resources/updated"
+            }
+            Self::TaskChanged(task) => {
+                params.task = Some(task);
+                "notifications/tasks"
+            }
+        };
+        notification_message(method, &params)
+    }
+}
+
+fn subscription(listen_request: Option<&RawValue>) -> Option<BTreeMap<&'static str, &RawValue>> {
+    Some(BTreeMap::from([(meta::SUBSCRIPTION_ID, listen_request?)]))
+}
+
+/// Waits for the notices that a client wants.
+#[derive(Debug)]
+pub(crate) struct NoticeQueue {
+    server: McpServer,
+    caller: Caller,
+    filter: NoticeFilter,
+    tools: watch::Receiver<u64>,
+    prompts: watch::Receiver<Arc<Vec<PromptTemplate>>>,
+    resources: watch::Receiver<u64>,
+    /// Only where resources are watched.
+    updates: Option<Box<ResourceUpdates>>,
+    /// Only where tasks are watched.
+    tasks: Option<Box<TaskChanges>>,
+    queue: VecDeque<Notice>,
+}
+
+#[derive(Debug)]
+struct ResourceUpdates {
+    moves: StreamMoves,
+    not_before: Instant,
+}
+
+#[derive(Debug)]
+struct TaskChanges {
+    changed: watch::Receiver<u64>,
+    /// Something has changed since the tasks were last read.
+    due: bool,
+    given: HashMap<CallId, CallState>,
+}
+
+impl NoticeQueue {
+    /// Notices from now on, and of resources from a position of the log on.
+    pub(crate) async fn new(
+        server: &McpServer,
+        caller: &Caller,
+        filter: NoticeFilter,
+        from: Option<i64>,
+    ) -> Result<Self, Error> {
+        let (updates, queue) = resource_updates(server, caller, &filter.watched, from).await?;
+        let tasks = (!filter.tasks.is_empty()).then(|| {
+            let changed = server.tasks_changed.subscribe();
+            // The present state of each is the first notice.
+            Box::new(TaskChanges { changed, due: true, given: HashMap::new() })
+        });
+        Ok(Self {
+            tools: server.catalogue.changes(),
+            prompts: server.prompts.subscribe(),
+            resources: server.resources_changed.subscribe(),
+            updates,
+            tasks,
+            queue,
+            server: server.clone(),
+            caller: caller.clone(),
+            filter,
+        })
+    }
+
+    /// Adds a notice.
+    pub(crate) fn push(&mut self, notice: Notice) {
+        self.queue.push_back(notice);
+    }
+
+    /// Watches other resources from now on. Dropping the future changes nothing.
+    pub(crate) async fn watch(&mut self, watched: WatchedResources) -> Result<(), Error> {
+        let from = self.updates.as_ref().map(|updates| updates.moves.cursor());
+        let (updates, missed) =
+            resource_updates(&self.server, &self.caller, &watched, from).await?;
+        self.filter.watched = watched;
+        self.updates = updates;
+        self.queue.extend(missed);
+        Ok(())
+    }
+
+    /// Waits for the next notice. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Notice, Error> {
+        loop {
+            if let Some(notice) = self.queue.pop_front() {
+                return Ok(notice);
+            }
+            let filter = &self.filter;
+            tokio::select! {
+                biased;
+                Ok(()) = self.tools.changed(), if filter.tools => return Ok(Notice::ToolsChanged),
+                Ok(()) = self.prompts.changed(), if filter.prompts => return Ok(Notice::PromptsChanged),
+                Ok(()) = self.resources.changed(), if filter.resources => return Ok(Notice::ResourcesChanged),
+                () = log_moved(self.updates.as_mut()) => Box::pin(self.read_updates()).await?,
+                () = tasks_changed(self.tasks.as_mut()) => Box::pin(self.read_tasks()).await?,
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn read_updates(&mut self) -> Result<(), Error> {
+        let Some(updates) = &mut self.updates else { return Ok(()) };
+        let moved = updates.moves.take(&self.filter.watched).await?;
+        if !moved.is_empty() {
+            updates.not_before = Instant::now() + PAUSE;
+            self.queue.extend(update_notices(&self.filter.watched, moved));
+        }
+        Ok(())
+    }
+
+    async fn read_tasks(&mut self) -> Result<(), Error> {
+        let Some(tasks) = &mut self.tasks else { return Ok(()) };
+        let services = &self.server.services;
+        for id in &self.filter.tasks {
+            if tasks.given.get(id).is_some_and(|state| state.is_terminal()) {
+                continue;
+            }
+            let row = services.mcp.call(&self.caller, id.as_str()).await?;
+            let Some(row) = row.filter(|row| row.is_task) else { continue };
+            if tasks.given.get(id) != Some(&row.state) {
+                let task = TaskView::of(services, &row).await?;
+                tasks.given.insert(id.clone(), row.state);
+                self.queue.push_back(Notice::TaskChanged(Box::new(task)));
+            }
+        }
+        tasks.due = false;
+        Ok(())
+    }
+}
+
+/// What watches these resources, and the notices of those that have moved since `from`.
+async fn resource_updates(
+    server: &McpServer,
+    caller: &Caller,
+    watched: &WatchedResources,
+    from: Option<i64>,
+) -> Result<(Option<Box<ResourceUpdates>>, VecDeque<Notice>), Error> {
+    if watched.is_empty() {
+        return Ok((None, VecDeque::new()));
+    }
+    let of_servers = watched.iter().filter(|(stream, _)| stream.starts_with("source/"));
+    server.watch_again(caller, of_servers.flat_map(|(_, uris)| uris.iter().cloned()).collect());
+    let names: Vec<String> = watched.keys().cloned().collect();
+    let (moves, missed) = server.services.log.watch_streams(caller, names, from).await?;
+    let updates = ResourceUpdates { moves, not_before: Instant::now() };
+    Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
+}
+
+/// By position, so that the last one stands for all before it. Of several at one position only the last has it.
+fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
+    moved.sort_by_key(|(_, position)| *position);
+    let mut notices = Vec::new();
+    for (stream, position) in moved {
+        let mut uris = watched.get(&stream).into_iter().flatten().peekable();
+        while let Some(uri) = uris.next() {
+            let position = uris.peek().is_none().then_some(position);
+            notices.push(Notice::ResourceUpdated { uri: uri.clone(), position });
+        }
+    }
+    notices
+}
+
+async fn log_moved(updates: Option<&mut Box<ResourceUpdates>>) {
+    match updates {
+        None => std::future::pending().await,
+        Some(updates) => {
+            tokio::time::sleep_until(updates.not_before).await;
+            updates.moves.wait().await;
+        }
+    }
+}
+
+async fn tasks_changed(tasks: Option<&mut Box<TaskChanges>>) {
+    match tasks {
+        None => std::future::pending().await,
+        Some(tasks) if tasks.due => {}
+        Some(tasks) => {
+            // The server holds the sender, so it is not gone.
+            tasks.changed.changed().await.ok();
+            tasks.due = true;
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Resources: what a client can read and subscribe to. Each stream of the log is one.
+
+use std::fmt::{self, Write as _};
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Value, json};
+use svc_core::service::{Services, log::Selector};
+use svc_model::{Caller, StreamName, holds_answers, limits, quote};
+use svc_wire::sse::push_item;
+
+use super::rpc::RpcError;
+
+/// A resource in a list.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// Unique among the resources.
+    pub uri: String,
+    /// Name for programs.
+    pub name: String,
+    /// Name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// For models and people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Media type of the contents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+}
+
+/// A family of resources.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceTemplate {
+    /// RFC 6570.
+    pub uri_template: String,
+    /// Name for programs.
+    pub name: String,
+    /// Name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// For models and people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Media type of the contents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+}
+
+/// A page of resources, and the cursor of the next one.
+pub type ResourcePage = (Vec<Resource>, Option<String>);
+
+/// A source of resources.
+pub trait ResourceProvider: fmt::Debug + Send + Sync {
+    /// A page of the resources that the caller may read. A cursor of another provider gives an empty one.
+    fn list<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
+    /// The families of resources.
+    fn templates(&self) -> Vec<ResourceTemplate>;
+    /// The `contents` of a resource; `None` if this provider has none of that URI.
+    fn read<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
+    /// The stream whose events change a resource; `None` if the caller may not read it, this provider does not have it, or it
+    /// never changes.
+    fn stream_of<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>>;
+    /// Values for a variable of a template, beginning with `value`; `None` if this provider does not have the template.
+    fn complete<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        template: &'a str,
+        variable: &'a str,
+        value: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>>;
+}
+
+/// The streams of the log: `svc://stream/<name>`.
+#[derive(Debug)]
+pub struct StreamResources;
+
+const PREFIX: &str = "svc://stream/";
+const TEMPLATE: &str = "svc://stream/{+name}{?after,limit}";
+const JSON: &str = "application/json";
+
+impl ResourceProvider for StreamResources {
+    fn list<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<ResourcePage, RpcError>> {
+        Box::pin(async move {
+            let page =
+                services.mcp.readable_streams(caller, cursor, limits::MCP_RESOURCES_PAGE).await?;
+            let resources = page.items.into_iter().map(|name| Resource {
+                uri: uri_of(&name),
+                title: None,
+                description: None,
+                mime_type: Some(JSON.to_owned()),
+                name: quote::plain(&name).into_owned(),
+            });
+            Ok((resources.collect(), page.next_cursor))
+        })
+    }
+
+    fn templates(&self) -> Vec<ResourceTemplate> {
+        vec![ResourceTemplate {
+            uri_template: TEMPLATE.to_owned(),
+            name: "stream".to_owned(),
+            title: Some("A stream of the event log".to_owned()),
+            description: Some(
+                "Events of one stream: `team` (who comes and goes), `task/<id>` (a task's output), `peer/<id>` (its \
+                 messages' delivery), … Without `after` the latest `limit` (100) events; with it those that follow \
+                 that seq. Subscribe to hear of new ones."
+                    .to_owned(),
+            ),
+            mime_type: Some(JSON.to_owned()),
+        }]
+    }
+
+    fn read<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>> {
+        Box::pin(async move {
+            let Some((name, query)) = parse(uri) else { return Ok(None) };
+            let (mut after, mut limit) = (None, 100_u32);
+            for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+                let bad = || {
+                    RpcError::invalid_params(format!("params.uri: {key} must be a number"))
+                        .data(json!({ "uri": uri }))
+                };
+                match &*key {
+                    "after" => {
+                        let seq: i64 = value.parse().map_err(|_| bad())?;
+                        after = Some(u64::try_from(seq).map(|_| seq).map_err(|_| bad())?);
+                    }
+                    "limit" => limit = value.parse().map_err(|_| bad())?,
+                    _ => {}
+                }
+            }
+            let Some(end) = services.log.readable_stream_end(caller, &name).await? else {
+                return Ok(None);
+            };
+            let after = after.unwrap_or_else(|| (end.head - i64::from(limit)).max(0));
+            let selector = Selector::Stream(name.as_str().to_owned());
+            let page = services.log.event_page(caller, &selector, after, None, Some(limit)).await?;
+            let mut text = format!(r#"{{"stream":{},"events":["#, Value::from(name.as_str()));
+            for (index, event) in page.events.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                push_item(&mut text, event);
+            }
+            let next = page.events.last().map_or(after, |event| event.seq);
+            let closed = end.closed;
+            let (count, head) = (page.events.len(), end.head);
+            write!(
+                text,
+                r#"],"count":{count},"next_after":{next},"head":{head},"closed":{closed}}}"#
+            )
+            .expect("writing to a string does not fail");
+            Ok(Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": quote::json(&text) })]))
+        })
+    }
+
+    fn stream_of<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        uri: &'a str,
+    ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>> {
+        Box::pin(async move {
+            let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name));
+            let Some(name) = name else { return Ok(None) };
+            // Who may read it may change. What a subscriber hears is decided by the stream when it moves.
+            let end = services.log.readable_stream_end(caller, &name).await?;
+            Ok(end.map(|_| name))
+        })
+    }
+
+    fn complete<'a>(
+        &'a self,
+        services: &'a Services,
+        caller: &'a Caller,
+        template: &'a str,
+        variable: &'a str,
+        value: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Vec<String>>, RpcError>> {
+        Box::pin(async move {
+            if template != TEMPLATE && template != "svc://stream/{+name}" {
+                return Ok(None);
+            }
+            if variable != "name" {
+                return Ok(Some(Vec::new()));
+            }
+            let mut names =
+                services.mcp.stream_names(caller, value, limits::MCP_COMPLETIONS + 1).await?;
+            // A name that would have to be changed to be shown leads nowhere.
+            names.retain(|name| quote::plain(name) == *name);
+            Ok(Some(names))
+        })
+    }
+}
+
+/// The URI of a stream. What is not for a path stands percent-encoded in it.
+fn uri_of(name: &str) -> String {
+    let mut uri = PREFIX.to_owned();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/:@!$&'()*+,;=".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            // A string takes everything.
+            let _ = write!(uri, "%{byte:02X}");
+        }
+    }
+    uri
+}
+
+/// The stream that a URI names, and its query.
+fn parse(uri: &str) -> Option<(StreamName, &str)> {
+    let rest = uri.strip_prefix(PREFIX)?;
+    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut text = Vec::with_capacity(name.len());
+    let mut bytes = name.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
+            let code = digit()? * 16 + digit()?;
+            text.push(u8::try_from(code).ok()?);
+        } else {
+            text.push(byte);
+        }
+    }
+    Some((StreamName::parse(std::str::from_utf8(&text).ok()?)?, query))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_by_table() {
+        for (uri, name, query) in [
+            ("svc://stream/team", Some("team"), ""),
+            ("svc://stream/task/task_1?after=3&limit=2", Some("task/task_1"), "after=3&limit=2"),
+            ("svc://stream/a%3Fb%25c", Some("a?b%c"), ""),
+            ("svc://stream/", None, ""),
+            ("svc://stream/a%3", None, ""),
+            ("svc://stream/a b", None, ""),
+            ("file:///etc/passwd", None, ""),
+        ] {
+            let parsed = parse(uri);
+            assert_eq!(parsed.as_ref().map(|(name, _)| name.as_str()), name, "{uri}");
+            if let Some((name, parsed_query)) = parsed {
+                assert_eq!(parsed_query, query);
+                assert_eq!(parse(&uri_of(name.as_str())).map(|(name, _)| name), Some(name));
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The body of a response that is a stream. It is pulled by its connection, so a reader that does not read costs its
+//! cursor and nothing else, and nobody waits for it.
+
+use std::convert::Infallible;
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use svc_core::service;
+use svc_sys::telemetry;
+use svc_wire::sse::KEEP_ALIVE;
+use tokio_util::sync::CancellationToken;
+
+use super::super::McpServer;
+use crate::web::{Accept, Pulse};
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+/// The forms of an answer that a client reads, by its `Accept` headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AnswerForms {
+    json: bool,
+    events: bool,
+}
+
+impl AnswerForms {
+    /// Every client is served, whatever the headers say. Events come only to who names them, or excludes JSON: what takes
+    /// anything, as `curl` does, gets JSON however long the answer takes.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let accept = Accept::of(headers);
+        let [json, events] =
+            [JSON, EVENTS].map(|form| accept.weight(form).map(|weight| weight > 0.0));
+        if json == Some(true) || events == Some(true) {
+            let json = json == Some(true);
+            return Self { json, events: events == Some(true) && (accept.names(EVENTS) || !json) };
+        }
+        // A list with neither form counts as no list, but for the forms that it excludes.
+        let json = json.is_none() || events.is_some();
+        Self { json, events: !json }
+    }
+
+    /// Whether an answer that takes time may come as a stream of events.
+    pub(crate) fn events(self) -> bool {
+        self.events
+    }
+}
+
+/// Where a stream's messages come from.
+pub(crate) trait MessageSource: Send + 'static {
+    /// Waits for the next part of the body; `None` at the end. Dropping the future must lose nothing.
+    fn next(&mut self) -> impl Future<Output = Result<Option<String>, service::Error>> + Send;
+
+    /// The last part of the body, as the server stops.
+    fn last_words(&mut self) -> Option<String> {
+        None
+    }
+
+    /// The sign of life of a stream that was silent for long.
+    fn keep_alive(&mut self) -> &'static str {
+        KEEP_ALIVE
+    }
+}
+
+/// A body that gives the parts of its source.
+pub(crate) struct McpResponseBody<S> {
+    source: S,
+    /// Comes before anything of the source.
+    first: Option<String>,
+    /// The end of what the stream belongs to.
+    closed: CancellationToken,
+    stop: CancellationToken,
+    pulse: Pulse,
+    is_over: bool,
+}
+
+impl<S: MessageSource> McpResponseBody<S> {
+    pub(crate) fn new(server: &McpServer, source: S) -> Self {
+        Self {
+            source,
+            first: None,
+            closed: CancellationToken::new(),
+            stop: server.stop.clone(),
+            pulse: server.pulse(),
+            is_over: false,
+        }
+    }
+
+    /// Begins with `first`.
+    pub(crate) fn beginning_with(self, first: Option<String>) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Ends with what the stream belongs to.
+    pub(crate) fn until(self, closed: &CancellationToken) -> Self {
+        Self { closed: closed.clone(), ..self }
+    }
+
+    /// The response of events.
+    pub(crate) fn events(self) -> Response {
+        let mut response = self.response(EVENTS);
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        response
+    }
+
+    /// The response of one JSON text in parts.
+    pub(crate) fn json(self) -> Response {
+        self.response(JSON)
+    }
+
+    fn response(self, form: &'static str) -> Response {
+        let parts = stream::unfold(self, |mut body| async move {
+            let part = body.next().await?;
+            Some((Ok::<_, Infallible>(part), body))
+        });
+        let mut response = Response::new(Body::from_stream(parts));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
+        response
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first.into());
+        }
+        if self.is_over {
+            return None;
+        }
+        let part = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {
+                self.is_over = true;
+                self.source.last_words()?.into()
+            }
+            () = self.closed.cancelled() => return None,
+            next = self.source.next() => match next {
+                Ok(part) => part?.into(),
+                Err(error) => {
+                    // The client comes back with its last id, and finds out then whether it is still so.
+                    tracing::error!(error = telemetry::chain(&error), "a stream broke off");
+                    return None;
+                }
+            },
+            () = self.pulse.due() => Bytes::from_static(self.source.keep_alive().as_bytes()),
+        };
+        self.pulse.spoke();
+        Some(part)
+    }
+}
+
+/// One message as an event without an id.
+pub(super) fn event(message: &str) -> String {
+    ["event: message\ndata: ", message, "\n\n"].concat()
+}
+
+/// A whole answer: JSON, or one event where the client reads nothing else.
+pub(crate) fn whole_response(answer: String, status: u16, forms: AnswerForms) -> Response {
+    let (form, text) = if forms.json { (JSON, answer) } else { (EVENTS, event(&answer)) };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
+    if !forms.json {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_is_served_in_a_form_that_it_does_not_exclude() {
+        for (accept, json, events) in [
+            (None, true, false),
+            (Some("*/*"), true, false),
+            (Some("text/*, application/json"), true, true),
+            (Some("application/json"), true, false),
+            (Some("text/event-stream"), false, true),
+            (Some("application/json, text/event-stream"), true, true),
+            (Some("application/json, text/event-stream;q=0"), true, false),
+            (Some("application/json;q=0, */*"), false, true),
+            (Some("text/html"), true, false),
+            (Some("application/json;q=0"), false, true),
+            (Some("text/event-stream;q=0"), true, false),
+            (Some("*/*;q=0"), true, false),
+        ] {
+            let headers: HeaderMap = accept
+                .map(|accept| (header::ACCEPT, accept.parse().unwrap()))
+                .into_iter()
+                .collect();
+            assert_eq!(AnswerForms::of(&headers), AnswerForms { json, events }, "{accept:?}");
+        }
+    }
+}

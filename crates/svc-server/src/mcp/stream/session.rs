@@ -1,0 +1,189 @@
+//! The streams of a legacy session: the standalone stream of `GET /mcp`, and the one stream of a session of 2024-11-05.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use svc_core::service::{self, log::StreamFollower};
+use svc_model::{Caller, Seq, StreamName};
+use svc_wire::sse::KEEP_ALIVE;
+use tokio::sync::watch;
+
+use super::{
+    super::{
+        McpServer,
+        notices::{Notice, NoticeFilter, NoticeQueue, WatchedResources},
+        session::McpSession,
+    },
+    body::{McpResponseBody, MessageSource, event},
+    call_log::{is_primed, priming_event, push_event},
+};
+
+/// The notices of a session, which may change its subscriptions at any time.
+struct SessionNotices {
+    server: McpServer,
+    session: Arc<McpSession>,
+    queue: Box<NoticeQueue>,
+    subscriptions: watch::Receiver<u64>,
+    /// The subscriptions have changed since they were last read.
+    due: bool,
+}
+
+impl SessionNotices {
+    async fn new(
+        server: &McpServer,
+        caller: &Caller,
+        session: &Arc<McpSession>,
+        from: Option<i64>,
+    ) -> Result<Self, service::Error> {
+        let subscriptions = session.subscriptions.subscribe();
+        let watched = watched_resources(server, session).await?;
+        let filter = NoticeFilter {
+            tools: true,
+            prompts: true,
+            resources: true,
+            watched,
+            tasks: Vec::new(),
+        };
+        let queue = Box::new(NoticeQueue::new(server, caller, filter, from).await?);
+        let (server, session) = (server.clone(), Arc::clone(session));
+        Ok(Self { server, session, queue, subscriptions, due: false })
+    }
+
+    async fn next(&mut self) -> Result<Notice, service::Error> {
+        loop {
+            if self.due {
+                let watched = Box::pin(watched_resources(&self.server, &self.session)).await?;
+                Box::pin(self.queue.watch(watched)).await?;
+                self.due = false;
+            }
+            tokio::select! {
+                biased;
+                Ok(()) = self.subscriptions.changed() => self.due = true,
+                notice = self.queue.next() => return notice,
+            }
+        }
+    }
+
+    fn keep_alive(&self) -> &'static str {
+        self.server.touch_session(&self.session);
+        KEEP_ALIVE
+    }
+}
+
+async fn watched_resources(
+    server: &McpServer,
+    session: &McpSession,
+) -> Result<WatchedResources, service::Error> {
+    let mut watched = WatchedResources::new();
+    for (uri, stream) in server.services.mcp.resource_subscriptions(&session.id).await? {
+        watched.entry(stream).or_default().insert(uri);
+    }
+    Ok(watched)
+}
+
+/// What the ids of a session's standalone stream begin with. No call has it, and no other session.
+pub(crate) fn standalone_stream_of(session: &McpSession) -> &str {
+    session.id.as_str()
+}
+
+/// The standalone stream of a session. The id of an event is a position of the log, so coming back is a query.
+pub(crate) async fn standalone_response(
+    server: &McpServer,
+    caller: &Caller,
+    session: Arc<McpSession>,
+    from: Option<i64>,
+) -> Result<Response, service::Error> {
+    let mut number = 0;
+    session.streams.send_modify(|count| {
+        *count += 1;
+        number = *count;
+    });
+    let mut notices = SessionNotices::new(server, caller, &session, from).await?;
+    if session.tools().is_some_and(|tools| tools != server.catalogue.fingerprint(server.exposure)) {
+        // The list has changed while the client was away, perhaps by a restart.
+        notices.queue.push(Notice::ToolsChanged);
+    }
+    let position = match from {
+        Some(position) => position,
+        None => server.services.log.log_head().await?,
+    };
+    let first = if is_primed(session.revision()) {
+        priming_event(standalone_stream_of(&session), position)
+    } else {
+        ": listening\n\n".to_owned()
+    };
+    let source = StandaloneSource { latest: session.streams.subscribe(), number, notices };
+    let body = McpResponseBody::new(server, source).beginning_with(Some(first));
+    Ok(body.until(&session.closed).events())
+}
+
+struct StandaloneSource {
+    /// Number of the session's latest standalone stream.
+    latest: watch::Receiver<u64>,
+    /// Number of this one.
+    number: u64,
+    notices: SessionNotices,
+}
+
+impl MessageSource for StandaloneSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        let number = self.number;
+        let notice = tokio::select! {
+            biased;
+            // A message goes to one stream: the latest, as the others may be half dead. The session holds the sender.
+            _ = self.latest.wait_for(|latest| *latest != number) => return Ok(None),
+            notice = self.notices.next() => notice?,
+        };
+        let mut text = event(&notice.message(None));
+        if let Notice::ResourceUpdated { position: Some(position), .. } = notice {
+            let stream = standalone_stream_of(&self.notices.session);
+            text.insert_str(0, &format!("id: {stream}.{position}\n"));
+        }
+        Ok(Some(text))
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        self.notices.keep_alive()
+    }
+}
+
+/// The one stream of a session of 2024-11-05: the address to send to, and then every message of its stream of the log.
+pub(crate) async fn sse_session_response(
+    server: &McpServer,
+    caller: &Caller,
+    session: Arc<McpSession>,
+    after: Seq,
+) -> Result<Response, service::Error> {
+    let follow = server.services.log.follow(StreamName::of("mcp", &session.id), after).await?;
+    let notices = SessionNotices::new(server, caller, &session, None).await?;
+    let first = format!("event: endpoint\ndata: /messages?session_id={}\n\n", session.id);
+    let source = SseSessionSource { follow, notices };
+    let body = McpResponseBody::new(server, source).beginning_with(Some(first));
+    Ok(body.until(&session.closed).events())
+}
+
+struct SseSessionSource {
+    follow: StreamFollower,
+    notices: SessionNotices,
+}
+
+impl MessageSource for SseSessionSource {
+    async fn next(&mut self) -> Result<Option<String>, service::Error> {
+        tokio::select! {
+            biased;
+            events = self.follow.next() => {
+                let Some(events) = events? else { return Ok(None) };
+                let mut text = String::new();
+                for event in &events {
+                    push_event(&mut text, self.notices.session.id.as_str(), event);
+                }
+                Ok(Some(text))
+            }
+            notice = self.notices.next() => Ok(Some(event(&notice?.message(None)))),
+        }
+    }
+
+    fn keep_alive(&mut self) -> &'static str {
+        self.notices.keep_alive()
+    }
+}

@@ -1,0 +1,131 @@
+//! Bodies that come in, read with bounds.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
+use http::{HeaderMap, header};
+use http_body_util::BodyExt as _;
+use svc_model::{json_weight, limits};
+use tokio::sync::Semaphore;
+
+use super::{Code, Problem};
+
+/// How much of a body that is too large is still read, as a multiple of what it may have: a client that is busy sending would
+/// not see the answer.
+const DRAINED: usize = 4;
+
+/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
+pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    if is_too_heavy(text) {
+        return Err(Problem::new(Code::PayloadTooLarge, TOO_HEAVY));
+    }
+    Ok(text)
+}
+
+/// Why a body is refused by its weight.
+pub(crate) const TOO_HEAVY: &str =
+    "the body has too many values; nothing of it was stored: send it in several requests";
+
+/// Whether the values of a JSON text would take more memory than a request may.
+pub(crate) fn is_too_heavy(text: &str) -> bool {
+    text.len() > limits::JSON_UNWEIGHED_BYTES && json_weight(text) > limits::JSON_WEIGHT_BYTES
+}
+
+/// RFC 9110 8.3: the type, perhaps with parameters; `+json` is JSON too.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > 5 && essence.to_ascii_lowercase().ends_with("+json"))
+}
+
+/// Bodies that are read into values at a time, past the threads that answer requests.
+static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
+
+/// Reads a body into values. A large one is read on a thread of its own: a runtime of one thread answers nobody meanwhile.
+pub(crate) async fn parse_body<T: Send + 'static>(
+    body: Bytes,
+    parse: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> T {
+    if body.len() <= limits::BODY_AT_ONCE_BYTES {
+        return parse(&body);
+    }
+    let _turn = LARGE_BODIES.acquire().await.expect("is never closed");
+    match tokio::task::spawn_blocking(move || parse(&body)).await {
+        Ok(parsed) => parsed,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Reads a body up to `limit` bytes, given up if nothing comes for `stall`.
+pub async fn read<B>(mut body: B, limit: usize, stall: Duration) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+{
+    let announced = body.size_hint().lower();
+    let too_large = || {
+        Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than {limit} bytes; nothing of it was stored"),
+        )
+    };
+    let drained = limit.saturating_mul(DRAINED);
+    if announced > drained as u64 {
+        return Err(too_large());
+    }
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    let mut len = 0;
+    loop {
+        // Most bodies come with their heads, and need no clock.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => Ok(frame),
+            None => tokio::time::timeout(stall, body.frame()).await,
+        };
+        let frame = match frame {
+            Err(_) => {
+                return Err(Problem::new(
+                    Code::RequestTimeout,
+                    format!("nothing more of the body came for {} s", stall.as_secs_f32()),
+                ));
+            }
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                return Err(Problem::malformed(format!("the body broke off: {error}")));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        len += data.len();
+        if len > limit || announced > limit as u64 {
+            if len > drained {
+                break;
+            }
+            continue;
+        }
+        // A small body comes in one piece, which is taken as it is.
+        match first {
+            None => first = Some(data),
+            Some(ref first) => {
+                if rest.is_empty() {
+                    rest.extend_from_slice(first);
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+    }
+    if len > limit || announced > limit as u64 {
+        return Err(too_large());
+    }
+    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
+}

@@ -1,0 +1,23 @@
+//! What the adapters that speak HTTP share: problem details, bodies with bounds, `Accept`, the beat of idle streams.
+
+mod accept;
+mod beat;
+mod body;
+mod problem;
+mod route;
+
+pub(crate) use accept::Accept;
+pub use beat::{Beat, Pulse};
+pub(crate) use body::{TOO_HEAVY, is_too_heavy, parse_body};
+pub use body::{is_json, read, text_of};
+pub(crate) use problem::ProblemBody;
+pub use problem::{Code, Problem};
+pub use route::RouteName;
+
+/// Marks a request whose `X-Request-Id` its client has given.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenRequestId;
+
+/// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its caller's token does.
+#[derive(Debug, Clone, Copy)]
+pub struct Endless;

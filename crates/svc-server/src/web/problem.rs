@@ -1,0 +1,295 @@
+//! Errors on the wire: RFC 9457 problem details, with a stable code. No other file knows status codes.
+
+use std::borrow::Cow;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use schemars::JsonSchema;
+use serde::Serialize;
+use svc_core::service;
+
+/// What kind of failure it is. The text is a contract; new ones may be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The request does not fit the present state.
+    Conflict,
+    /// Not for this caller.
+    Forbidden,
+    /// A fault of the daemon.
+    Internal,
+    /// The request breaks a rule.
+    InvalidRequest,
+    /// A bound is reached.
+    LimitReached,
+    /// The path has other methods.
+    MethodNotAllowed,
+    /// There is no such thing.
+    NotFound,
+    /// The body is too large.
+    PayloadTooLarge,
+    /// The body did not come.
+    RequestTimeout,
+    /// The database has no room left.
+    StorageFull,
+    /// No token, or not a valid one.
+    Unauthorized,
+    /// The daemon starts, stops, or waits for the database.
+    Unavailable,
+    /// The body is not JSON.
+    UnsupportedMediaType,
+}
+
+impl Code {
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Conflict => "Conflict with the present state",
+            Self::Forbidden => "Forbidden",
+            Self::Internal => "Internal error",
+            Self::InvalidRequest => "Invalid request",
+            Self::LimitReached => "Limit reached",
+            Self::MethodNotAllowed => "Method not allowed",
+            Self::NotFound => "Not found",
+            Self::PayloadTooLarge => "Payload too large",
+            Self::RequestTimeout => "Request timeout",
+            Self::StorageFull => "Storage full",
+            Self::Unauthorized => "Unauthorized",
+            Self::Unavailable => "Unavailable",
+            Self::UnsupportedMediaType => "Unsupported media type",
+        }
+    }
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Forbidden => "forbidden",
+            Self::Internal => "internal",
+            Self::InvalidRequest => "invalid_request",
+            Self::LimitReached => "limit_reached",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::NotFound => "not_found",
+            Self::PayloadTooLarge => "payload_too_large",
+            Self::RequestTimeout => "request_timeout",
+            Self::StorageFull => "storage_full",
+            Self::Unauthorized => "unauthorized",
+            Self::Unavailable => "unavailable",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+        }
+    }
+
+    /// Whether the same request may do better later.
+    pub const fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::LimitReached | Self::RequestTimeout | Self::StorageFull | Self::Unavailable
+        )
+    }
+}
+
+/// A failure on its way out. The edge adds the request's id and writes the body.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    code: Code,
+    status: StatusCode,
+    /// The field that breaks a rule.
+    field: Option<String>,
+    /// What went wrong, without the field.
+    reason: String,
+    /// Why, in a word, where the kind of failure does not say it.
+    cause: Option<&'static str>,
+}
+
+/// The body of a failure.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProblemBody<'a> {
+    /// Names the kind of failure; `/problems/<code>`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The kind of failure, for people.
+    title: &'a str,
+    /// The HTTP status.
+    status: u16,
+    /// What went wrong this time.
+    detail: &'a str,
+    /// The path that was asked for.
+    instance: &'a str,
+    /// The kind of failure, for programs.
+    code: Code,
+    /// The field that breaks a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    /// Why, in a word, where `code` does not say it: the setting that hides a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// Whether the same request may do better later.
+    retryable: bool,
+    /// Also in the log.
+    request_id: &'a str,
+    /// The same as `detail`, for clients of earlier daemons.
+    error: &'a str,
+}
+
+impl Problem {
+    /// A failure of this kind, with its usual status.
+    pub fn new(code: Code, reason: impl Into<String>) -> Self {
+        let status = match code {
+            Code::Conflict => StatusCode::CONFLICT,
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::InvalidRequest => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
+            Code::Unauthorized => StatusCode::UNAUTHORIZED,
+            Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        };
+        Self { code, status, field: None, reason: reason.into(), cause: None }
+    }
+
+    /// A request that cannot even be read (400), where a value that breaks a rule is a 422.
+    pub fn malformed(reason: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, ..Self::new(Code::InvalidRequest, reason) }
+    }
+
+    /// A value that breaks a rule.
+    pub fn invalid(field: impl Into<String>, reason: impl std::fmt::Display) -> Self {
+        let field = Some(field.into()).filter(|field| !field.is_empty());
+        Self { field, ..Self::new(Code::InvalidRequest, reason.to_string()) }
+    }
+
+    /// The same, of a value that is the member `parent` of the body.
+    pub(crate) fn within(mut self, parent: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{parent}.{field}"),
+            None => parent.to_owned(),
+        });
+        self
+    }
+
+    fn detail(&self) -> Cow<'_, str> {
+        match &self.field {
+            Some(field) => format!("{field}: {}", self.reason).into(),
+            None => Cow::Borrowed(&self.reason),
+        }
+    }
+
+    /// The response, complete.
+    pub(crate) fn render(&self, instance: &str, request_id: &str) -> Response {
+        let detail = self.detail();
+        let body = ProblemBody {
+            kind: format!("/problems/{}", self.code.as_str()),
+            title: self.code.title(),
+            status: self.status.as_u16(),
+            detail: &detail,
+            instance,
+            code: self.code,
+            field: self.field.as_deref(),
+            reason: self.cause,
+            retryable: self.code.is_retryable(),
+            request_id,
+            error: &detail,
+        };
+        let body = serde_json::to_vec(&body).expect("a problem has a JSON form");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.code {
+            Code::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::Unavailable | Code::LimitReached => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    /// A response without a body: only the edge knows the request's id.
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<service::Error> for Problem {
+    fn from(error: service::Error) -> Self {
+        use service::Error;
+        let code = match &error {
+            Error::NotFound { .. } => Code::NotFound,
+            Error::Invalid { field, why } => return Self::invalid(field.clone(), why),
+            Error::NotYours { field, why } => {
+                let field = Some(field.clone());
+                return Self { field, ..Self::new(Code::Forbidden, why.clone()) };
+            }
+            Error::Ambiguous { .. } => Code::InvalidRequest,
+            Error::Conflict(_)
+            | Error::SessionWithoutPeer
+            | Error::ActiveGhap { .. }
+            | Error::InsufficientData { .. } => Code::Conflict,
+            Error::Forbidden(_) => Code::Forbidden,
+            Error::Unseen(denial) => {
+                let cause = Some(denial.as_str());
+                return Self { cause, ..Self::new(Code::Forbidden, error.to_string()) };
+            }
+            Error::Unauthorized => Code::Unauthorized,
+            Error::LimitReached(_) => Code::LimitReached,
+            Error::NotNow(_) | Error::Unavailable(_) => Code::Unavailable,
+            Error::StorageFull(_) => Code::StorageFull,
+            Error::Internal(_) => Code::Internal,
+        };
+        // That an agent or a peer is not there is its caller's business.
+        if matches!(error, Error::Internal(_) | Error::Unavailable(_)) {
+            tracing::error!(error = svc_sys::telemetry::chain(&error), "a request failed");
+        }
+        Self::new(code, format!("{error}{}", hint(&error)))
+    }
+}
+
+/// The request to make first.
+fn hint(error: &service::Error) -> &'static str {
+    use service::{Error, ResourceKind};
+    match error {
+        Error::NotFound { kind: ResourceKind::ReportingPeer, .. } | Error::SessionWithoutPeer => {
+            ": POST /v1/peers/register first"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_core::service::{Error, ResourceKind};
+
+    use super::*;
+
+    #[test]
+    fn who_has_no_peer_yet_is_told_how_to_register() {
+        for (error, text) in [
+            (
+                Error::not_found(ResourceKind::ReportingPeer, "x"),
+                "there is no peer \"x\": POST /v1/peers/register first",
+            ),
+            (
+                Error::SessionWithoutPeer,
+                "this session has no peer yet: POST /v1/peers/register first",
+            ),
+            (Error::not_found(ResourceKind::Peer, "x"), "there is no peer \"x\""),
+        ] {
+            assert_eq!(Problem::from(error).detail(), text);
+        }
+    }
+}

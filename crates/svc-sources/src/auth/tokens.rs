@@ -1,0 +1,331 @@
+//! The token of a login: kept in the vault, and renewed by one for all who need it.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use oauth2::{
+    ClientId, ClientSecret, RefreshToken, RequestTokenError, TokenResponse as _, TokenUrl,
+    basic::{BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse},
+};
+use serde::{Deserialize, Serialize};
+use svc_core::service::Services;
+use svc_model::Timestamp;
+use svc_sys::config::sources::SourceVault;
+
+use super::{
+    super::http_clients::HttpClients,
+    challenge::AuthChallenge,
+    oauth_http::{IssuerUnreachable, safe_url, sender},
+    registration::OauthClient,
+};
+
+/// Longest time before its end at which a token is renewed.
+const MARGIN: Duration = Duration::from_mins(1);
+/// A token is renewed in this part of its life, the last one: a short-lived one is good for most of it.
+const LAST_PART: u32 = 5;
+
+/// A login, as it is kept.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SourceLogin {
+    /// The server's URL. The token goes to no other.
+    pub(super) url: String,
+    /// What the token is for, as the server says it.
+    pub(super) resource: String,
+    pub(super) issuer: String,
+    pub(super) token_endpoint: String,
+    pub(super) revocation_endpoint: Option<String>,
+    pub(super) client: OauthClient,
+    pub(super) access_token: String,
+    pub(super) refresh_token: Option<String>,
+    /// When the token is over, if the issuer said so, in milliseconds since 1970.
+    pub(super) expires_at: Option<i64>,
+    /// How long the token was good for when it was given, in milliseconds.
+    #[serde(default)]
+    pub(super) lasts: Option<u64>,
+    /// The scopes that were asked for or given.
+    pub(super) scope: Option<String>,
+}
+
+impl std::fmt::Debug for SourceLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceLogin").field("issuer", &self.issuer).finish_non_exhaustive()
+    }
+}
+
+impl SourceLogin {
+    /// Takes what an issuer gave.
+    pub(super) fn take(&mut self, given: &BasicTokenResponse, now: Timestamp) {
+        self.access_token.clone_from(given.access_token().secret());
+        // One that does not rotate is not given again.
+        if let Some(token) = given.refresh_token() {
+            self.refresh_token = Some(token.secret().clone());
+        }
+        let lasts = given.expires_in();
+        self.expires_at = lasts.map(|lasts| now.plus(lasts).as_millis());
+        self.lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+        if let Some(scopes) = given.scopes() {
+            let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+            self.scope = Some(scopes.join(" "));
+        }
+    }
+
+    /// Where tokens are revoked: at the issuer, or where it gave them. Another origin gets no token.
+    fn revocation_url(&self) -> Option<reqwest::Url> {
+        let url = safe_url(self.revocation_endpoint.as_deref()?).ok()?;
+        let is_of =
+            |own: &str| reqwest::Url::parse(own).is_ok_and(|own| own.origin() == url.origin());
+        (is_of(&self.issuer) || is_of(&self.token_endpoint)).then_some(url)
+    }
+
+    /// How long before its end the token is renewed.
+    fn margin(&self) -> Duration {
+        self.lasts.map_or(MARGIN, |lasts| MARGIN.min(Duration::from_millis(lasts) / LAST_PART))
+    }
+
+    fn is_over(&self, at: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= at.as_millis())
+    }
+}
+
+/// Why there is no new token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RenewalFailure {
+    /// Somebody has to log in again.
+    NeedsLogin(String),
+    /// The issuer cannot be asked; the login stays.
+    Unreachable(String),
+}
+
+/// What this process knows of a login.
+#[derive(Debug, Default)]
+struct KnownLogin {
+    /// Whether the vault was read.
+    is_read: bool,
+    login: Option<SourceLogin>,
+}
+
+/// The login to one server, for all its instances and callers.
+#[derive(Debug)]
+pub(crate) struct SourceAuth {
+    services: Services,
+    vault: SourceVault,
+    clients: HttpClients,
+    /// Names the login in the vault.
+    id: String,
+    /// Who holds it renews the token, and the others wait.
+    login: tokio::sync::Mutex<KnownLogin>,
+    /// Counts the tokens that were got.
+    renewals: AtomicU64,
+    challenge: Mutex<AuthChallenge>,
+}
+
+impl SourceAuth {
+    pub(crate) fn new(
+        services: Services,
+        vault: SourceVault,
+        clients: HttpClients,
+        id: String,
+    ) -> Arc<Self> {
+        let (login, challenge) = (tokio::sync::Mutex::default(), Mutex::default());
+        let renewals = AtomicU64::new(0);
+        Arc::new(Self { services, vault, clients, id, login, renewals, challenge })
+    }
+
+    /// Notes what the server wants.
+    pub(crate) fn note(&self, challenge: AuthChallenge) {
+        *self.challenge.lock().unwrap_or_else(PoisonError::into_inner) = challenge;
+    }
+
+    /// What the server wanted when it refused somebody last.
+    pub(crate) fn challenge(&self) -> AuthChallenge {
+        self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn read<'a>(
+        &self,
+        known: &'a mut KnownLogin,
+    ) -> Result<&'a mut Option<SourceLogin>, RenewalFailure> {
+        if !known.is_read {
+            let kept = self.vault.login(&self.id);
+            let kept = kept.map_err(|error| RenewalFailure::Unreachable(error.to_string()))?;
+            known.login = kept.and_then(|kept| serde_json::from_value(kept).ok());
+            known.is_read = true;
+        }
+        Ok(&mut known.login)
+    }
+
+    /// The token for requests to a URL, renewed if it is about to be over; `None` without a login.
+    pub(crate) async fn token(&self, url: &reqwest::Url) -> Result<Option<String>, RenewalFailure> {
+        let before = self.renewals.load(SeqCst);
+        let mut login = self.login.lock().await;
+        // Who waited while a token was got takes that one, however short its life is.
+        let is_just_made = self.renewals.load(SeqCst) != before;
+        let kept = self.read(&mut login)?;
+        let Some(own) = kept.as_mut().filter(|own| own.url == url.as_str()) else {
+            return Ok(None);
+        };
+        let now = self.services.now();
+        if !is_just_made && own.is_over(now.plus(own.margin())) && own.refresh_token.is_some() {
+            match self.refresh(kept).await {
+                // It is good for some seconds more.
+                Err(RenewalFailure::Unreachable(_))
+                    if kept.as_ref().is_some_and(|own| !own.is_over(now)) => {}
+                renewed => renewed?,
+            }
+        }
+        Ok(kept.as_ref().map(|own| own.access_token.clone()))
+    }
+
+    /// Gets a token in place of one that was refused, unless somebody has already; `false` if there is none to get.
+    pub(crate) async fn renew(&self, refused: &str) -> Result<bool, RenewalFailure> {
+        let mut login = self.login.lock().await;
+        let kept = self.read(&mut login)?;
+        match kept {
+            None => Ok(false),
+            Some(own) if own.access_token != refused => Ok(true),
+            Some(own) if own.refresh_token.is_none() => Ok(false),
+            Some(_) => self.refresh(kept).await.map(|()| true),
+        }
+    }
+
+    async fn refresh(&self, kept: &mut Option<SourceLogin>) -> Result<(), RenewalFailure> {
+        let Some(own) = kept else { return Ok(()) };
+        let endpoint = TokenUrl::new(own.token_endpoint.clone())
+            .map_err(|_| RenewalFailure::NeedsLogin("its issuer has no address".to_owned()))?;
+        let mut client = BasicClient::new(ClientId::new(own.client.id.clone()))
+            .set_token_uri(endpoint)
+            .set_auth_type(own.client.auth_type());
+        if let Some(secret) = own.client.sent_secret() {
+            client = client.set_client_secret(ClientSecret::new(secret.to_owned()));
+        }
+        let token = RefreshToken::new(own.refresh_token.clone().unwrap_or_default());
+        let http = sender(&self.clients);
+        let asked = client
+            .exchange_refresh_token(&token)
+            .add_extra_param("resource", own.resource.clone())
+            .request_async(&http)
+            .await;
+        match asked {
+            Ok(given) => {
+                own.take(&given, self.services.now());
+                self.renewals.fetch_add(1, SeqCst);
+                self.keep(kept.as_ref());
+                Ok(())
+            }
+            Err(error) => {
+                let failure = failure_of(error);
+                if let RenewalFailure::NeedsLogin(_) = &failure {
+                    *kept = None;
+                    self.keep(None);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn keep(&self, login: Option<&SourceLogin>) {
+        let login = login.and_then(|login| serde_json::to_value(login).ok());
+        if let Err(error) = self.vault.set_login(&self.id, login) {
+            tracing::error!(error = %error, "a login cannot be kept, and is lost with this process");
+        }
+    }
+
+    /// Takes a new login.
+    pub(crate) async fn set(&self, new: SourceLogin) -> std::io::Result<()> {
+        let mut login = self.login.lock().await;
+        let value = serde_json::to_value(&new).map_err(std::io::Error::other)?;
+        self.vault.set_login(&self.id, Some(value))?;
+        *login = KnownLogin { is_read: true, login: Some(new) };
+        self.note(AuthChallenge::default());
+        Ok(())
+    }
+
+    /// The URL of the login that is kept, if it is another.
+    pub(crate) async fn other_url(&self, url: &reqwest::Url) -> Option<String> {
+        let mut login = self.login.lock().await;
+        let own = self.read(&mut login).ok()?.as_ref()?;
+        let origin = || reqwest::Url::parse(&own.url).ok().map(|url| url.origin());
+        let origin = (own.url != url.as_str()).then(origin).flatten()?;
+        Some(origin.ascii_serialization())
+    }
+
+    /// Scopes of the login that there is.
+    pub(super) async fn granted(&self) -> Option<String> {
+        let mut login = self.login.lock().await;
+        self.read(&mut login).ok()?.as_ref()?.scope.clone()
+    }
+
+    /// Forgets the login, and has its tokens revoked; `None` if there was none, `Some(false)` if the issuer could not be told.
+    pub(crate) async fn log_out(&self) -> std::io::Result<Option<bool>> {
+        let mut login = self.login.lock().await;
+        let kept = self.read(&mut login).ok().and_then(Option::take);
+        self.vault.set_login(&self.id, None)?;
+        let Some(own) = kept else { return Ok(None) };
+        Ok(Some(self.revoke(&own).await))
+    }
+
+    /// Has tokens revoked (RFC 7009): the one that renews first.
+    async fn revoke(&self, login: &SourceLogin) -> bool {
+        let Some(url) = login.revocation_url() else { return false };
+        let tokens = [
+            login.refresh_token.as_deref().map(|token| (token, "refresh_token")),
+            Some((login.access_token.as_str(), "access_token")),
+        ];
+        let mut is_revoked = true;
+        for (token, kind) in tokens.into_iter().flatten() {
+            let form = revocation(&login.client, token, kind);
+            let kind = "application/x-www-form-urlencoded";
+            let told = super::oauth_http::post(&self.clients, &url, kind, form.into()).await;
+            is_revoked &= told.is_ok_and(|response| response.status().is_success());
+        }
+        is_revoked
+    }
+
+    pub(super) fn clients(&self) -> &HttpClients {
+        &self.clients
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.services.now()
+    }
+}
+
+fn revocation(client: &OauthClient, token: &str, kind: &str) -> String {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("token", token).append_pair("token_type_hint", kind);
+    form.append_pair("client_id", &client.id);
+    if let Some(secret) = client.sent_secret() {
+        form.append_pair("client_secret", secret);
+    }
+    form.finish()
+}
+
+/// Why an issuer gave no token, without what it said beside the code.
+pub(super) fn failure_of(
+    error: RequestTokenError<IssuerUnreachable, BasicErrorResponse>,
+) -> RenewalFailure {
+    match error {
+        RequestTokenError::Request(error) => RenewalFailure::Unreachable(error.to_string()),
+        RequestTokenError::ServerResponse(refusal) => {
+            let code: &BasicErrorResponseType = refusal.error();
+            let code: String =
+                code.as_ref().chars().filter(char::is_ascii_graphic).take(64).collect();
+            match code.as_str() {
+                "temporarily_unavailable" | "server_error" | "slow_down" => {
+                    RenewalFailure::Unreachable(format!("the issuer answered {code}"))
+                }
+                _ => RenewalFailure::NeedsLogin(format!(
+                    "the login is over: the issuer answered {code}"
+                )),
+            }
+        }
+        RequestTokenError::Parse(..) | RequestTokenError::Other(_) => {
+            RenewalFailure::Unreachable("the issuer's answer cannot be read".to_owned())
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! `WebFetch`: the address is looked up once, looked at, and used as it was looked at, at each redirect anew.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use reqwest::{Client, Url, header, redirect};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use svc_core::tools::{ErrorType, ToolError};
+use svc_model::quote;
+use svc_wire::tls::choose_tls;
+
+use crate::markdown::markdown_of;
+
+const MAX_REDIRECTS: usize = 10;
+
+/// What to fetch.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FetchArguments {
+    /// An address of http or https.
+    #[schemars(length(min = 1, max = 8192))]
+    url: String,
+    #[serde(default = "half_a_minute")]
+    #[schemars(range(min = 1, max = 120_000))]
+    timeout_ms: u64,
+    /// Most bytes of the page that are read.
+    #[serde(default = "one_mebibyte")]
+    #[schemars(range(min = 1, max = 10_485_760))]
+    max_bytes: usize,
+}
+
+fn half_a_minute() -> u64 {
+    30_000
+}
+
+fn one_mebibyte() -> usize {
+    1024 * 1024
+}
+
+/// A page.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct FetchResult {
+    /// Where it was found, after redirects.
+    url: String,
+    /// The HTTP status.
+    status: u16,
+    /// Text as it is; HTML as markdown.
+    content: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+fn unavailable(text: impl Into<String>) -> ToolError {
+    ToolError::new(ErrorType::Unavailable, text)
+}
+
+/// Fetches a page.
+pub(super) async fn fetch(
+    input: &FetchArguments,
+    allow_private: bool,
+) -> Result<FetchResult, ToolError> {
+    let timeout = Duration::from_millis(input.timeout_ms);
+    match tokio::time::timeout(timeout, follow(input, allow_private)).await {
+        Ok(fetched) => fetched,
+        Err(_) => Err(unavailable(format!("url: no answer within {} ms", input.timeout_ms))),
+    }
+}
+
+async fn follow(input: &FetchArguments, allow_private: bool) -> Result<FetchResult, ToolError> {
+    let mut url = checked(&input.url)?;
+    for _ in 0..=MAX_REDIRECTS {
+        let client = client_for(&url, allow_private).await?;
+        let reply = client.get(url.clone()).send().await.map_err(|error| {
+            unavailable(format!("url: {} cannot be fetched: {}", url, source_of(&error)))
+        })?;
+        let target =
+            reply.headers().get(header::LOCATION).filter(|_| reply.status().is_redirection());
+        let Some(target) = target else { return read(url, reply, input.max_bytes).await };
+        let target = target.to_str().ok().and_then(|target| url.join(target).ok());
+        let target =
+            target.ok_or_else(|| unavailable("url: it redirects to what is no address"))?;
+        url = checked(target.as_str())?;
+    }
+    Err(unavailable(format!("url: more than {MAX_REDIRECTS} redirects")))
+}
+
+/// The last cause: it says what the others say not.
+fn source_of(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+fn checked(text: &str) -> Result<Url, ToolError> {
+    let wrong = |problem: &str| ToolError::invalid("url", format!("url: {problem}"));
+    let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("must be of http or https").allowed(vec!["http", "https"]));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("must not hold a password"));
+    }
+    Ok(url)
+}
+
+/// A client that connects to the addresses that were looked at, and to no other.
+async fn client_for(url: &Url, allow_private: bool) -> Result<Client, ToolError> {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port_or_known_default().unwrap_or(80);
+    let plain = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<SocketAddr> = match plain.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => tokio::net::lookup_host((plain, port))
+            .await
+            .map_err(|error| unavailable(format!("url: {host} cannot be found: {error}")))?
+            .collect(),
+    };
+    if addresses.is_empty() {
+        return Err(unavailable(format!("url: {host} has no address")));
+    }
+    if !allow_private && addresses.iter().any(|address| is_private(address.ip())) {
+        let text = format!(
+            "url: {host} is at a private address; the person may allow those with allow_private in [sources.core]"
+        );
+        return Err(ToolError {
+            field: Some("url".to_owned()),
+            ..ToolError::new(ErrorType::Forbidden, text)
+        });
+    }
+    choose_tls();
+    let client = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .resolve_to_addrs(plain, &addresses)
+        .user_agent(concat!("svc/", env!("CARGO_PKG_VERSION")))
+        .build();
+    client.map_err(|error| unavailable(format!("url: {}", source_of(&error))))
+}
+
+async fn read(
+    url: Url,
+    mut reply: reqwest::Response,
+    max_bytes: usize,
+) -> Result<FetchResult, ToolError> {
+    let status = reply.status().as_u16();
+    let kind = reply.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind =
+        kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let (mut body, mut truncated) = (Vec::new(), false);
+    let failed =
+        |error: reqwest::Error| unavailable(format!("url: it broke off: {}", source_of(&error)));
+    while let Some(part) = reply.chunk().await.map_err(failed)? {
+        let room = max_bytes - body.len();
+        body.extend_from_slice(&part[..part.len().min(room)]);
+        if part.len() > room {
+            truncated = true;
+            break;
+        }
+    }
+    let is_html = matches!(kind.as_str(), "text/html" | "application/xhtml+xml")
+        || (kind.is_empty() && body.trim_ascii_start().starts_with(b"<!"));
+    if !is_html && body.iter().take(8192).any(|byte| *byte == 0) {
+        return Err(unavailable(format!("url: it is {kind}, and no text")));
+    }
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let text = if is_html { markdown_of(text).await } else { text };
+    // A stranger wrote it, and a model reads it.
+    let content = quote::plain(&text).into_owned();
+    Ok(FetchResult { url: url.into(), status, content, truncated })
+}
+
+/// Whether an address is anything but one that everybody in the Internet can reach.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_private_v4(address),
+        IpAddr::V6(address) => is_private_v6(address),
+    }
+}
+
+fn is_private_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_documentation()
+        || address.is_multicast()
+        || a == 0
+        || a >= 240
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 192 && b == 0 && c == 0)
+        || (a == 192 && b == 88 && c == 99)
+        || (a == 198 && matches!(b, 18 | 19))
+}
+
+fn is_private_v6(address: Ipv6Addr) -> bool {
+    if let Some(mapped) = address.to_ipv4_mapped() {
+        return is_private_v4(mapped);
+    }
+    let parts = address.segments();
+    let embedded = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_private_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match parts {
+        // Translated by a gateway, or by 6to4.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
+        // Everything else outside of 2000::/3, and what is set aside in it: 2001::/23 and documentation.
+        [first, second, ..] => {
+            first & 0xe000 != 0x2000
+                || (first == 0x2001 && (second < 0x200 || second == 0xdb8))
+                || first == 0x3fff
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_by_table() {
+        for (address, expected) in [
+            ("127.0.0.1", true),
+            ("10.1.2.3", true),
+            ("172.16.0.1", true),
+            ("172.32.0.1", false),
+            ("192.168.1.1", true),
+            ("169.254.169.254", true),
+            ("100.64.0.1", true),
+            ("100.128.0.1", false),
+            ("0.0.0.0", true),
+            ("224.0.0.1", true),
+            ("255.255.255.255", true),
+            ("192.0.0.8", true),
+            ("198.18.0.1", true),
+            ("93.184.216.34", false),
+            ("1.1.1.1", false),
+            ("::1", true),
+            ("::", true),
+            ("fe80::1", true),
+            ("fec0::1", true),
+            ("fd00::1", true),
+            ("ff02::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("::ffff:8.8.8.8", false),
+            ("::127.0.0.1", true),
+            ("64:ff9b::7f00:1", true),
+            ("64:ff9b::808:808", false),
+            ("64:ff9b:1::1", true),
+            ("2002:7f00:1::", true),
+            ("2002:808:808::", false),
+            ("2001::1", true),
+            ("2001:db8::1", true),
+            ("2606:4700::1111", false),
+        ] {
+            assert_eq!(is_private(address.parse().expect("an address")), expected, "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_for_everybody_is_refused_in_every_spelling() {
+        for (url, kind) in [
+            ("file:///etc/passwd", ErrorType::ValidationError),
+            ("ftp://example.com", ErrorType::ValidationError),
+            ("http://user:secret@example.com", ErrorType::ValidationError),
+            ("nonsense", ErrorType::ValidationError),
+            ("http://127.0.0.1:1/", ErrorType::Forbidden),
+            ("http://2130706433/", ErrorType::Forbidden),
+            ("http://0x7f.1/", ErrorType::Forbidden),
+            ("http://[::1]/", ErrorType::Forbidden),
+            ("http://[::ffff:7f00:1]/", ErrorType::Forbidden),
+            ("http://localhost/", ErrorType::Forbidden),
+            ("http://169.254.169.254/latest/meta-data/", ErrorType::Forbidden),
+        ] {
+            let input = FetchArguments { url: url.to_owned(), timeout_ms: 5000, max_bytes: 100 };
+            let error = fetch(&input, false).await.expect_err(url);
+            assert_eq!(error.kind, kind, "{url}: {error:?}");
+        }
+    }
+}

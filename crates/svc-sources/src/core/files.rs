@@ -1,0 +1,568 @@
+//! `Read`, `Write` and `Edit`.
+
+use std::{fmt::Write as _, io, io::Read as _, path::Path};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use svc_core::tools::{ErrorType, Output, ToolError};
+
+use super::{
+    folder::{BoundPath, FolderBounds},
+    seen::{NotSeen, SeenFiles},
+};
+
+/// Longest file that is read, in bytes.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+/// Most lines of a read that asks for no range.
+const MAX_LINES: usize = 2000;
+/// Most bytes of text of one read.
+const MAX_TEXT: usize = 1024 * 1024;
+/// Longest image, in bytes.
+const MAX_IMAGE: usize = 8 * 1024 * 1024;
+
+/// What to read.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReadArguments {
+    /// The file.
+    #[schemars(length(max = 4096))]
+    path: String,
+    /// The folder that a relative path begins at, if not the session's.
+    #[schemars(length(max = 4096))]
+    cwd: Option<String>,
+    /// The first line, from 1.
+    #[schemars(range(min = 1))]
+    line_start: Option<usize>,
+    /// The last line.
+    #[schemars(range(min = 1))]
+    line_end: Option<usize>,
+    /// Put each line's number before it.
+    with_line_numbers: Option<bool>,
+}
+
+/// Text of a file.
+#[derive(Serialize, JsonSchema)]
+struct FileText {
+    path: String,
+    /// The text, with its line ends.
+    content: String,
+    /// Number of the first line in it.
+    line_start: usize,
+    /// Number of the last line in it.
+    line_end: usize,
+    /// How many lines the file has.
+    total_lines: usize,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+/// What to write.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WriteArguments {
+    /// The file.
+    #[schemars(length(max = 4096))]
+    path: String,
+    /// All of its content.
+    content: String,
+    /// Make missing folders.
+    create_parents: Option<bool>,
+    /// Fail if it is there already.
+    must_not_exist: Option<bool>,
+    /// Permissions in octal, such as 0644; a file that is there keeps its own.
+    #[schemars(length(max = 6))]
+    mode: Option<String>,
+}
+
+/// What was written.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WriteResult {
+    path: String,
+    bytes: usize,
+    /// Whether the file is new.
+    created: bool,
+}
+
+/// What to replace.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EditArguments {
+    /// The file.
+    #[schemars(length(max = 4096))]
+    path: String,
+    /// The text to replace, exactly as it stands there.
+    #[schemars(length(min = 1))]
+    old_string: String,
+    /// The text in its place.
+    new_string: String,
+    /// Replace all; without it the text must be there once.
+    replace_all: Option<bool>,
+}
+
+/// What was replaced.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EditResult {
+    path: String,
+    /// How many were replaced.
+    replacements: usize,
+}
+
+fn failed(field: &str, path: &Path, error: &io::Error) -> ToolError {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => ErrorType::NotFound,
+        io::ErrorKind::PermissionDenied => ErrorType::Forbidden,
+        io::ErrorKind::AlreadyExists => ErrorType::Conflict,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorType::Unavailable,
+        _ => ErrorType::ValidationError,
+    };
+    let text = format!("{field}: {}: {error}", path.display());
+    ToolError { field: Some(field.to_owned()), ..ToolError::new(kind, text) }
+}
+
+fn content_of(bounds: &FolderBounds, found: &BoundPath) -> Result<Vec<u8>, ToolError> {
+    let wrong = |error: io::Error| failed("path", &found.path, &error);
+    if found.path.is_dir() {
+        return Err(ToolError::invalid(
+            "path",
+            format!("path: {} is a folder: use Glob", found.path.display()),
+        ));
+    }
+    let file = bounds.open(found).map_err(wrong)?;
+    let mut content = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(wrong)?;
+    if content.len() as u64 > MAX_FILE {
+        let text = format!("path: {} is longer than 64 MiB: use Grep", found.path.display());
+        return Err(ToolError::invalid("path", text));
+    }
+    Ok(content)
+}
+
+fn image_type(content: &[u8]) -> Option<&'static str> {
+    match content {
+        [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}
+
+/// Reads a file.
+pub(super) fn read(
+    bounds: &FolderBounds,
+    seen: &SeenFiles,
+    session: &str,
+    input: &ReadArguments,
+) -> Result<Output, ToolError> {
+    let found = bounds.find(input.cwd.as_deref(), &input.path, "path")?;
+    let content = content_of(bounds, &found)?;
+    let path = bounds.shown(&found.path);
+    if let Some(mime) = image_type(&content) {
+        if content.len() > MAX_IMAGE {
+            return Err(ToolError::invalid(
+                "path",
+                format!("path: {path} is an image of more than 8 MiB"),
+            ));
+        }
+        let block = json!({ "type": "image", "data": STANDARD.encode(&content), "mimeType": mime });
+        let structured = json!({ "path": path, "mimeType": mime, "bytes": content.len() });
+        return Ok(Output::Content {
+            content: vec![block],
+            structured: Some(structured),
+            is_error: false,
+        });
+    }
+    if content.iter().take(8192).any(|byte| *byte == 0) {
+        return Err(ToolError::invalid(
+            "path",
+            format!("path: {path} is neither text nor an image"),
+        ));
+    }
+    seen.note(session, &found.path, &content);
+    let text = String::from_utf8_lossy(&content);
+    let range = LineRange::of(input)?;
+    let read = range.cut(&text, input.with_line_numbers.unwrap_or(false));
+    let text = FileText { path, ..read };
+    let object = serde_json::value::to_raw_value(&text).map_err(|_| ToolError::internal())?;
+    Ok(Output::Object(object))
+}
+
+struct LineRange {
+    start: usize,
+    /// `None`: as many as fit.
+    end: Option<usize>,
+}
+
+impl LineRange {
+    fn of(input: &ReadArguments) -> Result<Self, ToolError> {
+        let start = input.line_start.unwrap_or(1);
+        match input.line_end {
+            Some(end) if end < start => {
+                let text = "line_end: is before line_start";
+                Err(ToolError::invalid("line_end", text))
+            }
+            end => Ok(Self { start, end }),
+        }
+    }
+
+    fn cut(&self, text: &str, with_numbers: bool) -> FileText {
+        let last = self.end.unwrap_or(self.start.saturating_add(MAX_LINES - 1));
+        let (mut content, mut line_end, mut total_lines) = (String::new(), self.start - 1, 0);
+        let mut truncated = false;
+        for line in text.split_inclusive('\n') {
+            total_lines += 1;
+            let is_in = (self.start..=last).contains(&total_lines);
+            if is_in && !truncated {
+                if content.len() + line.len() > MAX_TEXT {
+                    truncated = true;
+                    continue;
+                }
+                if with_numbers {
+                    write!(content, "{total_lines:>6}\t")
+                        .expect("writing to a string does not fail");
+                }
+                content.push_str(line);
+                line_end = total_lines;
+            }
+        }
+        truncated |= self.end.is_none() && total_lines > last;
+        FileText {
+            path: String::new(),
+            content,
+            line_start: self.start,
+            line_end,
+            total_lines,
+            truncated,
+        }
+    }
+}
+
+/// Writes a file.
+pub(super) fn write(
+    bounds: &FolderBounds,
+    seen: &SeenFiles,
+    session: &str,
+    input: &WriteArguments,
+) -> Result<WriteResult, ToolError> {
+    let target = bounds.to_write(&input.path, "path")?;
+    let mode = input.mode.as_deref().map(mode_of).transpose()?;
+    if target.path.is_dir() {
+        return Err(ToolError::invalid(
+            "path",
+            format!("path: {} is a folder", target.path.display()),
+        ));
+    }
+    let wrong = |error: io::Error| failed("path", &target.path, &error);
+    let held = target.hold(input.create_parents.unwrap_or(false)).map_err(wrong)?;
+    let kept = bounds.mode_of(&held).map_err(wrong)?;
+    let must_not_exist = input.must_not_exist.unwrap_or(false);
+    held.write(input.content.as_bytes(), kept.or(mode), must_not_exist).map_err(wrong)?;
+    seen.note(session, &target.path, input.content.as_bytes());
+    Ok(WriteResult {
+        path: bounds.shown(&target.path),
+        bytes: input.content.len(),
+        created: kept.is_none(),
+    })
+}
+
+fn mode_of(text: &str) -> Result<u32, ToolError> {
+    let digits = text.strip_prefix("0o").unwrap_or(text);
+    let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| {
+        ToolError::invalid("mode", "mode: must be permissions in octal").allowed("0000 to 0777")
+    })
+}
+
+/// Replaces text in a file.
+pub(super) fn edit(
+    bounds: &FolderBounds,
+    seen: &SeenFiles,
+    session: &str,
+    input: &EditArguments,
+) -> Result<EditResult, ToolError> {
+    let found = bounds.find(None, &input.path, "path")?;
+    let content = content_of(bounds, &found)?;
+    let path = bounds.shown(&found.path);
+    seen.check(session, &found.path, &content).map_err(|why| {
+        let text = match why {
+            NotSeen::Never => format!("{path} was not read in this session: Read it first"),
+            NotSeen::Changed => {
+                format!("{path} has changed since this session read or wrote it: Read it again")
+            }
+        };
+        ToolError::new(ErrorType::Conflict, text)
+    })?;
+    if input.old_string == input.new_string {
+        return Err(ToolError::invalid("new_string", "new_string: is the same as old_string"));
+    }
+    let (old, new) = with_line_ends(&content, &input.old_string, &input.new_string);
+    let at = positions(&content, old.as_bytes());
+    let is_all = input.replace_all.unwrap_or(false);
+    if at.is_empty() || (at.len() > 1 && !is_all) {
+        let (kind, text) = match at.len() {
+            0 => (ErrorType::NotFound, format!("old_string: is not in {path}: 0 matches")),
+            count => (
+                ErrorType::Conflict,
+                format!(
+                    "old_string: is in {path} {count} times: give more around it, or replace_all"
+                ),
+            ),
+        };
+        let error =
+            ToolError { field: Some("old_string".to_owned()), ..ToolError::new(kind, text) };
+        return Err(ToolError { have: Some(at.len() as u64), need: Some(1), ..error });
+    }
+    let mut edited = Vec::with_capacity(content.len());
+    let mut from = 0;
+    for &start in &at {
+        edited.extend_from_slice(&content[from..start]);
+        edited.extend_from_slice(new.as_bytes());
+        from = start + old.len();
+    }
+    edited.extend_from_slice(&content[from..]);
+    let wrong = |error: io::Error| failed("path", &found.path, &error);
+    let held = found.hold(false).map_err(wrong)?;
+    let mode = bounds.mode_of(&held).map_err(wrong)?;
+    held.write(&edited, mode, false).map_err(wrong)?;
+    seen.note(session, &found.path, &edited);
+    Ok(EditResult { path, replacements: at.len() })
+}
+
+/// The texts with the line ends of the file, if all of its lines end with a carriage return too.
+fn with_line_ends(content: &[u8], old: &str, new: &str) -> (String, String) {
+    let ends = memchr::memchr_iter(b'\n', content).count();
+    let is_dos = ends > 0 && ends == content.windows(2).filter(|two| *two == b"\r\n").count();
+    let convert = |text: &str| {
+        if is_dos && !text.contains('\r') { text.replace('\n', "\r\n") } else { text.to_owned() }
+    };
+    (convert(old), convert(new))
+}
+
+/// Where the text begins, each time, without overlaps.
+fn positions(content: &[u8], wanted: &[u8]) -> Vec<usize> {
+    memchr::memmem::find_iter(content, wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_a_second_name_outside_is_none_of_the_callers() {
+        let desk = Desk::new();
+        let outside =
+            tempfile::tempdir_in(desk.folder.path().parent().expect("has one")).expect("a folder");
+        let secret = outside.path().join("token");
+        fs::write(&secret, "secret").expect("is written");
+        desk.put("a", b"1");
+        for (first, second) in [(secret.clone(), "x"), (desk.folder.path().join("a"), "b")] {
+            fs::hard_link(first, desk.folder.path().join(second)).expect("is linked");
+        }
+        for refused in [
+            desk.read(json!({ "path": "x" })).map(drop),
+            desk.edit("s", json!({ "path": "x", "old_string": "secret", "new_string": "my" }))
+                .map(drop),
+            desk.write(json!({ "path": "x", "content": "mine" })).map(drop),
+        ] {
+            let error = refused.expect_err("has a name outside");
+            assert_eq!(error.kind, ErrorType::Forbidden, "{error:?}");
+            assert!(error.message.contains("2 names (hard links)"), "{error:?}");
+        }
+        assert_eq!(fs::read(&secret).expect("is there"), b"secret");
+        desk.read(json!({ "path": "b" })).expect("both names are inside");
+    }
+
+    struct Desk {
+        folder: tempfile::TempDir,
+        bounds: FolderBounds,
+        seen: SeenFiles,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
+            Self { folder, bounds, seen: SeenFiles::default() }
+        }
+
+        fn put(&self, name: &str, content: &[u8]) {
+            fs::write(self.folder.path().join(name), content).expect("is written");
+        }
+
+        fn get(&self, name: &str) -> Vec<u8> {
+            fs::read(self.folder.path().join(name)).expect("is there")
+        }
+
+        fn read(&self, input: Value) -> Result<Value, ToolError> {
+            let input = serde_json::from_value(input).expect("arguments");
+            match read(&self.bounds, &self.seen, "s", &input)? {
+                Output::Object(object) => Ok(serde_json::from_str(object.get()).expect("JSON")),
+                Output::Content { content, .. } => Ok(content[0].clone()),
+                Output::Verbatim(_) => panic!("is its own"),
+            }
+        }
+
+        fn edit(&self, session: &str, input: Value) -> Result<usize, ToolError> {
+            let input = serde_json::from_value(input).expect("arguments");
+            edit(&self.bounds, &self.seen, session, &input).map(|done| done.replacements)
+        }
+
+        fn write(&self, input: Value) -> Result<WriteResult, ToolError> {
+            let input = serde_json::from_value(input).expect("arguments");
+            write(&self.bounds, &self.seen, "s", &input)
+        }
+    }
+
+    #[test]
+    fn lines_by_table() {
+        let desk = Desk::new();
+        desk.put("a", b"one\r\ntwo\nthree");
+        for (input, content, start, end) in [
+            (json!({}), "one\r\ntwo\nthree", 1, 3),
+            (json!({ "line_start": 2 }), "two\nthree", 2, 3),
+            (json!({ "line_start": 2, "line_end": 2 }), "two\n", 2, 2),
+            (json!({ "line_end": 1, "with_line_numbers": true }), "     1\tone\r\n", 1, 1),
+            (json!({ "line_start": 9 }), "", 9, 8),
+        ] {
+            let mut input = input;
+            input["path"] = json!("a");
+            let read = desk.read(input.clone()).expect("is read");
+            assert_eq!(
+                (&read["content"], &read["total_lines"]),
+                (&json!(content), &json!(3)),
+                "{input}"
+            );
+            assert_eq!(
+                (&read["line_start"], &read["line_end"]),
+                (&json!(start), &json!(end)),
+                "{input}"
+            );
+            assert_eq!(read["truncated"], Value::Null);
+        }
+        desk.put("long", "x\n".repeat(3000).as_bytes());
+        let read = desk.read(json!({ "path": "long" })).expect("is read");
+        assert_eq!((&read["line_end"], &read["truncated"]), (&json!(2000), &json!(true)));
+        let read = desk.read(json!({ "path": "long", "line_end": 3000 })).expect("is read");
+        assert_eq!((&read["line_end"], &read["truncated"]), (&json!(3000), &Value::Null));
+        desk.put("image", b"\x89PNG\r\n\x1a\nrest");
+        assert_eq!(
+            desk.read(json!({ "path": "image" })).expect("is read")["mimeType"],
+            "image/png"
+        );
+        desk.put("binary", b"\0\x01");
+        for (input, kind) in [
+            (json!({ "path": "binary" }), ErrorType::ValidationError),
+            (json!({ "path": "." }), ErrorType::ValidationError),
+            (json!({ "path": "none" }), ErrorType::NotFound),
+            (json!({ "path": "a", "line_start": 3, "line_end": 2 }), ErrorType::ValidationError),
+        ] {
+            assert_eq!(desk.read(input.clone()).expect_err("is refused").kind, kind, "{input}");
+        }
+    }
+
+    #[test]
+    fn an_edit_needs_a_file_as_this_session_has_seen_it() {
+        let desk = Desk::new();
+        desk.put("a", b"one two one");
+        let one = json!({ "path": "a", "old_string": "two", "new_string": "2" });
+        assert_eq!(desk.edit("s", one.clone()).expect_err("not read").kind, ErrorType::Conflict);
+        desk.read(json!({ "path": "a" })).expect("is read");
+        assert_eq!(
+            desk.edit("other", one.clone()).expect_err("not read").kind,
+            ErrorType::Conflict
+        );
+        desk.put("a", b"one TWO one");
+        let error = desk.edit("s", one).expect_err("has changed");
+        assert!(error.message.contains("changed"), "{error:?}");
+        desk.read(json!({ "path": "a" })).expect("is read");
+        let ones = json!({ "path": "a", "old_string": "one", "new_string": "1" });
+        let error = desk.edit("s", ones.clone()).expect_err("is there twice");
+        assert_eq!((error.have, error.kind), (Some(2), ErrorType::Conflict));
+        let none = json!({ "path": "a", "old_string": "none", "new_string": "1" });
+        assert_eq!(desk.edit("s", none).expect_err("is not there").kind, ErrorType::NotFound);
+        assert_eq!(desk.get("a"), b"one TWO one");
+        let mut all = ones;
+        all["replace_all"] = json!(true);
+        assert_eq!(desk.edit("s", all).expect("is edited"), 2);
+        // What it has written it has seen.
+        let again = json!({ "path": "a", "old_string": "TWO", "new_string": "2" });
+        assert_eq!(desk.edit("s", again).expect("is edited"), 1);
+        assert_eq!(desk.get("a"), b"1 2 1");
+    }
+
+    #[test]
+    fn an_edit_keeps_line_ends_mode_and_all_other_bytes() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let desk = Desk::new();
+        desk.put("a", b"\xff one\r\ntwo\r\n");
+        let path = desk.folder.path().join("a");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).expect("is set");
+        desk.read(json!({ "path": "a" })).expect("is read");
+        let lines = json!({ "path": "a", "old_string": "one\ntwo", "new_string": "1\n2\n3" });
+        assert_eq!(desk.edit("s", lines).expect("is edited"), 1);
+        assert_eq!(desk.get("a"), b"\xff 1\r\n2\r\n3\r\n");
+        let mode = fs::metadata(&path).expect("is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o751);
+    }
+
+    #[test]
+    fn writes_by_table() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let desk = Desk::new();
+        let done = desk
+            .write(json!({ "path": "a", "content": "x\r\ny", "mode": "0640" }))
+            .expect("is written");
+        assert!(done.created && done.bytes == 4);
+        assert_eq!(desk.get("a"), b"x\r\ny");
+        let mode = |name: &str| {
+            fs::metadata(desk.folder.path().join(name)).expect("is there").permissions().mode()
+                & 0o777
+        };
+        assert_eq!(mode("a"), 0o640);
+        let done =
+            desk.write(json!({ "path": "a", "content": "", "mode": "0600" })).expect("is written");
+        assert!(!done.created && mode("a") == 0o640);
+        desk.write(json!({ "path": "b/c", "content": "", "create_parents": true }))
+            .expect("is written");
+        for (input, kind) in [
+            (json!({ "path": "a", "content": "", "must_not_exist": true }), ErrorType::Conflict),
+            (json!({ "path": "n/a", "content": "" }), ErrorType::NotFound),
+            (json!({ "path": "b", "content": "" }), ErrorType::ValidationError),
+            (json!({ "path": "../a", "content": "" }), ErrorType::Forbidden),
+            (json!({ "path": "x", "content": "", "mode": "rw" }), ErrorType::ValidationError),
+            (json!({ "path": "x", "content": "", "mode": "7777" }), ErrorType::ValidationError),
+        ] {
+            assert_eq!(desk.write(input.clone()).expect_err("is refused").kind, kind, "{input}");
+        }
+    }
+
+    /// A link that leads to nothing stays a link, and what it leads to has to be inside.
+    #[test]
+    fn a_link_to_nothing_is_followed() {
+        let desk = Desk::new();
+        let at = |name: &str| desk.folder.path().join(name);
+        let outside = tempfile::tempdir().expect("a folder");
+        for (target, link) in [
+            ("made".into(), "near"),
+            ("near".into(), "far"),
+            (outside.path().join("x"), "out"),
+            ("ring".into(), "ring"),
+        ] {
+            symlink::<std::path::PathBuf, _>(target, at(link)).expect("is linked");
+        }
+        desk.write(json!({ "path": "far", "content": "one" })).expect("is written");
+        assert_eq!(desk.get("made"), b"one");
+        assert!(at("far").is_symlink() && at("near").is_symlink());
+        for link in ["out", "ring"] {
+            let refused = desk.write(json!({ "path": link, "content": "" }));
+            assert_eq!(refused.expect_err(link).kind, ErrorType::Forbidden);
+        }
+        assert!(!outside.path().join("x").exists());
+    }
+}

@@ -1,0 +1,452 @@
+//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change meanwhile. Closed paths,
+//! such as the daemon's own data, are never inside.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io,
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use svc_core::tools::{ErrorType, ToolError};
+
+use super::names::{FileNames, NameCounts};
+
+/// Most dangling links in a row that are followed.
+const MAX_LINKS: usize = 8;
+
+/// The folders in which a caller's paths may lead.
+#[derive(Debug, Clone)]
+pub(super) struct FolderBounds {
+    /// Where relative paths begin.
+    base: PathBuf,
+    /// Resolved. A path is inside one of them.
+    roots: Vec<PathBuf>,
+    /// Resolved. Neither these nor what is below them is inside, whatever the roots are.
+    closed: Vec<PathBuf>,
+    /// How many names inside a file has.
+    names: NameCounts,
+}
+
+/// A file or folder inside the bounds: its path without links, and the root that it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BoundPath {
+    root: PathBuf,
+    pub(super) path: PathBuf,
+}
+
+/// A folder that is held open, and a name in it.
+#[derive(Debug)]
+pub(super) struct HeldName {
+    folder: OwnedFd,
+    name: OsString,
+}
+
+impl FolderBounds {
+    /// Bounds of these roots, of which none may be a relative path, without the `closed` paths. Relative paths begin at
+    /// `folder`, else at the first root.
+    pub(super) fn new(
+        folder: Option<&Path>,
+        roots: &[PathBuf],
+        closed: &[PathBuf],
+    ) -> Result<Self, ToolError> {
+        let resolve = |path: &Path| {
+            path.canonicalize().map_err(|error| {
+                let text = format!("the folder {} cannot be used: {error}", path.display());
+                ToolError::new(ErrorType::Unavailable, text)
+            })
+        };
+        let roots: Vec<&Path> = if roots.is_empty() {
+            folder.into_iter().collect()
+        } else {
+            roots.iter().map(PathBuf::as_path).collect()
+        };
+        let roots = roots.into_iter().map(resolve).collect::<Result<Vec<_>, _>>()?;
+        let base = match folder {
+            Some(folder) => resolve(folder)?,
+            None => roots.first().cloned().ok_or_else(|| {
+                let text = "your session has no folder: start it in one, or let the person name `roots` in [sources.core]";
+                ToolError::new(ErrorType::Forbidden, text)
+            })?,
+        };
+        // One that is not there yet may come: it counts by its text.
+        let closed = closed.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        Ok(Self { base, roots, closed: closed.collect(), names: NameCounts::default() })
+    }
+
+    /// The folder that relative paths begin at, or that `cwd` names.
+    pub(super) fn folder(&self, cwd: Option<&str>) -> Result<BoundPath, ToolError> {
+        let found = self.existing(&self.base.clone(), cwd.unwrap_or("."), "cwd")?;
+        if found.path.is_dir() {
+            Ok(found)
+        } else {
+            Err(ToolError::invalid("cwd", "cwd: is no folder"))
+        }
+    }
+
+    /// Something that is there.
+    pub(super) fn find(
+        &self,
+        cwd: Option<&str>,
+        path: &str,
+        field: &str,
+    ) -> Result<BoundPath, ToolError> {
+        let from = self.folder(cwd)?;
+        self.existing(&from.path, path, field)
+    }
+
+    fn existing(&self, from: &Path, path: &str, field: &str) -> Result<BoundPath, ToolError> {
+        let asked = from.join(checked(path, field)?);
+        let resolved = asked.canonicalize().map_err(|error| match error.kind() {
+            // What lies outside is not told of: whether it is there, or may not be looked at.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if self.seems_inside(&asked) => {
+                ToolError {
+                    field: Some(field.to_owned()),
+                    ..ToolError::new(
+                        ErrorType::NotFound,
+                        format!("{field}: there is no {}", asked.display()),
+                    )
+                }
+            }
+            _ if self.seems_inside(&asked) => ToolError::invalid(
+                field,
+                format!("{field}: {} cannot be used: {error}", asked.display()),
+            ),
+            _ => self.outside(field),
+        })?;
+        self.bound(resolved, field)
+    }
+
+    /// Something that may not be there yet.
+    pub(super) fn to_write(&self, path: &str, field: &str) -> Result<BoundPath, ToolError> {
+        let mut asked = self.base.join(checked(path, field)?);
+        if let Ok(resolved) = asked.canonicalize() {
+            return self.bound(resolved, field);
+        }
+        // A dangling link stays a link: the file is made at the target of the link.
+        let mut links = 0;
+        while let Ok(target) = std::fs::read_link(&asked) {
+            links += 1;
+            let Some(folder) = asked.parent().filter(|_| links <= MAX_LINKS) else {
+                return Err(self.outside(field));
+            };
+            asked = folder.join(target);
+        }
+        let Some(name) = asked.file_name().map(ToOwned::to_owned) else {
+            return Err(ToolError::invalid(field, format!("{field}: names no file")));
+        };
+        // What is missing above the file: the nearest folder that is there counts.
+        let mut missing = vec![name];
+        let mut above = asked.parent();
+        while let Some(folder) = above {
+            if let Ok(mut resolved) = folder.canonicalize() {
+                resolved.extend(missing.iter().rev());
+                return self.bound(resolved, field);
+            }
+            match folder.components().next_back() {
+                Some(Component::Normal(name)) => missing.push(name.to_owned()),
+                _ => return Err(self.outside(field)),
+            }
+            above = folder.parent();
+        }
+        Err(self.outside(field))
+    }
+
+    /// Opens a regular file to read it, none of whose names is outside.
+    pub(super) fn open(&self, found: &BoundPath) -> io::Result<File> {
+        let file = found.hold(false)?.open()?;
+        self.check_names(&file)?;
+        Ok(file)
+    }
+
+    /// Permissions of the regular file of this name, none of whose names is outside; `None` if there is no file.
+    pub(super) fn mode_of(&self, held: &HeldName) -> io::Result<Option<u32>> {
+        let mode = held.mode()?;
+        // One that may be written and not read is replaced all the same: the other name keeps what it has.
+        match held.open() {
+            Ok(file) => self.check_names(&file)?,
+            Err(_) if mode.is_none() => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+        Ok(mode)
+    }
+
+    fn check_names(&self, file: &File) -> io::Result<()> {
+        FileNames::of(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
+    }
+
+    /// Whether a resolved path is closed to every caller.
+    pub(super) fn is_closed(&self, path: &Path) -> bool {
+        self.closed.iter().any(|closed| path.starts_with(closed))
+    }
+
+    fn bound(&self, path: PathBuf, field: &str) -> Result<BoundPath, ToolError> {
+        if self.is_closed(&path) {
+            return Err(self.outside(field));
+        }
+        let root = self.roots.iter().find(|root| path.starts_with(root));
+        match root {
+            Some(root) => Ok(BoundPath { root: root.clone(), path }),
+            None => Err(self.outside(field)),
+        }
+    }
+
+    /// By its text alone.
+    fn seems_inside(&self, path: &Path) -> bool {
+        let has_up = path.components().any(|part| part == Component::ParentDir);
+        !has_up && !self.is_closed(path) && self.roots.iter().any(|root| path.starts_with(root))
+    }
+
+    fn outside(&self, field: &str) -> ToolError {
+        let roots: Vec<String> = self.roots.iter().map(|root| root.display().to_string()).collect();
+        let text = format!("{field}: leads out of {}", roots.join(", "));
+        let error = ToolError {
+            field: Some(field.to_owned()),
+            ..ToolError::new(ErrorType::Forbidden, text)
+        };
+        error.allowed(roots)
+    }
+
+    /// As a caller would write it: relative if it is below the folder that its paths begin at.
+    pub(super) fn shown(&self, path: &Path) -> String {
+        let short = path.strip_prefix(&self.base).unwrap_or(path);
+        if short.as_os_str().is_empty() { ".".to_owned() } else { short.display().to_string() }
+    }
+}
+
+fn checked<'a>(path: &'a str, field: &str) -> Result<&'a Path, ToolError> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(ToolError::invalid(field, format!("{field}: is no path")));
+    }
+    Ok(Path::new(path))
+}
+
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+#[cfg(target_os = "linux")]
+const STEP: OFlags = FOLDER.union(OFlags::PATH);
+#[cfg(not(target_os = "linux"))]
+const STEP: OFlags = FOLDER;
+
+impl BoundPath {
+    /// The path below another of the same root.
+    pub(super) fn child(&self, path: PathBuf) -> Self {
+        Self { root: self.root.clone(), path }
+    }
+
+    /// Walks from the root down to the folder of it, link by link: none is followed, so one that came in between ends it.
+    /// Missing folders are made if that is wanted.
+    pub(super) fn hold(&self, makes_folders: bool) -> io::Result<HeldName> {
+        let below = self.path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound)?;
+        let mut names: Vec<OsString> = below.iter().map(ToOwned::to_owned).collect();
+        let name = names.pop().unwrap_or_else(|| ".".into());
+        let mut folder = openat(CWD, &self.root, STEP, Mode::empty())?;
+        for name in names {
+            if makes_folders {
+                match mkdirat(&folder, &name, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            folder = openat(&folder, &name, STEP, Mode::empty())?;
+        }
+        Ok(HeldName { folder, name })
+    }
+}
+
+impl HeldName {
+    /// Opens the regular file of this name.
+    fn open(&self) -> io::Result<File> {
+        // What is no file would let its reader wait.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(openat(&self.folder, &self.name, flags, Mode::empty())?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::other("it is no regular file"))
+        }
+    }
+
+    /// Permissions of the regular file of this name; `None` if there is none.
+    fn mode(&self) -> io::Result<Option<u32>> {
+        match rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
+                Ok(Some(stat.st_mode & 0o7777))
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts a file in its place, whole or not at all. `mode` is for one that is new; one that is there keeps its own.
+    pub(super) fn write(
+        &self,
+        contents: &[u8],
+        mode: Option<u32>,
+        must_be_new: bool,
+    ) -> io::Result<()> {
+        use std::io::Write as _;
+
+        let temporary =
+            OsString::from(format!(".svc-{}.tmp", svc_model::new_secret().split_at(16).0));
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file =
+            File::from(openat(&self.folder, &temporary, flags, Mode::from_raw_mode(0o666))?);
+        let written = (|| {
+            if let Some(mode) = mode {
+                use std::os::unix::fs::PermissionsExt as _;
+                file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+            }
+            file.write_all(contents)?;
+            file.sync_all()?;
+            if must_be_new {
+                // A rename would replace what came meanwhile.
+                rustix::fs::linkat(
+                    &self.folder,
+                    &temporary,
+                    &self.folder,
+                    &self.name,
+                    AtFlags::empty(),
+                )?;
+                unlinkat(&self.folder, &temporary, AtFlags::empty())?;
+            } else {
+                renameat(&self.folder, &temporary, &self.folder, &self.name)?;
+            }
+            // The name is in the folder, and is lost with a power cut until that is synced. Who may not read it cannot.
+            if let Ok(folder) = openat(&self.folder, ".", FOLDER, Mode::empty()) {
+                rustix::fs::fsync(&folder).ok();
+            }
+            Ok(())
+        })();
+        if written.is_err() {
+            let _ = unlinkat(&self.folder, &temporary, AtFlags::empty());
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn no_path_leads_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().canonicalize().expect("is there");
+        let (inside, outside) = (top.join("in"), top.join("out"));
+        fs::create_dir_all(inside.join("sub")).expect("is made");
+        fs::create_dir(&outside).expect("is made");
+        fs::write(inside.join("a"), "a").expect("is written");
+        fs::write(outside.join("secret"), "s").expect("is written");
+        symlink(&outside, inside.join("away")).expect("is linked");
+        symlink(outside.join("secret"), inside.join("leak")).expect("is linked");
+        symlink("a", inside.join("near")).expect("is linked");
+        symlink(outside.join("none"), inside.join("dangling")).expect("is linked");
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
+        for (path, expected) in [
+            ("a", Ok("a")),
+            ("sub/../a", Ok("a")),
+            ("near", Ok("a")),
+            (".", Ok(".")),
+            ("none", Err(ErrorType::NotFound)),
+            ("../out/secret", Err(ErrorType::Forbidden)),
+            ("../out/none", Err(ErrorType::Forbidden)),
+            ("away/secret", Err(ErrorType::Forbidden)),
+            ("leak", Err(ErrorType::Forbidden)),
+            ("/etc/passwd", Err(ErrorType::Forbidden)),
+            ("", Err(ErrorType::ValidationError)),
+            ("a\0b", Err(ErrorType::ValidationError)),
+        ] {
+            let found = bounds.find(None, path, "path");
+            let found = found.map(|it| bounds.shown(&it.path)).map_err(|error| error.kind);
+            assert_eq!(found.as_deref().map_err(|kind| *kind), expected, "{path:?}");
+        }
+        for (path, is_allowed) in [
+            ("new", true),
+            ("sub/deep/new", true),
+            ("near", true),
+            ("away/new", false),
+            ("../out/new", false),
+            ("nowhere/../../out/new", false),
+            ("/tmp/svc-out-of-bounds", false),
+            ("leak", false),
+            // It leads to what is not there, and would be outside.
+            ("dangling", false),
+        ] {
+            assert_eq!(bounds.to_write(path, "path").is_ok(), is_allowed, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_closed_path_is_outside_whatever_the_roots_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().canonicalize().expect("is there");
+        let data = top.join("data");
+        fs::create_dir_all(data.join("spool")).expect("is made");
+        fs::write(data.join("token"), "secret").expect("is written");
+        fs::write(top.join("other"), "x").expect("is written");
+        fs::write(top.join("database-wal"), "x").expect("is written");
+        symlink(data.join("token"), top.join("leak")).expect("is linked");
+        symlink(&data, top.join("alias")).expect("is linked");
+        let closed = [top.join("alias"), top.join("later"), top.join("database")];
+        for roots in [vec![], vec![top.clone()], vec![PathBuf::from("/")], vec![data.clone()]] {
+            let bounds = FolderBounds::new(Some(&top), &roots, &closed).expect("bounds");
+            for path in ["data", "data/token", "data/none", "alias/token", "leak", "data/spool"] {
+                let refused = bounds.find(None, path, "path").expect_err(path);
+                assert_eq!(refused.kind, ErrorType::Forbidden, "{path} in {roots:?}");
+                assert!(bounds.to_write(path, "path").is_err(), "{path} in {roots:?}");
+            }
+            for path in ["data/new", "data/deep/new", "later", "later/new"] {
+                assert!(bounds.to_write(path, "path").is_err(), "{path} in {roots:?}");
+            }
+            assert!(bounds.folder(Some("data")).is_err());
+            if roots != [data.clone()] {
+                bounds.find(None, "other", "path").expect("a neighbour is inside");
+                bounds.find(None, "database-wal", "path").expect("a longer name is another");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_that_came_in_between_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path().canonicalize().expect("is there");
+        let (inside, outside) = (top.join("in"), top.join("out"));
+        fs::create_dir_all(inside.join("sub")).expect("is made");
+        fs::create_dir(&outside).expect("is made");
+        for at in [inside.join("sub/a"), outside.join("a")] {
+            fs::write(at, "x").expect("is written");
+        }
+        let bounds = FolderBounds::new(Some(&inside), &[], &[]).expect("bounds");
+        let found = bounds.find(None, "sub/a", "path").expect("is inside");
+        fs::remove_dir_all(inside.join("sub")).expect("is removed");
+        symlink(&outside, inside.join("sub")).expect("is linked");
+        assert!(bounds.open(&found).is_err());
+        assert!(found.hold(true).is_err());
+        fs::remove_file(inside.join("sub")).expect("is removed");
+        fs::create_dir(inside.join("sub")).expect("is made");
+        symlink(outside.join("a"), inside.join("sub/a")).expect("is linked");
+        assert!(bounds.open(&found).is_err());
+    }
+
+    #[test]
+    fn what_is_there_already_is_told_from_what_is_new() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let bounds = FolderBounds::new(Some(folder.path()), &[], &[]).expect("bounds");
+        let path = bounds.to_write("a/b/c", "path").expect("is inside");
+        assert!(path.hold(false).is_err(), "the folders are not there");
+        let held = path.hold(true).expect("folders are made");
+        held.write(b"one", Some(0o640), true).expect("is new");
+        let error = held.write(b"two", None, true).expect_err("is there");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path.path).expect("is there"), b"one");
+        let names = fs::read_dir(path.path.parent().expect("has one")).expect("a folder").count();
+        assert_eq!(names, 1, "nothing is left beside it");
+        FolderBounds::new(None, &[], &[]).expect_err("no folder at all");
+    }
+}

@@ -1,0 +1,293 @@
+//! The server: its tools, who may call them, and where.
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use svc_core::{
+    service::Services,
+    tools::{Call, Failure, Tool, ToolError},
+};
+use svc_model::{
+    EXEC_SCOPE, READ_SCOPE,
+    source::{BUILTIN_CORE, SourceEntry, SourceTransport, matches_glob},
+};
+use svc_sys::config::Env;
+
+use super::{
+    bash::{BashArguments, BashKillArguments, BashOutputArguments, Shell, ShellCommand},
+    fetch::{FetchArguments, fetch},
+    files::{EditArguments, ReadArguments, WriteArguments, edit, read, write},
+    find::{GlobArguments, GrepArguments, glob, grep},
+    folder::FolderBounds,
+    seen::SeenFiles,
+};
+
+const BASH: &str = "\
+Runs a command of the shell, in the session's folder.
+
+Its output is standard output and error output together, at most 1 MiB. An exit code that is not 0 is no failure of the tool. After \
+timeout_ms the command and all that it started are killed. With background it returns a task_id at once.";
+const BASH_OUTPUT: &str = "\
+Reads on what a command in the background has written.
+
+Give next_after of one answer as after of the next.";
+const BASH_KILL: &str = "Ends a command in the background, with all that it started.";
+const READ_TEXT: &str = "\
+Reads a file: text, or an image.
+
+Without a range at most 2,000 lines.";
+const WRITE_TEXT: &str = "\
+Writes a file, whole or not at all.
+
+A file that is there is replaced, and keeps its permissions.";
+const EDIT_TEXT: &str = "\
+Replaces text in a file that this session has read.
+
+old_string must be in the file exactly as given, and once unless replace_all. A file that has changed since this session read \
+or wrote it is left alone.";
+const GREP_TEXT: &str = "\
+Searches files for a regular expression, as ripgrep does.
+
+Files that .gitignore names, hidden ones and binary ones are left out.";
+const GLOB_TEXT: &str = "Finds files by a glob over their paths.";
+const FETCH_TEXT: &str = "\
+Fetches a page of the web; HTML as markdown.
+
+Private addresses are refused.";
+
+/// The built-in server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct CoreServer(Arc<CoreState>);
+
+#[derive(Debug)]
+struct CoreState {
+    shell: Shell,
+    seen: SeenFiles,
+    /// What file tools keep closed, whatever the roots are: who reads the operator's token is the operator.
+    closed: Arc<[PathBuf]>,
+}
+
+/// As the person has configured it.
+#[derive(Debug)]
+struct CoreRules {
+    roots: Vec<PathBuf>,
+    closed: Arc<[PathBuf]>,
+    allow_private: bool,
+    /// The environment of commands.
+    env: Vec<(String, String)>,
+}
+
+/// Cancels work on another thread when its caller has gone.
+struct Cancel(Arc<AtomicBool>);
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Runs work that waits for the disk. It is told when its caller has gone.
+async fn on_disk<R: Send + 'static>(
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<R, ToolError> + Send + 'static,
+) -> Result<R, Failure> {
+    let cancel = Cancel(Arc::default());
+    let cancelled = Arc::clone(&cancel.0);
+    match tokio::task::spawn_blocking(move || work(&cancelled)).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(ToolError::internal().into()),
+    }
+}
+
+/// What is remembered for a caller is remembered for its session.
+fn owner_of(call: &Call) -> String {
+    let principal = call.caller.principal().to_string();
+    match &call.session {
+        Some(session) => format!("{principal} {session}"),
+        None => principal,
+    }
+}
+
+impl CoreServer {
+    /// `private` are the files and folders of the daemon itself, which its file tools keep closed.
+    pub(crate) fn new(services: Services, private: Vec<PathBuf>) -> Self {
+        let mut closed = private;
+        // Environment and memory of processes, the daemon's own among them.
+        closed.push(PathBuf::from("/proc"));
+        let (shell, seen) = (Shell::new(services), SeenFiles::default());
+        Self(Arc::new(CoreState { shell, seen, closed: closed.into() }))
+    }
+
+    /// Ends all commands, and waits until nothing of them is left.
+    pub(crate) async fn finish(&self) {
+        self.0.shell.finish().await;
+    }
+
+    /// The sessions that commands in the background run for.
+    pub(crate) fn sessions(&self) -> HashSet<String> {
+        self.0.shell.sessions()
+    }
+
+    /// Ends what runs for a session that is over.
+    pub(crate) fn end_session(&self, session: &str) {
+        self.0.shell.end_session(session);
+    }
+
+    /// The tools that an entry shows. `env` is the daemon's environment.
+    pub(crate) fn tools(&self, entry: &SourceEntry, env: &Env) -> Vec<Tool> {
+        let SourceTransport::Builtin { roots, allow_private, .. } = &entry.transport else {
+            return Vec::new();
+        };
+        let rules = Arc::new(CoreRules {
+            roots: roots.iter().map(PathBuf::from).collect(),
+            closed: Arc::clone(&self.0.closed),
+            allow_private: *allow_private,
+            env: crate::spec::inherited_variables(entry, env),
+        });
+        let shown = self.all(&rules).into_iter().filter(|tool| entry.shows(tool.name()));
+        let is_listed =
+            |tool: &Tool| entry.listed.iter().any(|glob| matches_glob(glob, tool.name()));
+        let shown = shown.map(|tool| {
+            let is_listed = is_listed(&tool);
+            tool.of_builtin_server(BUILTIN_CORE, is_listed)
+        });
+        shown.collect()
+    }
+
+    fn tool<A, R, F, Fut>(
+        &self,
+        name: &'static str,
+        description: &'static str,
+        rules: &Arc<CoreRules>,
+        run: F,
+    ) -> Tool
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        R: Serialize + JsonSchema,
+        F: Fn(Arc<CoreState>, Arc<CoreRules>, Call, A) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Failure>> + Send + 'static,
+    {
+        let (state, rules) = (Arc::clone(&self.0), Arc::clone(rules));
+        Tool::new(name, description, move |call, input: A| {
+            run(Arc::clone(&state), Arc::clone(&rules), call, input)
+        })
+    }
+
+    fn all(&self, rules: &Arc<CoreRules>) -> Vec<Tool> {
+        let bash =
+            self.tool("Bash", BASH, rules, async |state, rules, call, input: BashArguments| {
+                let bounds = rules.bounds(&call).await?;
+                let cwd = bounds.folder(input.cwd.as_deref())?.path;
+                let mut env = rules.env.clone();
+                env.push(("PWD".to_owned(), cwd.display().to_string()));
+                let command = ShellCommand { command: input.command.clone(), cwd, env };
+                Ok(if input.background.unwrap_or(false) {
+                    let session =
+                        call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+                    state.shell.run_in_background(owner_of(&call), session, command).await?
+                } else {
+                    state.shell.run(command, &input).await?
+                })
+            });
+        let output = self.tool(
+            "BashOutput",
+            BASH_OUTPUT,
+            rules,
+            async |state, _, call, input: BashOutputArguments| {
+                Ok(state.shell.output(&owner_of(&call), &input)?)
+            },
+        );
+        let kill = self.tool(
+            "BashKill",
+            BASH_KILL,
+            rules,
+            async |state, _, call, input: BashKillArguments| {
+                Ok(state.shell.kill(&owner_of(&call), input).await?)
+            },
+        );
+        let write = self.tool(
+            "Write",
+            WRITE_TEXT,
+            rules,
+            async |state, rules, call, input: WriteArguments| {
+                let (bounds, owner) = (rules.bounds(&call).await?, owner_of(&call));
+                on_disk(move |_| write(&bounds, &state.seen, &owner, &input)).await
+            },
+        );
+        let edit = self.tool(
+            "Edit",
+            EDIT_TEXT,
+            rules,
+            async |state, rules, call, input: EditArguments| {
+                let (bounds, owner) = (rules.bounds(&call).await?, owner_of(&call));
+                on_disk(move |_| edit(&bounds, &state.seen, &owner, &input)).await
+            },
+        );
+        let grep =
+            self.tool("Grep", GREP_TEXT, rules, async |_, rules, call, input: GrepArguments| {
+                let bounds = rules.bounds(&call).await?;
+                on_disk(move |cancelled| grep(&bounds, &input, cancelled)).await
+            });
+        let glob =
+            self.tool("Glob", GLOB_TEXT, rules, async |_, rules, call, input: GlobArguments| {
+                let bounds = rules.bounds(&call).await?;
+                on_disk(move |cancelled| glob(&bounds, &input, cancelled)).await
+            });
+        let fetch =
+            self.tool("WebFetch", FETCH_TEXT, rules, async |_, rules, _, input: FetchArguments| {
+                Ok(fetch(&input, rules.allow_private).await?)
+            });
+        vec![
+            bash.title("Run a command").scope(EXEC_SCOPE).destructive(),
+            output.title("Read a command's output").scope(EXEC_SCOPE).read_only(),
+            kill.title("End a command").scope(EXEC_SCOPE).idempotent(),
+            self.read(rules).title("Read a file").scope(READ_SCOPE).read_only(),
+            write.title("Write a file").scope(EXEC_SCOPE).destructive().idempotent(),
+            edit.title("Edit a file").scope(EXEC_SCOPE).destructive(),
+            grep.title("Search files").scope(READ_SCOPE).read_only(),
+            glob.title("Find files").scope(READ_SCOPE).read_only(),
+            fetch.title("Fetch a page").scope(EXEC_SCOPE).read_only(),
+        ]
+    }
+
+    /// It gives text or an image, so it has no schema of its result.
+    fn read(&self, rules: &Arc<CoreRules>) -> Tool {
+        let (state, rules) = (Arc::clone(&self.0), Arc::clone(rules));
+        Tool::with_content("Read", READ_TEXT, move |call: Call, input: ReadArguments| {
+            let (state, rules) = (Arc::clone(&state), Arc::clone(&rules));
+            async move {
+                let (bounds, owner) = (rules.bounds(&call).await?, owner_of(&call));
+                on_disk(move |_| read(&bounds, &state.seen, &owner, &input)).await
+            }
+        })
+    }
+}
+
+impl CoreRules {
+    /// Where the caller's paths may lead.
+    async fn bounds(&self, call: &Call) -> Result<FolderBounds, Failure> {
+        let folder = folder_of(call).await?;
+        let (roots, closed) = (self.roots.clone(), Arc::clone(&self.closed));
+        on_disk(move |_| FolderBounds::new(folder.as_deref().map(Path::new), &roots, &closed)).await
+    }
+}
+
+/// The folder of a caller: that which its token is for. The operator has that of the session that it names.
+async fn folder_of(call: &Call) -> Result<Option<String>, Failure> {
+    if !call.caller.is_operator() {
+        return Ok(call.caller.project().map(str::to_owned));
+    }
+    let Some(session) = &call.session else { return Ok(None) };
+    match call.services.team.session_detail(&call.caller, session).await {
+        Ok(detail) => Ok(detail.session.project),
+        Err(svc_core::service::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

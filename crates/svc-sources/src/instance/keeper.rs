@@ -1,0 +1,238 @@
+//! The task that keeps one server running: started, watched, started again when it ends.
+
+use std::{sync::Arc, time::Duration};
+
+use svc_core::service::sources::SourceStatus;
+use svc_model::source::{STARTS_BEFORE_FAILED, SourceState, restart_pause};
+use svc_sys::telemetry;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::{
+    parts::SourceInstanceStatus,
+    start::{Running, ServerStarter, StartFailure},
+};
+use crate::{lists::fetch, pace::RefetchPace};
+
+/// After so long a time of work the next pause is the shortest again.
+const STEADY: Duration = Duration::from_mins(1);
+
+/// The task that keeps one server running.
+pub(super) struct Keeper {
+    pub(super) starter: ServerStarter,
+    pub(super) status: watch::Sender<SourceInstanceStatus>,
+    /// Somebody wants it anew.
+    pub(super) wake: Arc<Notify>,
+}
+
+impl Keeper {
+    /// Keeps it running until it is to end.
+    pub(super) async fn run(self) {
+        let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
+        while !self.starter.stop.is_cancelled() {
+            let attempt = (failures > 0).then_some(failures);
+            self.show(SourceStatus { attempt, ..SourceStatus::of(SourceState::Connecting) }, None)
+                .await;
+            let began = Instant::now();
+            let failure = match self.starter.start().await {
+                Ok(running) => {
+                    has_worked = true;
+                    let ended = self.watch(running, failures).await;
+                    if began.elapsed() >= STEADY {
+                        failures = 0;
+                    }
+                    ended
+                }
+                Err(failure) => Some(failure),
+            };
+            // Somebody wants it anew.
+            let Some(failure) = failure else {
+                failures = 0;
+                continue;
+            };
+            if self.starter.stop.is_cancelled() {
+                return;
+            }
+            failures += 1;
+            match failure {
+                StartFailure::Misconfigured(reason) => {
+                    let name = &self.starter.parts.spec.key.name;
+                    let next = format!(
+                        "correct the entry, set the variable where the daemon is started, or keep its value with svc mcp secret set {name} KEY"
+                    );
+                    self.rest(SourceState::Misconfigured, reason, &next).await;
+                    failures = 0;
+                }
+                StartFailure::NeedsAuth(reason) => {
+                    let next = format!("svc mcp login {}", self.starter.parts.spec.key.name);
+                    self.rest(SourceState::NeedsAuth, reason, &next).await;
+                    failures = 0;
+                }
+                StartFailure::Refused(reason) => {
+                    let next = "correct its entry, and reconnect it";
+                    self.rest(SourceState::Failed, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::Failed(reason) if !has_worked && failures >= STARTS_BEFORE_FAILED => {
+                    let next = "see what it says, correct its entry, and reconnect it";
+                    self.rest(SourceState::Failed, reason, next).await;
+                    failures = 0;
+                }
+                StartFailure::Failed(reason) => {
+                    if self.pause(reason, failures).await {
+                        failures = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until somebody wants it anew.
+    async fn rest(&self, state: SourceState, reason: String, next_action: &str) {
+        let next_action = Some(next_action.to_owned());
+        let status = SourceStatus { reason: Some(reason), next_action, ..SourceStatus::of(state) };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => {}
+            () = self.wake.notified() => {}
+        }
+    }
+
+    /// Waits until it is time for the next start; `true` if somebody wants it earlier.
+    async fn pause(&self, reason: String, failures: u32) -> bool {
+        let pause = restart_pause(failures);
+        let next_at = self.starter.parts.services.now().plus(pause);
+        let status = SourceStatus {
+            reason: Some(reason),
+            next_action: Some("svc restarts it".to_owned()),
+            attempt: Some(failures),
+            next_at: Some(next_at),
+            ..SourceStatus::of(SourceState::BackingOff)
+        };
+        self.show(status, None).await;
+        tokio::select! {
+            () = self.starter.stop.cancelled() => false,
+            () = self.wake.notified() => true,
+            () = tokio::time::sleep(pause) => false,
+        }
+    }
+
+    async fn show(&self, status: SourceStatus, running: Option<&Running>) {
+        let since = self.starter.parts.services.now();
+        let connection = running.map(|running| Arc::clone(&running.connection));
+        let pid = running.and_then(|running| running.link.pid());
+        self.status.send_replace(SourceInstanceStatus {
+            status: status.clone(),
+            since,
+            pid,
+            connection,
+        });
+        if self.starter.parts.learned.is_some() {
+            let key = self.starter.parts.spec.key.clone();
+            if let Err(error) = self.starter.parts.services.sources.keep_status(key, status).await {
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "a server's state is not on record"
+                );
+            }
+        }
+    }
+
+    /// Shows why a server that works did not give all of its lists, or that it did.
+    async fn show_problem(&self, running: &Running, problem: Option<String>) {
+        let name = &self.starter.parts.spec.key.name;
+        let reason = problem
+            .map(|problem| format!("some lists are the last known ones, or empty: {problem}"));
+        if self.status.borrow().status.reason == reason {
+            return;
+        }
+        if let Some(reason) = &reason {
+            tracing::warn!(
+                server = name.as_str(),
+                problem = reason.as_str(),
+                "a server did not give all of its lists"
+            );
+        }
+        let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
+        let connected = SourceStatus::of(SourceState::Connected);
+        self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
+    }
+
+    /// Fetches the lists of a server that works. The old ones stay where this fails.
+    async fn refetch(&self, running: &Running) {
+        let bound = self.starter.parts.spec.entry.startup_timeout;
+        match fetch(&running.connection, &running.capabilities, bound).await {
+            Ok(lists) => {
+                self.show_problem(running, lists.problem.clone()).await;
+                self.starter.teach(lists).await;
+            }
+            Err(problem) => self.show_problem(running, Some(problem)).await,
+        }
+    }
+
+    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew. `failures` starts
+    /// failed in a row before this one.
+    async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
+        let began = Instant::now();
+        // Who hears that it works may change its lists at once.
+        let mut changes = running.changes.clone();
+        let learns = self.starter.parts.learned.is_some();
+        let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
+        self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
+        self.show_problem(&running, running.list_problem.clone()).await;
+        let is_wanted_anew = loop {
+            tokio::select! {
+                () = self.starter.stop.cancelled() => break false,
+                () = self.wake.notified() => break true,
+                () = running.connection.closed.cancelled() => break false,
+                () = running.link.ended() => break false,
+                changed = changes.changed(), if learns && refetch_at.is_none() => {
+                    if changed.is_ok() {
+                        refetch_at = Some(pace.due(Instant::now()));
+                    }
+                }
+                () = until(refetch_at), if refetch_at.is_some() => {
+                    // What has changed until now is in these lists.
+                    changes.mark_unchanged();
+                    refetch_at = None;
+                    self.refetch(&running).await;
+                    pace.note(Instant::now());
+                }
+            }
+        };
+        // Calls learn of it before the process is gone.
+        running.connection.close();
+        let connecting = SourceStatus::of(SourceState::Connecting);
+        let connection = Arc::clone(&running.connection);
+        if is_wanted_anew {
+            self.show(connecting, None).await;
+        } else {
+            // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is down.
+            let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
+            let next_at = self.starter.parts.services.now().plus(restart_pause(attempt));
+            self.status.send_modify(|now| {
+                (now.pid, now.connection) = (None, None);
+                now.status = SourceStatus {
+                    reason: Some("it has ended".to_owned()),
+                    next_action: Some("svc restarts it".to_owned()),
+                    attempt: Some(attempt),
+                    next_at: Some(next_at),
+                    ..SourceStatus::of(SourceState::BackingOff)
+                };
+            });
+        }
+        let end = self.starter.end(running, false).await;
+        (!is_wanted_anew)
+            .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
+    }
+}
+
+/// Waits until a time; for ever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,344 @@
+//! The start of one server, and its end.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use serde_json::json;
+use svc_core::service::sources::SourceProcess;
+use svc_model::new_secret;
+use svc_sys::{
+    config::sources::KeptSecrets,
+    server_process::{ServerCommand, ServerProcess},
+    telemetry,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::parts::{InstanceParts, ResourceMove, StartLesson, WatchedResource, WatchedStreams};
+use crate::{
+    connection::{ConnectionEnd, SourceConnection},
+    lists::{FetchedLists, fetch, introduce},
+    remote::{RemoteEndpoint, RemoteLink},
+    spec::{FilledCommand, FilledEntry, Variables},
+    stdio::{ServerLog, read, read_log, write},
+};
+
+/// A server that works.
+pub(super) struct Running {
+    pub(super) link: SourceLink,
+    pub(super) connection: Arc<SourceConnection>,
+    pub(super) capabilities: serde_json::Map<String, serde_json::Value>,
+    /// Changes of its lists since it was started.
+    pub(super) changes: watch::Receiver<u64>,
+    /// Why it did not give all of its lists when it was started.
+    pub(super) list_problem: Option<String>,
+}
+
+/// What carries a connection.
+pub(super) enum SourceLink {
+    Process(Box<ProcessLink>),
+    Remote(RemoteLink),
+}
+
+/// A process, and what reads its output.
+pub(super) struct ProcessLink {
+    process: ServerProcess,
+    reading: JoinHandle<Result<(), String>>,
+}
+
+impl SourceLink {
+    pub(super) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Process(link) => Some(link.process.pid()),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// Waits until a process has ended. A server at a URL ends with its connection.
+    pub(super) async fn ended(&mut self) {
+        match self {
+            Self::Process(link) => drop(link.process.wait().await),
+            Self::Remote(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// Why there is no working server.
+pub(super) enum StartFailure {
+    /// Its entry has to be changed.
+    Misconfigured(String),
+    /// The next try may do better.
+    Failed(String),
+    /// Somebody has to log in.
+    NeedsAuth(String),
+    /// Trying again would not help.
+    Refused(String),
+}
+
+impl StartFailure {
+    /// What the transport says, else another reason.
+    pub(super) fn of(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
+        match connection.end() {
+            None => Self::Failed(other()),
+            Some(ConnectionEnd::Fault(reason)) => {
+                Self::Failed(connection.hide(reason).into_owned())
+            }
+            Some(ConnectionEnd::NeedsAuth(reason)) => {
+                Self::NeedsAuth(connection.hide(reason).into_owned())
+            }
+            Some(ConnectionEnd::Refused(reason)) => {
+                Self::Refused(connection.hide(reason).into_owned())
+            }
+        }
+    }
+}
+
+/// Starts and ends one server.
+pub(super) struct ServerStarter {
+    pub(super) parts: InstanceParts,
+    pub(super) watched: WatchedStreams,
+    pub(super) log: Arc<ServerLog>,
+    /// It is to end for good.
+    pub(super) stop: CancellationToken,
+}
+
+impl ServerStarter {
+    /// Starts a server, and learns what it offers.
+    pub(super) async fn start(&self) -> Result<Running, StartFailure> {
+        let permit = tokio::select! {
+            () = self.stop.cancelled() => return Err(StartFailure::Failed("it is to end".to_owned())),
+            permit = self.parts.starts.acquire() => permit,
+        };
+        let started = self.start_with_permit().await;
+        drop(permit);
+        started
+    }
+
+    async fn start_with_permit(&self) -> Result<Running, StartFailure> {
+        let parts = &self.parts;
+        let (kept, unread) = match parts.vault.kept() {
+            Ok(kept) => (kept, None),
+            // Most servers have none.
+            Err(error) => (KeptSecrets::default(), Some(error.to_string())),
+        };
+        let bearer = &parts.spec.bearer;
+        let (secrets, kept_from) = (kept.given_to(bearer), kept.kept_from(bearer));
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: &parts.env };
+        let filled = parts.spec.fill(&variables, parts.project.as_deref());
+        let filled =
+            filled.map_err(|problem| StartFailure::Misconfigured(unread.unwrap_or(problem)));
+        let (link, connection) = match filled? {
+            FilledEntry::Command(filled) => {
+                let (link, connection) = self.start_process(filled).await?;
+                (SourceLink::Process(Box::new(link)), connection)
+            }
+            FilledEntry::Remote(filled) => {
+                let (connection, messages) =
+                    SourceConnection::new(filled.redactor, parts.root.clone());
+                let endpoint = RemoteEndpoint {
+                    connection: Arc::clone(&connection),
+                    clients: parts.clients.clone(),
+                    url: filled.url,
+                    fixed: filled.headers,
+                    helper: filled.helper,
+                    printed: std::sync::RwLock::default(),
+                    auth: Arc::clone(&parts.auth),
+                };
+                let link = RemoteLink::start(filled.kind, endpoint, messages).await;
+                (SourceLink::Remote(link), connection)
+            }
+        };
+        let changes = connection.list_changes.subscribe();
+        let capabilities = serde_json::Map::new();
+        let list_problem = None;
+        let mut running = Running { link, connection, capabilities, changes, list_problem };
+        let bound = parts.spec.entry.startup_timeout;
+        let learned = tokio::select! {
+            () = self.stop.cancelled() => Err("it is to end".to_owned()),
+            learned = tokio::time::timeout(bound, self.learn(&mut running)) => learned.unwrap_or_else(|_| {
+                Err(format!("it gave no lists within {} ms", bound.as_millis()))
+            }),
+        };
+        match learned {
+            Ok(()) => Ok(running),
+            Err(problem) => {
+                let connection = Arc::clone(&running.connection);
+                let end = self.end(running, true).await;
+                Err(StartFailure::of(&connection, || {
+                    end.map_or(problem.clone(), |end| format!("{problem}: {end}"))
+                }))
+            }
+        }
+    }
+
+    async fn start_process(
+        &self,
+        filled: FilledCommand,
+    ) -> Result<(ProcessLink, Arc<SourceConnection>), StartFailure> {
+        let parts = &self.parts;
+        let redactor = filled.redactor.clone();
+        let hidden = |text: String| StartFailure::Failed(redactor.hide(&text).into_owned());
+        let mark = new_secret().split_at(32).0.to_owned();
+        let args = parts
+            .containers
+            .prepare(&filled.program, filled.args, &filled.env, &mark)
+            .map_err(|error| StartFailure::Failed(format!("its container: {error}")))?;
+        let command = ServerCommand {
+            program: filled.program,
+            args,
+            env: filled.env,
+            cwd: filled.cwd,
+            mark: mark.clone(),
+        };
+        let (process, pipes) = match ServerProcess::start(command).await {
+            Ok(started) => started,
+            Err(problem) => {
+                parts.containers.end(&mark).await;
+                return Err(hidden(problem));
+            }
+        };
+        let row = SourceProcess {
+            mark: process.mark().to_owned(),
+            pid: process.pid(),
+            started: process.started().to_owned(),
+        };
+        let noted =
+            parts.services.sources.note_process(parts.spec.key.clone(), parts.serves.clone(), row);
+        if let Err(error) = noted.await {
+            drop(pipes);
+            process.end().await;
+            parts.containers.end(&mark).await;
+            return Err(StartFailure::Failed(format!(
+                "its process cannot be put on record: {error}"
+            )));
+        }
+        let (connection, messages) = SourceConnection::new(filled.redactor, parts.root.clone());
+        tokio::spawn(tell_moves(
+            Arc::clone(&connection),
+            Arc::clone(&self.watched),
+            parts.moved.clone(),
+        ));
+        tokio::spawn(write(Arc::clone(&connection), messages, pipes.stdin));
+        let reader = read(Arc::clone(&connection), pipes.stdout);
+        let closing = Arc::clone(&connection);
+        let reading = tokio::spawn(async move {
+            let end = reader.await;
+            closing.close();
+            end
+        });
+        let (log, lines) = (Arc::clone(&self.log), parts.said.clone());
+        tokio::spawn(read_log(Arc::clone(&connection), pipes.stderr, log, lines));
+        Ok((ProcessLink { process, reading }, connection))
+    }
+
+    /// Introduces this client, and fetches the lists if nobody else does.
+    async fn learn(&self, running: &mut Running) -> Result<(), String> {
+        running.capabilities = match &running.link {
+            SourceLink::Process(_) => introduce(&running.connection).await?,
+            SourceLink::Remote(link) => link.introduce().await?,
+        };
+        self.watch_again(&running.connection).await?;
+        if self.parts.learned.is_some() {
+            // Half of the time is for the introduction.
+            let bound = self.parts.spec.entry.startup_timeout / 2;
+            let lists = fetch(&running.connection, &running.capabilities, bound).await?;
+            running.list_problem.clone_from(&lists.problem);
+            self.teach(lists).await;
+        }
+        Ok(())
+    }
+
+    /// A new process knows of no subscription, and what is watched may have changed meanwhile.
+    async fn watch_again(&self, connection: &Arc<SourceConnection>) -> Result<(), String> {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (uri, WatchedResource { stream, .. }) in watched {
+            let params = json!({ "uri": uri });
+            let reply = connection.request("resources/subscribe", &params).await;
+            reply.map_err(|_| "it ended in resources/subscribe".to_owned())?.ok();
+            self.parts.moved.send(ResourceMove { stream, uri }).await.ok();
+        }
+        Ok(())
+    }
+
+    /// Who hears that the server works finds its tools.
+    pub(super) async fn teach(&self, lists: FetchedLists) {
+        if let Some(learned) = &self.parts.learned {
+            let (done, is_done) = oneshot::channel();
+            let spec = Arc::clone(&self.parts.spec);
+            if learned.send(StartLesson { spec, lists, done }).is_ok() {
+                is_done.await.ok();
+            }
+        }
+    }
+
+    /// Ends a server with all that it has started, and says how it ended. Its last words are told of one that nobody has
+    /// called yet: what it writes later may be about somebody's call.
+    pub(super) async fn end(&self, running: Running, with_words: bool) -> Option<String> {
+        let Running { link, connection, .. } = running;
+        connection.close();
+        let ProcessLink { mut process, mut reading } = match link {
+            SourceLink::Process(link) => *link,
+            SourceLink::Remote(link) => {
+                link.end().await;
+                return None;
+            }
+        };
+        let mark = process.mark().to_owned();
+        // One that has ended by itself is asked how; one that runs is not waited for.
+        let exit = tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok();
+        process.end().await;
+        self.parts.containers.end(&mark).await;
+        let read = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;
+        reading.abort();
+        if let Err(error) = self.parts.services.sources.forget_process(mark).await {
+            tracing::warn!(error = telemetry::chain(&error), "a server's process stays on record");
+        }
+        if let Ok(Ok(Err(fault))) = read {
+            return Some(fault);
+        }
+        let exit = exit?;
+        let last = self.log.last_line().filter(|_| with_words);
+        Some(match last {
+            Some(line) => format!("it ended ({exit}): {line}"),
+            None => format!("it ended ({exit})"),
+        })
+    }
+}
+
+/// Between two looks at the resources that have changed. Changes of one resource until then are one.
+const MOVES_PAUSE: Duration = Duration::from_millis(200);
+
+/// Passes on which of the watched resources have changed.
+async fn tell_moves(
+    connection: Arc<SourceConnection>,
+    watched: WatchedStreams,
+    moved: mpsc::Sender<ResourceMove>,
+) {
+    let mut updates = connection.resource_updates.subscribe();
+    loop {
+        let changed = connection.take_updates();
+        let had_some = !changed.is_empty();
+        for uri in changed {
+            let stream = {
+                let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                watched.get(&uri).map(|known| known.stream.clone())
+            };
+            if let Some(stream) = stream {
+                moved.send(ResourceMove { stream, uri }).await.ok();
+            }
+        }
+        if had_some {
+            tokio::time::sleep(MOVES_PAUSE).await;
+        }
+        tokio::select! {
+            () = connection.closed.cancelled() => return,
+            // The connection is held, so its end does not come.
+            changed = updates.changed() => if changed.is_err() { return },
+        }
+    }
+}

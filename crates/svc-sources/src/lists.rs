@@ -1,0 +1,253 @@
+//! What a server offers: its tools, resources, templates and prompts, page by page.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json, value::RawValue};
+use svc_wire::mcp::Revision;
+
+use super::connection::{RequestLoss, SourceConnection};
+use super::definition::Definition;
+use super::message::{RawMembers, own_capabilities, own_info};
+use super::spec::SourceSpec;
+
+/// Most items of one list.
+const MAX_ITEMS: usize = 1000;
+/// How long a server may take to say which revisions it speaks, before it is taken for an older one.
+const DISCOVERY: Duration = Duration::from_secs(5);
+
+/// The error that names the revisions a server speaks.
+const UNSUPPORTED_VERSION: i64 = -32022;
+
+/// A server that a caller may use, and what it offers.
+pub(super) type OpenServer = (Arc<SourceSpec>, Arc<OfferedLists>);
+
+/// What a server offers, as it says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OfferedLists {
+    pub(super) tools: Vec<Definition>,
+    pub(super) resources: Vec<Definition>,
+    pub(super) templates: Vec<Definition>,
+    pub(super) prompts: Vec<Definition>,
+}
+
+/// The first request of a connection, in revisions with sessions.
+pub(super) fn initialize_params() -> Value {
+    json!({
+        "protocolVersion": Revision::V2025_11_25.as_str(),
+        "capabilities": own_capabilities(),
+        "clientInfo": own_info(),
+    })
+}
+
+/// Introduces this client; gives the server's capabilities.
+pub(super) async fn introduce(
+    connection: &Arc<SourceConnection>,
+) -> Result<Map<String, Value>, String> {
+    let params = initialize_params();
+    let result = ask(connection, "initialize", &params).await?;
+    let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
+    if !Revision::LEGACY.iter().any(|known| known.as_str() == version) {
+        return Err(format!(
+            "it speaks revision {version:?} of the protocol, which this client does not"
+        ));
+    }
+    let closed = |_| "it ended while it was introduced".to_owned();
+    connection.notify("notifications/initialized", &json!({})).await.map_err(closed)?;
+    Ok(capabilities_of(&result))
+}
+
+/// The outcome of `server/discover`.
+enum Discovered {
+    /// The server speaks the revision without sessions; its capabilities.
+    Modern(Map<String, Value>),
+    /// The server speaks another revision.
+    Older,
+    /// The server did not answer by the deadline.
+    Silent,
+}
+
+/// Sends `server/discover`. The connection speaks the revision without sessions afterwards only if the server does.
+async fn discover(
+    connection: &Arc<SourceConnection>,
+    deadline: Duration,
+) -> Result<Discovered, String> {
+    connection.set_modern(true);
+    let (revision, params) = (Revision::V2026_07_28, json!({}));
+    let is_ours = |versions: Option<&Value>| {
+        let versions = versions.and_then(Value::as_array);
+        versions
+            .is_some_and(|all| all.iter().any(|known| known.as_str() == Some(revision.as_str())))
+    };
+    let mut discovered = Discovered::Older;
+    for _ in 0..2 {
+        let request = connection.request("server/discover", &params);
+        match tokio::time::timeout(deadline, request).await {
+            Ok(Ok(Ok(result))) => {
+                let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+                if is_ours(result.get("supportedVersions")) {
+                    return Ok(Discovered::Modern(capabilities_of(&result)));
+                }
+                break;
+            }
+            // It names what it speaks, and may take that at the second try.
+            Ok(Ok(Err(error)))
+                if error.code == UNSUPPORTED_VERSION
+                    && is_ours(error.data.as_ref().and_then(|data| data.get("supported"))) => {}
+            // Asking otherwise would do no better.
+            Ok(Err(loss)) if connection.end().is_some() || loss == RequestLoss::Closed => {
+                return Err(connection.hide(loss.reason()).into_owned());
+            }
+            Ok(_) => break,
+            Err(_) => {
+                discovered = Discovered::Silent;
+                break;
+            }
+        }
+    }
+    connection.set_modern(false);
+    Ok(discovered)
+}
+
+/// Introduces this client to a server at a URL, which may be of either era; gives the server's capabilities.
+pub(super) async fn introduce_remote(
+    connection: &Arc<SourceConnection>,
+) -> Result<Map<String, Value>, String> {
+    match discover(connection, DISCOVERY).await? {
+        Discovered::Modern(capabilities) => return Ok(capabilities),
+        Discovered::Older => return introduce(connection).await,
+        Discovered::Silent => {}
+    }
+    // An older server that ignores unknown methods takes `initialize`. A slow newer server refuses it, and then gets the
+    // rest of the start's deadline to answer `server/discover`.
+    let refused = match introduce(connection).await {
+        Ok(capabilities) => return Ok(capabilities),
+        Err(refused) => refused,
+    };
+    match discover(connection, Duration::MAX).await? {
+        Discovered::Modern(capabilities) => Ok(capabilities),
+        Discovered::Older | Discovered::Silent => Err(refused),
+    }
+}
+
+fn capabilities_of(result: &Value) -> Map<String, Value> {
+    result.get("capabilities").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+/// What a server gave when it was asked for its lists. A list that it did not give is `None`.
+#[derive(Debug, Default)]
+pub(super) struct FetchedLists {
+    tools: Option<Vec<Definition>>,
+    resources: Option<Vec<Definition>>,
+    templates: Option<Vec<Definition>>,
+    prompts: Option<Vec<Definition>>,
+    /// Why it did not give a list; the reasons of several are joined.
+    pub(super) problem: Option<String>,
+}
+
+impl FetchedLists {
+    /// These lists, and of those that are missing the last known ones.
+    pub(super) fn or_last_known(self, known: &OfferedLists) -> OfferedLists {
+        OfferedLists {
+            tools: self.tools.unwrap_or_else(|| known.tools.clone()),
+            resources: self.resources.unwrap_or_else(|| known.resources.clone()),
+            templates: self.templates.unwrap_or_else(|| known.templates.clone()),
+            prompts: self.prompts.unwrap_or_else(|| known.prompts.clone()),
+        }
+    }
+}
+
+/// Fetches all lists that the server says it has, side by side, each within `bound`. A list that fails leaves the others as
+/// they are.
+///
+/// # Errors
+/// Why the server is not there any more.
+pub(super) async fn fetch(
+    connection: &Arc<SourceConnection>,
+    capabilities: &Map<String, Value>,
+    bound: Duration,
+) -> Result<FetchedLists, String> {
+    let list = async |capability: &str, method: &str, member: &str| {
+        if !capabilities.contains_key(capability) {
+            return Ok(Vec::new());
+        }
+        let asked = tokio::time::timeout(bound, pages(connection, method, member)).await;
+        asked
+            .unwrap_or_else(|_| Err(format!("{method}: no answer within {} ms", bound.as_millis())))
+    };
+    let (tools, resources, templates, prompts) = tokio::join!(
+        list("tools", "tools/list", "tools"),
+        list("resources", "resources/list", "resources"),
+        list("resources", "resources/templates/list", "resourceTemplates"),
+        list("prompts", "prompts/list", "prompts"),
+    );
+    let mut problems = Vec::new();
+    let mut given = |result: Result<Vec<Definition>, String>| {
+        result.map_err(|problem| problems.push(problem)).ok()
+    };
+    let (tools, resources, prompts) = (given(tools), given(resources), given(prompts));
+    // Many servers with resources have no templates, and say so with an error.
+    let templates = Some(templates.unwrap_or_default());
+    if connection.end().is_some() || connection.closed.is_cancelled() {
+        return Err(problems.into_iter().next().unwrap_or_else(|| "it ended".to_owned()));
+    }
+    let problem = (!problems.is_empty()).then(|| problems.join("; "));
+    Ok(FetchedLists { tools, resources, templates, prompts, problem })
+}
+
+async fn pages(
+    connection: &Arc<SourceConnection>,
+    method: &str,
+    member: &str,
+) -> Result<Vec<Definition>, String> {
+    let (mut items, mut seen) = (Vec::new(), HashSet::new());
+    let mut params = json!({});
+    loop {
+        let page = ask_raw(connection, method, &params).await?;
+        let members = RawMembers::parse(page.get()).map(|members| members.0).unwrap_or_default();
+        let written = |name: &str| {
+            let found = members.iter().rev().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.get())
+        };
+        let more = written(member).and_then(|list| serde_json::from_str(list).ok());
+        let mut more: Vec<Definition> =
+            more.ok_or_else(|| format!("{method}: the result has no list {member:?}"))?;
+        items.append(&mut more);
+        let next = written("nextCursor").and_then(|text| serde_json::from_str(text).ok());
+        let next: Option<String> = next.flatten();
+        match next {
+            Some(cursor) if items.len() < MAX_ITEMS && seen.insert(cursor.clone()) => {
+                params = json!({ "cursor": cursor });
+            }
+            _ => {
+                items.truncate(MAX_ITEMS);
+                return Ok(items);
+            }
+        }
+    }
+}
+
+async fn ask(
+    connection: &Arc<SourceConnection>,
+    method: &str,
+    params: &Value,
+) -> Result<Value, String> {
+    let result = ask_raw(connection, method, params).await?;
+    serde_json::from_str(result.get())
+        .map_err(|error| format!("{method}: the result cannot be read: {error}"))
+}
+
+async fn ask_raw(
+    connection: &Arc<SourceConnection>,
+    method: &str,
+    params: &Value,
+) -> Result<Box<RawValue>, String> {
+    match connection.request(method, params).await {
+        Err(RequestLoss::Closed) => Err(format!("it ended in {method}")),
+        Err(loss) => Err(format!("{method}: {}", connection.hide(loss.reason()))),
+        Ok(Err(error)) => {
+            let text = format!("{method}: {} ({})", error.message, error.code);
+            Err(connection.hide(&text).into_owned())
+        }
+        Ok(Ok(result)) => Ok(result),
+    }
+}

@@ -1,0 +1,117 @@
+//! Logging in to a server, and out of it.
+
+use std::{sync::Arc, time::Duration};
+
+use svc_core::service::sources::SourceKey;
+use svc_model::source::SourceTransport;
+
+use super::{
+    auth::{LoginProgress, LoginRun, LoginWish},
+    manager::SourceManager,
+    spec::{FilledEntry, Variables},
+};
+
+/// The name of the secret that a configured client has.
+const CLIENT_SECRET: &str = "OAUTH_CLIENT_SECRET";
+
+/// A login that waits for a person.
+#[derive(Debug, Clone)]
+pub struct OpenLogin {
+    /// What the person opens in a browser.
+    pub authorization_url: String,
+    /// Where the browser comes back to.
+    pub redirect: String,
+}
+
+/// How far a login is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// It waits for the person.
+    Waiting,
+    /// The server has a login.
+    Done,
+    /// It came to nothing, for this reason.
+    Failed(String),
+}
+
+impl SourceManager {
+    /// Begins a login to a server. The error is for people.
+    pub async fn log_in(&self, key: &SourceKey, port: Option<u16>) -> Result<OpenLogin, String> {
+        let spec = self.spec(key).ok_or("it is not to run")?;
+        let kept = self.vault().kept().map_err(|error| error.to_string())?;
+        let (secrets, kept_from) = (kept.given_to(&spec.bearer), kept.kept_from(&spec.bearer));
+        let variables = Variables { secrets: &secrets, kept_from: &kept_from, env: self.env() };
+        let filled = spec.fill(&variables, spec.root.as_deref())?;
+        let (SourceTransport::Remote { oauth, .. }, FilledEntry::Remote(filled)) =
+            (&spec.entry.transport, filled)
+        else {
+            return Err("it is a program and has no login".to_owned());
+        };
+        if filled.headers.contains_key(reqwest::header::AUTHORIZATION) {
+            return Err("its entry has an Authorization header, which is what counts".to_owned());
+        }
+        if let Some(other) = kept_from.get(CLIENT_SECRET).filter(|_| oauth.client_id.is_some()) {
+            return Err(format!(
+                "its secret {CLIENT_SECRET} was set for {other}, and goes nowhere else: svc mcp secret set {} {CLIENT_SECRET}",
+                key.name
+            ));
+        }
+        let port = port.or(oauth.callback_port).unwrap_or(0);
+        let wish = LoginWish {
+            url: filled.url,
+            choice: oauth.clone(),
+            secret: secrets.get(CLIENT_SECRET).cloned(),
+            redirect: String::new(),
+        };
+        // One that is under way has the port.
+        self.end_login(key);
+        let (this, name) = (self.downgrade(), key.clone());
+        let done = move || {
+            if let Some(manager) = this.upgrade() {
+                manager.reconnect_all(&name);
+            }
+        };
+        let run = LoginRun::start(self.auth_of(key), wish, port, done).await;
+        let run = run.map_err(|problem| filled.redactor.hide(&problem).into_owned())?;
+        let open = OpenLogin {
+            authorization_url: run.authorization_url.clone(),
+            redirect: run.redirect.clone(),
+        };
+        self.keep_login(key.clone(), Arc::new(run));
+        Ok(open)
+    }
+
+    /// Waits for the end of a login, for a while; `None` if none is under way. `redirect` is what a person has pasted.
+    pub async fn login_outcome(
+        &self,
+        key: &SourceKey,
+        redirect: Option<&str>,
+        patience: Duration,
+    ) -> Option<LoginOutcome> {
+        let run = self.login_of(key)?;
+        if let Some(redirect) = redirect {
+            run.paste(redirect);
+        }
+        let mut progress = run.progress.clone();
+        let over = progress.wait_for(|progress| *progress != LoginProgress::Waiting);
+        let over = tokio::time::timeout(patience, over).await;
+        let outcome = match over {
+            Err(_) => LoginOutcome::Waiting,
+            Ok(Err(_)) => LoginOutcome::Failed("the login was given up".to_owned()),
+            Ok(Ok(progress)) => match &*progress {
+                LoginProgress::Waiting => LoginOutcome::Waiting,
+                LoginProgress::Done => LoginOutcome::Done,
+                LoginProgress::Failed(reason) => LoginOutcome::Failed(reason.clone()),
+            },
+        };
+        Some(outcome)
+    }
+
+    /// Forgets a login, and has its tokens revoked; `None` if there was none, `Some(false)` if the issuer was not told.
+    pub async fn log_out(&self, key: &SourceKey) -> std::io::Result<Option<bool>> {
+        self.end_login(key);
+        let was_there = self.auth_of(key).log_out().await?;
+        self.reconnect_all(key);
+        Ok(was_there)
+    }
+}

@@ -1,0 +1,310 @@
+//! All servers as people see them.
+
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
+
+use svc_core::service::sources::{SourceKey, SourceStatus};
+use svc_model::{
+    Timestamp,
+    source::{SourceInstance, SourceState, SourceView},
+};
+use svc_sys::config::sources::{
+    ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourceStanding, content_hash,
+};
+
+use super::state::{ManagedSources, ProjectPlan, SourceManager};
+use crate::{
+    beside::beside_others,
+    pins::{SourceChange, changes, digest},
+    spec::{SourceSpec, key_of},
+};
+
+/// A project's file that waits for approval.
+struct WaitingFile {
+    path: PathBuf,
+    /// The hash of its content as it was read.
+    content: String,
+    entries: Vec<SourceChange>,
+}
+
+impl SourceManager {
+    /// All servers that files name for callers of a folder, also those that do not count.
+    pub fn views(&self, folder: Option<&str>) -> Vec<SourceView> {
+        self.keyed_views(folder).into_iter().map(|(_, view)| view).collect()
+    }
+
+    fn keyed_views(&self, folder: Option<&str>) -> Vec<(SourceKey, SourceView)> {
+        let folder = self.plan_in(folder);
+        let state = self.state();
+        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else { return Vec::new() };
+        plan.sources.iter().map(|planned| (key_of(planned), self.view(&state, planned))).collect()
+    }
+
+    /// What is wrong with files that name servers for callers of a folder.
+    pub fn problems(&self, project: Option<&str>) -> Vec<String> {
+        let folder = self.plan_in(project);
+        let state = self.state();
+        state.plans.get(&folder).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
+    }
+
+    /// The scopes that servers ask of callers of a folder.
+    pub fn scopes(&self, folder: Option<&str>) -> BTreeSet<String> {
+        let folder = self.plan_in(folder);
+        let state = self.state();
+        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else {
+            return BTreeSet::new();
+        };
+        let entries = plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
+        entries.filter_map(|entry| entry.scope.clone()).collect()
+    }
+
+    fn view(&self, state: &ManagedSources, planned: &PlannedSource) -> SourceView {
+        let key = key_of(planned);
+        let is_in_force = planned.standing == SourceStanding::InForce;
+        let learner = state.instances.get(&(key.clone(), String::new())).filter(|_| is_in_force);
+        let now = learner.map(|learner| learner.status());
+        let since = now.as_ref().map_or_else(|| self.0.services.now(), |now| now.since);
+        let status =
+            now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
+        let is_builtin = SourceSpec::of(planned).is_some_and(|spec| spec.is_builtin());
+        let status = if is_in_force && is_builtin {
+            SourceStatus::of(SourceState::Connected)
+        } else {
+            status
+        };
+        let lists = state.lists.get(&key).filter(|kept| kept.fingerprint == planned.fingerprint);
+        let lists = lists.filter(|_| is_in_force);
+        let own = state.tools.get(&key).filter(|_| is_in_force);
+        let changed = lists.map_or(0, |kept| kept.changed.len());
+        let mut status = status;
+        if changed > 0 && status.state == SourceState::Connected && status.next_action.is_none() {
+            status.next_action = Some(format!("svc mcp approve {}", planned.name));
+        }
+        let mut warnings = planned.warnings.clone();
+        warnings.extend(own.into_iter().flat_map(|own| own.problems.iter().cloned()));
+        let mut instances: Vec<SourceInstance> = state
+            .instances
+            .iter()
+            .filter(|((of, serves), _)| is_in_force && *of == key && !serves.is_empty())
+            .map(|((_, serves), instance)| {
+                let status = instance.status();
+                SourceInstance { key: serves.clone(), pid: status.pid, state: status.status.state }
+            })
+            .collect();
+        instances.sort_by(|a, b| a.key.cmp(&b.key));
+        let entry = planned.entry.as_ref().ok();
+        SourceView {
+            name: planned.name.clone(),
+            project: planned.project.clone(),
+            state: status.state,
+            reason: status.reason,
+            next_action: status.next_action,
+            attempt: status.attempt,
+            // What a server leaves behind may take longer to end than the pause.
+            next_at: status.next_at.map(|at| at.max(self.0.services.now())),
+            transport: entry.map(|entry| entry.transport_name().to_owned()),
+            sharing: entry.map(|entry| entry.sharing),
+            tools: own.map_or(0, |own| own.tools.len()),
+            resources: lists.map_or(0, |kept| kept.shown.resources.len()),
+            prompts: lists.map_or(0, |kept| kept.shown.prompts.len()),
+            changed,
+            pid: now.as_ref().and_then(|now| now.pid),
+            instances,
+            runs: (status.state == SourceState::PendingApproval)
+                .then(|| ApprovedEntry::of(&planned.name, &planned.written).runs()),
+            from: planned.from.clone(),
+            hidden_by: match &planned.standing {
+                SourceStanding::Hidden(by) => Some(by.clone()),
+                _ => None,
+            },
+            warnings,
+            since: Timestamp::clone(&since),
+        }
+    }
+
+    /// The server in force of a name.
+    pub fn find(&self, folder: Option<&str>, name: &str) -> Option<SourceView> {
+        self.find_keyed(folder, name).map(|(_, view)| view)
+    }
+
+    /// What names the server in force of a name.
+    pub fn key_of(&self, folder: Option<&str>, name: &str) -> Option<SourceKey> {
+        self.find_keyed(folder, name).map(|(key, _)| key)
+    }
+
+    fn find_keyed(&self, folder: Option<&str>, name: &str) -> Option<(SourceKey, SourceView)> {
+        let named = self.keyed_views(folder).into_iter().filter(|(key, _)| key.name == name);
+        let mut views = named.collect::<Vec<_>>();
+        let best = views.iter().position(|(_, view)| {
+            !matches!(view.state, SourceState::Hidden | SourceState::PendingApproval)
+        });
+        (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
+    }
+
+    /// What waits for a person's approval, and what names it as it is now: the entries of a project's file, if the server is one
+    /// of those, else definitions of the server that are not those that were approved. `None` if there is no server of that
+    /// name, or none of the file `from`.
+    pub fn changes(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+    ) -> Option<(Vec<SourceChange>, String)> {
+        if let Some(file) = self.waiting_file(folder, name, from) {
+            return Some((file.entries, file.content));
+        }
+        if from.is_some() {
+            return None;
+        }
+        let key = self.key_of(folder, name)?;
+        Some(Self::changes_of(&self.state(), &key))
+    }
+
+    fn changes_of(state: &ManagedSources, key: &SourceKey) -> (Vec<SourceChange>, String) {
+        let learner = state.instances.get(&(key.clone(), String::new()));
+        let pin = learner.and_then(|learner| {
+            state.pins.get(key).filter(|pin| pin.basis == learner.spec.pin_basis())
+        });
+        let known = learner.and_then(|learner| {
+            state.lists.get(key).filter(|known| known.fingerprint == learner.spec.fingerprint)
+        });
+        let changes = match (pin, known) {
+            (Some(pin), Some(known)) => changes(&pin.lists, &known.lists),
+            _ => Vec::new(),
+        };
+        let digest = digest(&changes);
+        (changes, digest)
+    }
+
+    /// The project's file that names a server and waits for approval. Without `from` only what is in force of no other file.
+    fn waiting_file(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+    ) -> Option<WaitingFile> {
+        let folder = self.plan_in(folder);
+        let state = self.state();
+        let plan = &state.plans.get(&folder)?.plan;
+        let waits = |source: &&PlannedSource| source.standing == SourceStanding::PendingApproval;
+        let meant = match from {
+            None => plan.meant(name),
+            Some(from) => {
+                plan.sources.iter().find(|source| source.name == name && source.from == from)
+            }
+        };
+        let meant = meant.filter(waits)?;
+        let of_file = plan.sources.iter().filter(|source| source.from == meant.from);
+        let entries = of_file.map(|source| SourceChange {
+            kind: "server",
+            name: source.name.clone(),
+            before: None,
+            after: source.written.clone(),
+        });
+        Some(WaitingFile {
+            path: PathBuf::from(&meant.from),
+            content: meant.content.clone()?,
+            entries: entries.collect(),
+        })
+    }
+
+    /// Approves a project's file, if it is still as `seen` names it.
+    fn approve_file(&self, file: &WaitingFile, seen: &str) -> io::Result<bool> {
+        let read = beside_others(|| SourceDocument::load(&file.path));
+        let Some(Ok((_, text))) = read else { return Ok(false) };
+        if file.content != seen || content_hash(&text) != seen {
+            return Ok(false);
+        }
+        let approve = |choices: &mut SourceChoices| choices.approve(file.path.clone(), &text);
+        beside_others(|| SourceChoices::change(&self.0.files.home, approve))?;
+        self.reload();
+        Ok(true)
+    }
+
+    /// Approves what waits of a server as it is now; `None` if there is no server of that name, `Some(false)` if it is not what
+    /// `seen` names.
+    pub async fn approve(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        from: Option<&str>,
+        seen: &str,
+    ) -> io::Result<Option<bool>> {
+        if let Some(file) = self.waiting_file(folder, name, from) {
+            return self.approve_file(&file, seen).map(Some);
+        }
+        Ok(self.approve_definitions(folder, name, seen).await)
+    }
+
+    async fn approve_definitions(
+        &self,
+        folder: Option<&str>,
+        name: &str,
+        seen: &str,
+    ) -> Option<bool> {
+        let key = self.key_of(folder, name)?;
+        let pin = {
+            let mut state = self.state();
+            if Self::changes_of(&state, &key).1 != seen {
+                return Some(false);
+            }
+            let known = state
+                .lists
+                .get(&key)
+                .map(|known| (Arc::clone(&known.lists), Arc::clone(&known.shown)));
+            let Some((lists, before)) = known else { return Some(true) };
+            let Some(pin) = state.pins.get_mut(&key) else { return Some(true) };
+            (pin.lists, pin.told) = (lists, BTreeSet::new());
+            let pin = pin.clone();
+            self.settle(&mut state);
+            self.tell_of_lists(&state, &key, Some(&before));
+            pin
+        };
+        self.tell_catalogue();
+        self.keep_pin(&key, &pin, Vec::new()).await;
+        Some(true)
+    }
+
+    /// Starts all instances of a server anew; `false` if none of that name is to run.
+    pub fn reconnect(&self, project: Option<&str>, name: &str) -> bool {
+        self.key_of(project, name).is_some_and(|key| self.reconnect_all(&key))
+    }
+
+    /// The end of what a server wrote to its error output, of all its instances.
+    pub fn log(&self, project: Option<&str>, name: &str) -> Option<String> {
+        let key = self.key_of(project, name)?;
+        let state = self.state();
+        let mut own: Vec<_> = state.instances.iter().filter(|((of, _), _)| *of == key).collect();
+        own.sort_by(|((_, a), _), ((_, b), _)| a.cmp(b));
+        let logs = own.into_iter().map(|((_, serves), instance)| {
+            let text = instance.log.text();
+            if serves.is_empty() || text.is_empty() { text } else { format!("[{serves}]\n{text}") }
+        });
+        Some(logs.collect())
+    }
+}
+
+pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
+    let (state, reason, next_action) = match &planned.standing {
+        SourceStanding::InForce => (SourceState::Pending, None, None),
+        SourceStanding::Disabled => (
+            SourceState::Disabled,
+            Some("it is turned off".to_owned()),
+            Some(format!("svc mcp enable {}", planned.name)),
+        ),
+        SourceStanding::PendingApproval => (
+            SourceState::PendingApproval,
+            Some(format!("{} is new or has changed", planned.from)),
+            Some(format!("look at it, then svc mcp approve {}", planned.from)),
+        ),
+        SourceStanding::Bad => {
+            let reason = planned.entry.as_ref().err().map(ToString::to_string);
+            (SourceState::Misconfigured, reason, Some(format!("correct it in {}", planned.from)))
+        }
+        SourceStanding::Hidden(by) => (
+            SourceState::Hidden,
+            Some(format!("the entry of {by} is used in its place")),
+            Some("remove or rename one of the two".to_owned()),
+        ),
+    };
+    SourceStatus { reason, next_action, ..SourceStatus::of(state) }
+}

@@ -1,0 +1,312 @@
+//! What servers say is put on record: lists, lines, calls, changes. What is old goes.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use svc_core::service::sources::{CallEvent, SourceKey, SourceLists};
+use svc_model::{Caller, source::Sharing};
+use svc_sys::telemetry;
+use tokio::sync::mpsc;
+
+use super::state::{InstanceKey, LearnedLists, ManagedSources, SourceManager};
+use crate::{
+    definition::Definition,
+    instance::{Instance, ResourceMove, StartLesson},
+    lists::OfferedLists,
+    pins::PinnedLists,
+    results::remove_old,
+    spec::SourceSpec,
+    stderr::stderr_event,
+};
+
+/// After so long a silence the instance of a session ends.
+const SESSION_SILENCE: Duration = Duration::from_mins(10);
+/// How often it is looked for sessions that are over, while something runs for one.
+const SESSION_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at which plugins there are.
+const PLUGINS_PAUSE: Duration = Duration::from_secs(1);
+/// Most events of one write.
+const EVENTS_AT_ONCE: usize = 256;
+/// How often it is looked for lines of error output that were dropped.
+const DROPPED_LOOK: Duration = Duration::from_secs(1);
+/// How long events of calls wait for others.
+const GATHERING: Duration = Duration::from_millis(20);
+
+impl SourceManager {
+    pub(super) async fn learn(self, mut lessons: mpsc::UnboundedReceiver<StartLesson>) {
+        while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
+            let (kept, is_new, pin) = {
+                let mut state = self.state();
+                // An instance that is ending, of an entry or an approval of before, would undo what holds now.
+                let learner = state.instances.get(&(spec.key.clone(), String::new()));
+                if learner.is_none_or(|learner| *learner.spec != *spec) {
+                    continue;
+                }
+                let known = state.lists.get(&spec.key);
+                let of_this = known.filter(|known| known.fingerprint == spec.fingerprint);
+                let last_known = of_this.map(|known| Arc::clone(&known.lists)).unwrap_or_default();
+                let lists = lists.or_last_known(&last_known);
+                let kept = rows_of(&spec.fingerprint, &lists);
+                // Also one that is written in another way.
+                let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
+                let before = known.map(|known| Arc::clone(&known.shown));
+                // The first connection after an approval: what the server says now is what was approved.
+                let basis = spec.pin_basis();
+                let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
+                if is_new {
+                    let learned = LearnedLists::new(spec.fingerprint.clone(), lists);
+                    state.lists.insert(spec.key.clone(), learned);
+                }
+                if is_first && let Some(known) = state.lists.get(&spec.key) {
+                    let lists = Arc::clone(&known.lists);
+                    let pin = PinnedLists { basis, lists, told: BTreeSet::new() };
+                    state.pins.insert(spec.key.clone(), pin);
+                }
+                if is_new || is_first {
+                    self.settle(&mut state);
+                    self.tell_of_lists(&state, &spec.key, before.as_deref());
+                }
+                let news = note_changes(&mut state, &spec.key);
+                let is_changed = is_first || !news.is_empty();
+                let pin = state.pins.get(&spec.key).filter(|_| is_changed).cloned();
+                (kept, is_new, pin.map(|pin| (pin, news)))
+            };
+            if is_new || pin.is_some() {
+                self.tell_catalogue();
+            }
+            done.send(()).ok();
+            if is_new
+                && let Err(error) = self.0.services.sources.keep_lists(spec.key.clone(), kept).await
+            {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "a server's lists are not on record");
+            }
+            if let Some((pin, news)) = pin {
+                self.keep_pin(&spec.key, &pin, news).await;
+            }
+        }
+    }
+
+    /// Counts changes of resources and prompts, as callers see them.
+    pub(super) fn tell_of_lists(
+        &self,
+        state: &ManagedSources,
+        key: &SourceKey,
+        before: Option<&OfferedLists>,
+    ) {
+        let Some(after) = state.lists.get(key).map(|known| &known.shown) else { return };
+        if before.is_none_or(|before| {
+            before.resources != after.resources || before.templates != after.templates
+        }) {
+            self.0.resources_changed.send_modify(|count| *count += 1);
+        }
+        if before.is_none_or(|before| before.prompts != after.prompts) {
+            self.0.prompts_changed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Puts pinned definitions on record, and tells of changes that are new.
+    pub(super) async fn keep_pin(&self, key: &SourceKey, pin: &PinnedLists, news: Vec<String>) {
+        let kept = rows_of(&pin.basis, &pin.lists);
+        let told = pin.told.iter().cloned().collect();
+        let written = self.0.services.sources.keep_pin(key.clone(), kept, told, news).await;
+        if let Err(error) = written {
+            let error = telemetry::chain(&error);
+            tracing::warn!(
+                error,
+                "the definitions of a server that were approved are not on record"
+            );
+        }
+    }
+
+    pub(super) async fn write_lines(self, mut lines: mpsc::Receiver<(Arc<SourceSpec>, String)>) {
+        let mut some = Vec::new();
+        let mut tick = tokio::time::interval(DROPPED_LOOK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
+            tokio::select! {
+                received = lines.recv_many(&mut some, EVENTS_AT_ONCE) => {
+                    if received == 0 {
+                        return;
+                    }
+                    for (spec, line) in some.drain(..) {
+                        by_key.entry(spec.key.clone()).or_default().push(stderr_event(&line));
+                    }
+                }
+                _ = tick.tick() => {
+                    let now = tokio::time::Instant::now();
+                    for (key, quota) in &self.state().stderr {
+                        if let Some(dropped) = quota.report(now) {
+                            by_key.entry(key.clone()).or_default().push(dropped.event());
+                        }
+                    }
+                }
+            }
+            for (key, events) in by_key {
+                if let Err(error) = self.0.services.sources.tell(key, "stderr", events).await {
+                    tracing::warn!(
+                        error = telemetry::chain(&error),
+                        "what a server said is not told"
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) async fn write_calls(self, mut calls: mpsc::Receiver<(SourceKey, CallEvent)>) {
+        let mut some = Vec::new();
+        while calls.recv_many(&mut some, EVENTS_AT_ONCE).await > 0 {
+            if some.len() < EVENTS_AT_ONCE {
+                // Calls come in crowds, and a commit for each would cost more than the call.
+                tokio::time::sleep(GATHERING).await;
+                while some.len() < EVENTS_AT_ONCE
+                    && let Ok(more) = calls.try_recv()
+                {
+                    some.push(more);
+                }
+            }
+            let mut by_key: HashMap<SourceKey, Vec<_>> = HashMap::new();
+            for (key, event) in some.drain(..) {
+                by_key.entry(key).or_default().push(event);
+            }
+            for (key, events) in by_key {
+                if let Err(error) = self.0.services.sources.tell(key, "call", events).await {
+                    tracing::warn!(error = telemetry::chain(&error), "calls are not told");
+                }
+            }
+        }
+    }
+
+    pub(super) async fn write_moves(self, mut moves: mpsc::Receiver<ResourceMove>) {
+        while let Some(ResourceMove { stream, uri }) = moves.recv().await {
+            if let Err(error) = self.0.services.sources.tell_update(stream, uri).await {
+                tracing::warn!(error = telemetry::chain(&error), "a change is not told");
+            }
+        }
+    }
+
+    /// Removes large results and files of resources that are older than a week.
+    pub(super) async fn sweep_files(self) {
+        loop {
+            let (results, files) = (self.0.results.clone(), self.home().join("files"));
+            let now = self.0.services.now().as_millis();
+            let now =
+                SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).unwrap_or(0));
+            let sweep = tokio::task::spawn_blocking(move || {
+                results.sweep(now);
+                remove_old(&files, now);
+            });
+            sweep.await.ok();
+            tokio::time::sleep(Duration::from_hours(1)).await;
+        }
+    }
+
+    /// Ends what runs for one session alone when the session is over: commands in the background, and instances of its own.
+    pub(super) async fn end_with_sessions(self) {
+        loop {
+            tokio::time::sleep(SESSION_LOOK).await;
+            let mut sessions = self.0.core.sessions();
+            {
+                let state = self.state();
+                let own = state.instances.iter().filter(|((_, serves), instance)| {
+                    !serves.is_empty() && instance.spec.entry.sharing == Sharing::Session
+                });
+                sessions.extend(own.map(|((_, serves), _)| serves.clone()));
+            }
+            for session in sessions {
+                let detail = self.0.services.team.session_detail(&Caller::Operator, &session).await;
+                if detail.is_ok_and(|detail| detail.session.ended_at.is_some()) {
+                    self.0.core.end_session(&session);
+                    self.end_instances(|serves, instance| {
+                        serves == session && instance.spec.entry.sharing == Sharing::Session
+                    });
+                }
+            }
+        }
+    }
+
+    /// Ends instances, and forgets them.
+    fn end_instances(&self, is_over: impl Fn(&str, &Instance) -> bool) {
+        let mut state = self.state();
+        let over: Vec<InstanceKey> = state
+            .instances
+            .iter()
+            .filter(|((_, serves), instance)| is_over(serves, instance))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in over {
+            if let Some(instance) = state.instances.remove(&key) {
+                self.0.ending.spawn(async move { instance.end().await });
+            }
+        }
+    }
+
+    /// Takes plugins in that are added, and others out, also where nobody calls.
+    pub(super) async fn follow_plugins(self) {
+        let mut before = None;
+        loop {
+            let this = self.clone();
+            let stamp = tokio::task::spawn_blocking(move || this.plugin_stamp()).await.ok();
+            if before.is_some() && stamp != before {
+                let this = self.clone();
+                tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
+            }
+            before = stamp;
+            tokio::time::sleep(PLUGINS_PAUSE).await;
+        }
+    }
+
+    /// Ends instances of sessions that nobody has called for long, and those whose files name them no more.
+    pub(super) async fn end_silent(self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            // Files that are gone or have changed, also where nobody calls any more.
+            let this = self.clone();
+            tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
+            self.end_instances(|serves, instance| {
+                !serves.is_empty()
+                    && instance.spec.entry.sharing == Sharing::Session
+                    && instance.silent_for() >= SESSION_SILENCE
+            });
+        }
+    }
+}
+
+/// Notes the changes of a server that nobody was told of, and gives them.
+pub(super) fn note_changes(state: &mut ManagedSources, key: &SourceKey) -> Vec<String> {
+    let changed = state.lists.get(key).map(|known| Arc::clone(&known.changed));
+    let (Some(changed), Some(pin)) = (changed, state.pins.get_mut(key)) else { return Vec::new() };
+    let is_news = |change: &&String| !pin.told.contains(*change);
+    let news: Vec<String> = changed.iter().filter(is_news).cloned().collect();
+    if !news.is_empty() {
+        // What is no change any more is told of again when it comes back.
+        pin.told = changed.iter().cloned().collect();
+    }
+    news
+}
+
+pub(super) fn lists_of(kept: &SourceLists) -> OfferedLists {
+    let list = |text: &str| serde_json::from_str::<Vec<Definition>>(text).unwrap_or_default();
+    OfferedLists {
+        tools: list(&kept.tools),
+        resources: list(&kept.resources),
+        templates: list(&kept.templates),
+        prompts: list(&kept.prompts),
+    }
+}
+
+fn rows_of(fingerprint: &str, lists: &OfferedLists) -> SourceLists {
+    let text =
+        |list: &[Definition]| serde_json::to_string(list).unwrap_or_else(|_| "[]".to_owned());
+    SourceLists {
+        fingerprint: fingerprint.to_owned(),
+        tools: text(&lists.tools),
+        resources: text(&lists.resources),
+        templates: text(&lists.templates),
+        prompts: text(&lists.prompts),
+    }
+}

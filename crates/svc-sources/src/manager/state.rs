@@ -1,0 +1,307 @@
+//! What is known of all servers, and what every part of the manager asks of it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::SystemTime,
+};
+
+use svc_core::{
+    service::{
+        Services,
+        sources::{CallEvent, SourceKey},
+    },
+    tools::{Catalogue, Tool},
+};
+use svc_model::source::Sharing;
+use svc_sys::config::{
+    Env,
+    sources::{SourceFiles, SourcePlan, SourceVault},
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    auth::{LoginRun, SourceAuth},
+    call::Served,
+    containers::Containers,
+    core::CoreServer,
+    http_clients::HttpClients,
+    instance::{Instance, InstanceParts, ResourceMove, StartLesson},
+    lists::OfferedLists,
+    metrics::SourceMetrics,
+    pins::{PinnedLists, SourceChange, approved_of, changes},
+    results::KeptResults,
+    spec::SourceSpec,
+    stderr::{StderrLines, StderrQuota},
+    suspended::SuspendedCalls,
+};
+
+/// All servers. Cheap to clone.
+#[derive(Clone)]
+pub struct SourceManager(pub(super) Arc<ManagerState>);
+
+/// All servers, as long as somebody keeps them.
+#[derive(Debug, Clone)]
+pub(crate) struct ManagerHandle(Weak<ManagerState>);
+
+impl ManagerHandle {
+    pub(crate) fn upgrade(&self) -> Option<SourceManager> {
+        self.0.upgrade().map(SourceManager)
+    }
+}
+
+pub(super) struct ManagerState {
+    pub(super) services: Services,
+    pub(super) files: SourceFiles,
+    pub(super) env: Arc<Env>,
+    pub(super) catalogue: Weak<Catalogue>,
+    pub(super) metrics: SourceMetrics,
+    pub(super) core: CoreServer,
+    pub(super) clients: HttpClients,
+    pub(super) results: KeptResults,
+    pub(super) suspended: SuspendedCalls,
+    pub(super) moved: mpsc::Sender<ResourceMove>,
+    pub(super) resources_changed: watch::Sender<u64>,
+    pub(super) prompts_changed: watch::Sender<u64>,
+    pub(super) state: Mutex<ManagedSources>,
+    pub(super) starts: Arc<Semaphore>,
+    pub(super) learned: mpsc::UnboundedSender<StartLesson>,
+    pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
+    pub(super) events: mpsc::Sender<(SourceKey, CallEvent)>,
+    pub(super) stop: CancellationToken,
+    pub(super) ending: TaskTracker,
+}
+
+pub(super) type ToolMap = Arc<BTreeMap<String, Arc<Tool>>>;
+/// A server, and whom the instance serves.
+pub(super) type InstanceKey = (SourceKey, String);
+
+#[derive(Default)]
+pub(super) struct ManagedSources {
+    /// Plans of callers without a project (`""`) and of each project that has called.
+    pub(super) plans: HashMap<String, ProjectPlan>,
+    pub(super) lists: HashMap<SourceKey, LearnedLists>,
+    /// Definitions that a person has approved.
+    pub(super) pins: HashMap<SourceKey, PinnedLists>,
+    /// How much of each server's error output is kept.
+    pub(super) stderr: HashMap<SourceKey, Arc<StderrQuota>>,
+    pub(super) instances: HashMap<InstanceKey, Arc<Instance>>,
+    /// Tools of each server that is to run.
+    pub(super) tools: HashMap<SourceKey, SourceTools>,
+    /// Logins, one for all instances of a server.
+    pub(super) auths: HashMap<SourceKey, Arc<SourceAuth>>,
+    /// Logins that wait for a person.
+    pub(super) logins: HashMap<SourceKey, Arc<LoginRun>>,
+}
+
+pub(super) struct LearnedLists {
+    pub(super) fingerprint: String,
+    /// As the server gave them last.
+    pub(super) lists: Arc<OfferedLists>,
+    /// As callers see them.
+    pub(super) shown: Arc<OfferedLists>,
+    /// Changes since a person has approved the definitions, by kind and name.
+    pub(super) changed: Arc<[String]>,
+}
+
+impl LearnedLists {
+    pub(super) fn new(fingerprint: String, lists: OfferedLists) -> Self {
+        let lists = Arc::new(lists);
+        Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
+    }
+
+    /// Shows what a person has approved, if the server's definitions are pinned, and notes what is not that.
+    pub(super) fn compare(&mut self, spec: &SourceSpec, pin: Option<&PinnedLists>) {
+        let pin = pin.filter(|pin| pin.basis == spec.pin_basis());
+        let waiting = pin.map(|pin| changes(&pin.lists, &self.lists)).unwrap_or_default();
+        self.shown = match pin {
+            Some(pin) if spec.is_pinned() && pin.lists != self.lists => {
+                Arc::new(approved_of(&pin.lists, &self.lists))
+            }
+            _ => Arc::clone(&self.lists),
+        };
+        self.changed = waiting.iter().map(SourceChange::mark).collect();
+    }
+}
+
+pub(super) struct SourceTools {
+    pub(super) tools: ToolMap,
+    pub(super) problems: Vec<String>,
+}
+
+pub(super) struct ProjectPlan {
+    pub(super) plan: SourcePlan,
+    /// Of the project's own file and of the person's decisions: when they were written.
+    pub(super) stamp: FileStamp,
+    pub(super) view: ToolMap,
+}
+
+/// When files were last written, and how long they are.
+pub(super) type FileStamp = Vec<Option<(SystemTime, u64)>>;
+
+impl fmt::Debug for SourceManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceManager").finish_non_exhaustive()
+    }
+}
+
+impl SourceManager {
+    pub(super) fn state(&self) -> MutexGuard<'_, ManagedSources> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell_catalogue(&self) {
+        if let Some(catalogue) = self.0.catalogue.upgrade() {
+            catalogue.foreign_changed();
+        }
+    }
+
+    pub(super) fn parts(
+        &self,
+        spec: &Arc<SourceSpec>,
+        served: Served,
+        state: &mut ManagedSources,
+    ) -> InstanceParts {
+        let Served { key: serves, project } = served;
+        let is_learner = serves.is_empty();
+        let by_project = spec.entry.sharing == Sharing::Project;
+        let project = if is_learner { spec.root.clone() } else { project };
+        let root = project.clone().filter(|_| is_learner || by_project);
+        let known = state.lists.get(&spec.key);
+        let has_worked = known.is_some_and(|known| known.fingerprint == spec.fingerprint);
+        InstanceParts {
+            services: self.0.services.clone(),
+            spec: Arc::clone(spec),
+            serves,
+            root,
+            project,
+            env: Arc::clone(&self.0.env),
+            starts: Arc::clone(&self.0.starts),
+            learned: is_learner.then(|| self.0.learned.clone()),
+            containers: Containers::new(&self.0.files.home),
+            moved: self.0.moved.clone(),
+            said: StderrLines {
+                spec: Arc::clone(spec),
+                lines: self.0.said.clone(),
+                quota: Arc::clone(state.stderr.entry(spec.key.clone()).or_default()),
+            },
+            has_worked,
+            vault: self.vault(),
+            auth: self.auth(&spec.key, state),
+            clients: self.0.clients.clone(),
+        }
+    }
+
+    /// Secrets and logins.
+    pub(crate) fn vault(&self) -> SourceVault {
+        SourceVault::of(&self.0.files.home)
+    }
+
+    /// The daemon's environment.
+    pub(crate) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    /// One that does not keep the servers.
+    pub(crate) fn downgrade(&self) -> ManagerHandle {
+        ManagerHandle(Arc::downgrade(&self.0))
+    }
+
+    /// The entry of a server that is to run.
+    pub(crate) fn spec(&self, key: &SourceKey) -> Option<Arc<SourceSpec>> {
+        let learner = (key.clone(), String::new());
+        self.state().instances.get(&learner).map(|learner| Arc::clone(&learner.spec))
+    }
+
+    /// The login of a server.
+    pub(crate) fn auth_of(&self, key: &SourceKey) -> Arc<SourceAuth> {
+        self.auth(key, &mut self.state())
+    }
+
+    /// The login to a server that waits for a person.
+    pub(crate) fn login_of(&self, key: &SourceKey) -> Option<Arc<LoginRun>> {
+        self.state().logins.get(key).cloned()
+    }
+
+    /// Ends a login that waits for a person.
+    pub(crate) fn end_login(&self, key: &SourceKey) {
+        self.state().logins.remove(key);
+    }
+
+    /// Keeps a login that waits for a person.
+    pub(crate) fn keep_login(&self, key: SourceKey, login: Arc<LoginRun>) {
+        self.state().logins.insert(key, login);
+    }
+
+    /// Starts all instances of a server anew; `false` if it is not to run.
+    pub(crate) fn reconnect_all(&self, key: &SourceKey) -> bool {
+        let instances: Vec<_> = {
+            let state = self.state();
+            let own = state.instances.iter().filter(|((of, _), _)| of == key);
+            own.map(|(_, instance)| Arc::clone(instance)).collect()
+        };
+        for instance in &instances {
+            instance.reconnect();
+        }
+        !instances.is_empty()
+    }
+
+    pub(super) fn auth(&self, key: &SourceKey, state: &mut ManagedSources) -> Arc<SourceAuth> {
+        let make = || {
+            let id = format!("{}\n{}", key.name, key.project);
+            SourceAuth::new(self.0.services.clone(), self.vault(), self.0.clients.clone(), id)
+        };
+        Arc::clone(state.auths.entry(key.clone()).or_insert_with(make))
+    }
+
+    /// The data folder.
+    pub(crate) fn home(&self) -> &Path {
+        &self.0.files.home
+    }
+
+    /// Where large results are.
+    pub(crate) fn results(&self) -> &KeptResults {
+        &self.0.results
+    }
+
+    /// Calls whose clients are asked between two requests.
+    pub(crate) fn suspended(&self) -> &SuspendedCalls {
+        &self.0.suspended
+    }
+
+    /// What is on record of servers.
+    pub(crate) fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Counts changes of the resources that servers offer.
+    pub fn resource_changes(&self) -> watch::Receiver<u64> {
+        self.0.resources_changed.subscribe()
+    }
+
+    /// Counts changes of the prompts that servers offer.
+    pub fn prompt_changes(&self) -> watch::Receiver<u64> {
+        self.0.prompts_changed.subscribe()
+    }
+
+    /// The instance that serves a project, a session, or everybody. It is started if need be.
+    pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
+        let mut state = self.state();
+        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
+        // An entry as a caller's plan has it, without what is known of its secrets.
+        if learner.spec.fingerprint != spec.fingerprint {
+            return None;
+        }
+        let spec = &Arc::clone(&learner.spec);
+        let key = (spec.key.clone(), served.key.clone());
+        if let Some(instance) = state.instances.get(&key) {
+            return Some(Arc::clone(instance));
+        }
+        let instance = Instance::keep(self.parts(spec, served, &mut state));
+        state.instances.insert(key, Arc::clone(&instance));
+        Some(instance)
+    }
+}

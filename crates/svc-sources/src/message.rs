@@ -1,0 +1,307 @@
+//! Messages of servers, read as raw JSON.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
+use svc_core::tools::RequestTrace;
+use svc_model::quote;
+use svc_wire::mcp::{Revision, TASKS_EXTENSION, meta};
+
+use super::beside::beside_others;
+
+/// A message of a server.
+#[derive(Debug)]
+pub(super) enum ServerMessage {
+    /// The answer to a request of ours, by its number.
+    Answer { id: u64, reply: Reply },
+    /// A request to us.
+    Request { id: Box<RawValue>, method: String, params: Option<Box<RawValue>> },
+    /// A notification.
+    Notification { method: String, params: Option<Box<RawValue>> },
+}
+
+/// What a server gives, without imitations of the daemon's stamps and of the system's words. All else is as it was written.
+pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
+    let broken = |given: &RawValue| match quote::unimitated_json(given.get()) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
+    };
+    let broken =
+        if given.get().len() > LONG { beside_others(|| broken(&given)) } else { broken(&given) };
+    match broken {
+        None => given,
+        // It cannot fail: only strings were replaced, by strings.
+        Some(text) => RawValue::from_string(text).unwrap_or_default(),
+    }
+}
+
+/// A text that takes long to look at, in bytes.
+const LONG: usize = 64 * 1024;
+
+/// A result, or an error.
+pub(super) type Reply = Result<Box<RawValue>, ServerError>;
+
+/// An error of a server.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct ServerError {
+    #[serde(default)]
+    pub(super) code: i64,
+    #[serde(default)]
+    pub(super) message: String,
+    #[serde(default)]
+    pub(super) data: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct MessageEnvelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+/// `null` is a value, and not the same as nothing.
+fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(source).map(Some)
+}
+
+impl ServerMessage {
+    /// Reads a message; `None` if it is none that this client can make sense of.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let envelope: MessageEnvelope<'_> = serde_json::from_str(text).ok()?;
+        let params = envelope.params.map(ToOwned::to_owned);
+        match (envelope.method, envelope.id) {
+            (Some(method), Some(id)) if id.get() != "null" => {
+                Some(Self::Request { id: id.to_owned(), method: method.into_owned(), params })
+            }
+            (Some(method), _) => Some(Self::Notification { method: method.into_owned(), params }),
+            (None, Some(id)) => {
+                let id = id.get().trim_matches('"').parse().ok()?;
+                let reply = match (envelope.result, envelope.error) {
+                    (_, Some(error)) => {
+                        Err(serde_json::from_str(error.get()).unwrap_or_else(|_| ServerError {
+                            code: -32603,
+                            message: error.get().to_owned(),
+                            data: None,
+                        }))
+                    }
+                    (Some(result), None) => Ok(result.to_owned()),
+                    (None, None) => return None,
+                };
+                Some(Self::Answer { id, reply })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// Members of an object in their order, each as it was written.
+pub(super) struct RawMembers(pub(super) Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for RawMembers {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct OrderedMembers;
+        impl<'de> Visitor<'de> for OrderedMembers {
+            type Value = RawMembers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(RawMembers(members))
+            }
+        }
+        source.deserialize_map(OrderedMembers)
+    }
+}
+
+impl RawMembers {
+    /// Reads an object; `None` if it is none.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The object, each member as it was written.
+    pub(super) fn into_text(self) -> String {
+        let members = self.0.into_iter().map(|(name, value)| format!("{}:{value}", json!(name)));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// What this client can do, as it tells every server.
+pub(super) fn own_capabilities() -> Value {
+    json!({ "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} } })
+}
+
+/// Who this client is.
+pub(super) fn own_info() -> Value {
+    json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") })
+}
+
+/// Params that introduce this client, as revisions without sessions want it of each request.
+pub(super) fn modern_params(params: &str) -> String {
+    let own = [
+        (meta::PROTOCOL_VERSION, json!(Revision::V2026_07_28.as_str())),
+        (meta::CLIENT_INFO, own_info()),
+        (
+            meta::CLIENT_CAPABILITIES,
+            json!({
+                "roots": {}, "sampling": {}, "elicitation": { "form": {}, "url": {} },
+                "extensions": { TASKS_EXTENSION: {} },
+            }),
+        ),
+    ];
+    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
+    let own = own.iter().filter_map(|(name, value)| Some(((*name).to_owned(), raw(value)?)));
+    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
+    let at = members.iter().position(|(name, _)| name == "_meta");
+    let written = at.map(|at| members.remove(at).1);
+    let mut all =
+        written.and_then(|raw| RawMembers::parse(raw.get())).map(|all| all.0).unwrap_or_default();
+    all.extend(own);
+    members.extend(
+        RawValue::from_string(RawMembers(all).into_text())
+            .ok()
+            .map(|all| ("_meta".to_owned(), all)),
+    );
+    RawMembers(members).into_text()
+}
+
+/// Params that say what the caller has named its request by, where they do not say it themselves.
+pub(super) fn traced_params<'a>(params: &'a str, trace: &RequestTrace) -> Cow<'a, str> {
+    let named = [("traceparent", &trace.parent), (REQUEST_ID, &trace.request_id)];
+    if named.iter().all(|(_, value)| value.is_none()) {
+        return Cow::Borrowed(params);
+    }
+    let Some(RawMembers(mut members)) = RawMembers::parse(params) else {
+        return Cow::Borrowed(params);
+    };
+    let at = members.iter().position(|(name, _)| name == "_meta");
+    let written = at
+        .map_or_else(|| Some(RawMembers(Vec::new())), |at| RawMembers::parse(members[at].1.get()));
+    let Some(RawMembers(mut meta)) = written else { return Cow::Borrowed(params) };
+    for (name, value) in named {
+        let is_there = meta.iter().any(|(known, _)| known == name);
+        let value = value.as_deref().filter(|_| !is_there).and_then(|it| to_raw_value(it).ok());
+        meta.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    let Ok(meta) = RawValue::from_string(RawMembers(meta).into_text()) else {
+        return Cow::Borrowed(params);
+    };
+    match at {
+        Some(at) => members[at].1 = meta,
+        None => members.push(("_meta".to_owned(), meta)),
+    }
+    Cow::Owned(RawMembers(members).into_text())
+}
+
+/// The member of `_meta` that has the caller's `X-Request-Id`.
+const REQUEST_ID: &str = "svc/request_id";
+
+/// A request of ours. `params` is JSON.
+pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+}
+
+/// A notification of ours. `params` is JSON.
+pub(super) fn notification_text(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
+}
+
+/// The answer to a request of a server.
+pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
+    let id = id.get();
+    match answer {
+        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
+        Err((code, message)) => {
+            let error = json!({ "code": code, "message": message });
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
+        }
+    }
+}
+
+/// The members of params; empty if they are no object.
+pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
+    params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_told_what_the_caller_has_named_its_request_by() {
+        let text = |text: &str| Some(Arc::from(text));
+        let trace = RequestTrace { request_id: text("r-1"), parent: text("00-a-b-01") };
+        let both = r#""traceparent":"00-a-b-01","svc/request_id":"r-1""#;
+        for (params, expected) in [
+            ("{}", format!(r#"{{"_meta":{{{both}}}}}"#)),
+            (
+                r#"{"x": 1.0,"_meta":{"own": 2.0}}"#,
+                format!(r#"{{"x":1.0,"_meta":{{"own":2.0,{both}}}}}"#),
+            ),
+            // What it says itself counts.
+            (
+                r#"{"_meta":{"traceparent":"own"}}"#,
+                r#"{"_meta":{"traceparent":"own","svc/request_id":"r-1"}}"#.to_owned(),
+            ),
+            (r#"{"_meta":3}"#, r#"{"_meta":3}"#.to_owned()),
+        ] {
+            assert_eq!(traced_params(params, &trace), expected, "{params}");
+        }
+        let none = RequestTrace::default();
+        assert!(matches!(traced_params(r#"{ "x": 1.0 }"#, &none), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn messages_by_table() {
+        for (text, expected) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"a": 1.0}}"#, "answer 7 {\"a\": 1.0}"),
+            (r#"{"jsonrpc":"2.0","id":"7","result":null}"#, "answer 7 null"),
+            (r#"{"id":7,"error":{"code":-1,"message":"no"}}"#, "error 7 -1 no"),
+            (r#"{"id":7,"error":"odd"}"#, "error 7 -32603 \"odd\""),
+            (r#"{"id":"x","method":"ping"}"#, "request \"x\" ping"),
+            (r#"{"method":"notifications/a","params":{}}"#, "note notifications/a"),
+            (r#"{"id":7}"#, "nothing"),
+            (r#"{"id":"x","result":{}}"#, "nothing"),
+            ("hello", "nothing"),
+            ("", "nothing"),
+            ("[]", "nothing"),
+        ] {
+            let parsed = match ServerMessage::parse(text) {
+                Some(ServerMessage::Answer { id, reply: Ok(result) }) => {
+                    format!("answer {id} {}", result.get())
+                }
+                Some(ServerMessage::Answer { id, reply: Err(error) }) => {
+                    format!("error {id} {} {}", error.code, error.message)
+                }
+                Some(ServerMessage::Request { id, method, .. }) => {
+                    format!("request {} {method}", id.get())
+                }
+                Some(ServerMessage::Notification { method, .. }) => format!("note {method}"),
+                None => "nothing".to_owned(),
+            };
+            assert_eq!(parsed, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! Resources, templates and prompts of servers by the protocol's own methods: as the servers declare them, under names that no
+//! two have.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json, value::RawValue};
+use sha2::{Digest as _, Sha256};
+use svc_core::{
+    service::sources::SourceKey,
+    tools::{Call, ErrorType, Failure, Output, ToolError},
+};
+use svc_model::{
+    Caller, Ownership, StreamName, StreamVisibility, quote,
+    source::{Sharing, child_tool_name, matches_glob},
+};
+
+use super::{
+    call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
+    call_outcome::{CallOutcome, ServerCallEnd},
+    connection::{OpenRequest, SourceConnection},
+    definition::Definition,
+    instance::Instance,
+    lists::{OfferedLists, OpenServer},
+    manager::SourceManager,
+    message::unimitated,
+    results::KeptResult,
+    spec::SourceSpec,
+    suspended::SuspendedCalls,
+    view::name_of,
+};
+
+/// How long a request waits for a server that is starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Where the daemon's own URIs begin.
+const OWN: &str = "svc://";
+/// What stands before a URI that another server has as well: this, the server's name and a colon.
+const OF_SERVER: &str = "svc+";
+
+/// A request of a caller that a server answers.
+#[derive(Debug, Clone)]
+pub struct Relayed<'a> {
+    /// Who asks. Its `params` are those of the request.
+    pub call: &'a Call,
+    /// The params of the request.
+    pub params: &'a Map<String, Value>,
+}
+
+impl Relayed<'_> {
+    /// The params of the server's request, whose own name of what it is about goes into `member`, by the request's number.
+    fn params_with(&self, member: &'static str, own: String) -> impl Fn(u64) -> String + use<> {
+        let (call, params) = (self.call.clone(), self.params.clone());
+        move |id| params_of(member, &own, &call, &params, id)
+    }
+}
+
+/// The URI under which clients see a server's.
+fn shown_uri(server: &str, uri: &str, taken: &mut HashSet<String>) -> String {
+    let is_free =
+        !uri.starts_with(OWN) && !uri.starts_with(OF_SERVER) && taken.insert(uri.to_owned());
+    if is_free { uri.to_owned() } else { format!("{OF_SERVER}{server}:{uri}") }
+}
+
+/// Entries of all servers with URIs that no two have.
+fn with_uris(
+    servers: &[OpenServer],
+    of: impl Fn(&OfferedLists) -> &[Definition],
+    member: &str,
+) -> Vec<Box<RawValue>> {
+    let mut taken = HashSet::new();
+    let mut all = Vec::new();
+    for (spec, lists) in servers {
+        for entry in of(lists) {
+            let Some(uri) = entry.get(member).and_then(Value::as_str) else { continue };
+            let shown = shown_uri(&spec.key.name, uri, &mut taken);
+            let values = [(member, json!(quote::plain_data(&shown)))];
+            all.push(entry.shown_with(if shown == uri { &[] } else { &values[..] }));
+        }
+    }
+    all
+}
+
+/// Longest URI that is compared with templates, and longest template, in bytes. The comparison takes as much time as the
+/// product of the two, and each is another's.
+const MAX_COMPARED: usize = 8 * 1024;
+
+/// Whether a URI may have been made of a template (RFC 6570); then how many of the template's characters stand in it as they are.
+fn matches_template(template: &str, uri: &str) -> Option<usize> {
+    if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
+        return None;
+    }
+    let mut glob = String::new();
+    let mut rest = template;
+    while let Some((literal, expression)) = rest.split_once('{') {
+        glob.push_str(literal);
+        glob.push('*');
+        rest = expression.split_once('}').map_or("", |(_, rest)| rest);
+    }
+    glob.push_str(rest);
+    matches_glob(&glob, uri).then(|| glob.chars().filter(|c| *c != '*').count())
+}
+
+fn has_text(list: &[Definition], member: &str, text: &str) -> bool {
+    list.iter().any(|entry| entry.get(member).and_then(Value::as_str) == Some(text))
+}
+
+/// The server that has a resource or template, and its own URI.
+fn server_of_uri<'a>(
+    servers: &'a [OpenServer],
+    uri: &str,
+    has: impl Fn(&OfferedLists, &str) -> bool,
+) -> Option<(&'a Arc<SourceSpec>, String)> {
+    if let Some((name, own)) = uri.strip_prefix(OF_SERVER).and_then(|rest| rest.split_once(':')) {
+        let (spec, lists) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        return (!spec.is_pinned() || has(lists, own)).then(|| (spec, own.to_owned()));
+    }
+    if uri.starts_with(OWN) {
+        return None;
+    }
+    let (spec, _) = servers.iter().find(|(_, lists)| has(lists, uri))?;
+    Some((spec, uri.to_owned()))
+}
+
+fn server_of_resource<'a>(
+    servers: &'a [OpenServer],
+    uri: &str,
+) -> Option<(&'a Arc<SourceSpec>, String)> {
+    if uri.starts_with(OF_SERVER) {
+        return server_of_uri(servers, uri, offers_resource);
+    }
+    let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
+    listed.or_else(|| {
+        // The template that says most of the URI: one that says nothing takes none from another server.
+        let mut best = None;
+        for (spec, lists) in servers {
+            let templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
+            let said = templates.filter_map(|template| matches_template(template, uri)).max();
+            if let Some(said) = said
+                && best.is_none_or(|(most, _)| said > most)
+            {
+                best = Some((said, spec));
+            }
+        }
+        let (_, spec) = best.filter(|_| !uri.starts_with(OWN))?;
+        Some((spec, uri.to_owned()))
+    })
+}
+
+/// Whether a list has a resource with this URI, or a template that the URI matches.
+fn offers_resource(lists: &OfferedLists, uri: &str) -> bool {
+    let mut templates =
+        lists.templates.iter().filter_map(|it| it.get("uriTemplate").and_then(Value::as_str));
+    has_text(&lists.resources, "uri", uri)
+        || templates.any(|template| matches_template(template, uri).is_some())
+}
+
+/// Prompts of all servers with the names that clients see.
+fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str, &Definition)> {
+    let mut taken = HashSet::new();
+    let mut all = Vec::new();
+    for (spec, lists) in servers {
+        for prompt in &lists.prompts {
+            let Some(own) = name_of(prompt) else { continue };
+            let name = child_tool_name(&spec.key.name, own, &|name| taken.contains(name));
+            if quote::plain(&name) == name && taken.insert(name.clone()) {
+                all.push((name, spec, own, prompt));
+            }
+        }
+    }
+    all
+}
+
+/// Makes a request of a server, and gives its result as it is. The session's client answers what the server asks before it.
+async fn relay(
+    instance: &Arc<Instance>,
+    suspended: &SuspendedCalls,
+    method: &'static str,
+    call: &Call,
+    params: impl Fn(u64) -> String + Send + Sync + 'static,
+) -> Result<Box<RawValue>, Failure> {
+    if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
+        return result_of(suspended.resume(id, call).await);
+    }
+    let name = &instance.spec.key.name;
+    let connection =
+        instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
+    if connection.is_modern() || !call.far_end.asks_between_requests() {
+        return relay_to_end(instance, &connection, method, call, params).await;
+    }
+    let instance = Arc::clone(instance);
+    let work = move |call: Call| async move {
+        let result = relay_to_end(&instance, &connection, method, &call, params).await;
+        (CallOutcome::Ok, result.map(Output::Verbatim))
+    };
+    result_of(suspended.run(call, work).await)
+}
+
+/// The result of a request that was relayed apart from its caller's.
+fn result_of((_, end): ServerCallEnd) -> Result<Box<RawValue>, Failure> {
+    match end? {
+        Output::Verbatim(result) => Ok(result),
+        other => {
+            debug_assert!(false, "{other:?} is of a tool, and no result of a server");
+            Err(ToolError::new(ErrorType::Unavailable, "the result is of another request").into())
+        }
+    }
+}
+
+async fn relay_to_end(
+    instance: &Instance,
+    connection: &Arc<SourceConnection>,
+    method: &'static str,
+    call: &Call,
+    params: impl Fn(u64) -> String,
+) -> Result<Box<RawValue>, Failure> {
+    let name = &instance.spec.key.name;
+    // The client has been asked in an earlier run of this request.
+    let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
+    for _ in 0..MAX_ROUNDS {
+        let answers = match &wanted {
+            None => None,
+            Some(input) => {
+                call.far_end.keep(input.to_kept());
+                Some((connection.answer_inputs(call, &input.requests).await?, &input.state))
+            }
+        };
+        let request = connection.open(Some(call.clone()));
+        let mut params = params(request.id);
+        if let Some((answers, state)) = answers {
+            params = with_answers(&params, &answers, state.as_ref());
+        }
+        let result = relay_once(instance, request, method, call, &params).await?;
+        wanted = WantedInput::of_result(&result);
+        if wanted.is_none() {
+            return Ok(result);
+        }
+    }
+    let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
+    Err(ToolError::new(ErrorType::Unavailable, text).into())
+}
+
+async fn relay_once(
+    instance: &Instance,
+    mut request: OpenRequest,
+    method: &'static str,
+    call: &Call,
+    params: &str,
+) -> Result<Box<RawValue>, Failure> {
+    let name = &instance.spec.key.name;
+    let connection = request.connection();
+    let bound = instance.spec.entry.timeout;
+    let answer = async {
+        request.send(method, params, None).await?;
+        request.answer_to(call).await
+    };
+    let failed = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
+    match tokio::time::timeout(bound, answer).await {
+        Err(_) => Err(failed(format!(
+            "{name}: no answer within {} ms; it was told to stop",
+            bound.as_millis()
+        ))),
+        Ok(Err(_)) => Err(failed(format!("{name} ended in the middle of {method}"))),
+        Ok(Ok(Ok(result))) if result.get().starts_with('{') => Ok(unimitated(result)),
+        Ok(Ok(Ok(_))) => Err(failed(format!("{name}: the result of {method} is no object"))),
+        Ok(Ok(Err(error))) => Err(refused(&connection.redactor(), error)),
+    }
+}
+
+impl SourceManager {
+    /// Resources of all servers that a caller may use.
+    pub fn offered_resources(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        with_uris(&self.open_servers(caller), |lists| &lists.resources, "uri")
+    }
+
+    /// Templates of their resources.
+    pub fn offered_templates(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        with_uris(&self.open_servers(caller), |lists| &lists.templates, "uriTemplate")
+    }
+
+    /// Their prompts.
+    pub fn offered_prompts(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        let servers = self.open_servers(caller);
+        let prompts = named_prompts(&servers).into_iter();
+        prompts.map(|(name, _, _, prompt)| prompt.shown_with(&[("name", json!(name))])).collect()
+    }
+
+    /// Large results that are kept for the caller.
+    pub fn kept_results(&self, caller: &Caller) -> Vec<KeptResult> {
+        self.results().list(caller)
+    }
+
+    /// A large result that is kept; `None` if there is none of that URI for the caller.
+    pub async fn kept_result(&self, caller: &Caller, uri: &str) -> Option<String> {
+        let (results, caller, uri) = (self.results().clone(), caller.clone(), uri.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let (path, _) = results.find(&caller, &uri)?;
+            std::fs::read_to_string(path).ok()
+        });
+        read.await.ok().flatten()
+    }
+
+    /// Whether a server of the caller's has a resource.
+    pub fn has_resource(&self, caller: &Caller, uri: &str) -> bool {
+        server_of_resource(&self.open_servers(caller), uri).is_some()
+    }
+
+    /// Whether the caller may read this resource of a server. Of a server with pinned definitions only approved resources,
+    /// and URIs of approved templates, may be read.
+    pub(super) fn may_read_resource(&self, caller: &Caller, server: &str, uri: &str) -> bool {
+        let servers = self.open_servers(caller);
+        let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
+            return true;
+        };
+        !spec.is_pinned() || offers_resource(lists, uri)
+    }
+
+    /// Whether a server of the caller's has a prompt.
+    pub fn has_prompt(&self, caller: &Caller, name: &str) -> bool {
+        named_prompts(&self.open_servers(caller)).iter().any(|(shown, ..)| shown == name)
+    }
+
+    /// Reads a resource; `None` if no server of the caller's has it.
+    pub async fn read_resource(
+        &self,
+        asked: Relayed<'_>,
+        uri: &str,
+    ) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let (spec, own) = server_of_resource(&servers, uri)?;
+        let instance = self.instance(spec, serves(spec, asked.call))?;
+        let params = asked.params_with("uri", own);
+        Some(relay(&instance, self.suspended(), "resources/read", asked.call, params).await)
+    }
+
+    /// The messages of a prompt; `None` if no server of the caller's has it.
+    pub async fn get_prompt(
+        &self,
+        asked: Relayed<'_>,
+        name: &str,
+    ) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let prompts = named_prompts(&servers);
+        let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
+        let instance = self.instance(spec, serves(spec, asked.call))?;
+        let params = asked.params_with("name", own.to_owned());
+        Some(relay(&instance, self.suspended(), "prompts/get", asked.call, params).await)
+    }
+
+    /// Values for an argument; `None` if no server of the caller's has the prompt or template.
+    pub async fn complete(&self, asked: Relayed<'_>) -> Option<Result<Box<RawValue>, Failure>> {
+        let servers = self.open_servers(&asked.call.caller);
+        let reference = asked.params.get("ref")?;
+        let text = |member: &str| reference.get(member).and_then(Value::as_str);
+        let (spec, member, own) = match text("type")? {
+            "ref/prompt" => {
+                let name = text("name")?;
+                let prompts = named_prompts(&servers);
+                let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
+                (Arc::clone(spec), "name", own.to_owned())
+            }
+            "ref/resource" => {
+                let has = |lists: &OfferedLists, uri: &str| {
+                    has_text(&lists.templates, "uriTemplate", uri)
+                };
+                let (spec, own) = server_of_uri(&servers, text("uri")?, has)?;
+                (Arc::clone(spec), "uri", own)
+            }
+            _ => return None,
+        };
+        let instance = self.instance(&spec, serves(&spec, asked.call))?;
+        let mut params = asked.params.clone();
+        params["ref"][member] = json!(own);
+        params.remove("_meta");
+        let params = Value::Object(params).to_string();
+        let params = move |_| params.clone();
+        let suspended = self.suspended();
+        Some(relay(&instance, suspended, "completion/complete", asked.call, params).await)
+    }
+
+    /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
+    /// caller's has it. `again` says that the caller may have done so before.
+    pub async fn watch_resource(
+        &self,
+        call: &Call,
+        uri: &str,
+        again: bool,
+    ) -> Option<Result<StreamName, Failure>> {
+        let servers = self.open_servers(&call.caller);
+        let (spec, own) = server_of_resource(&servers, uri)?;
+        let serves = serves(spec, call);
+        let instance = self.instance(spec, serves.clone())?;
+        let stream = stream_of(&spec.key, &serves.key, &own);
+        let visibility = visibility_of(spec, &serves.key, call);
+        let opened = self.services().sources.open_stream(stream.clone(), visibility).await;
+        if let Err(error) = opened {
+            return Some(Err(error.into()));
+        }
+        let watched = instance.watch_resource(&own, stream.clone(), again);
+        if !watched {
+            return Some(Ok(stream));
+        }
+        let params = json!({ "uri": own }).to_string();
+        let params = move |_| params.clone();
+        let suspended = self.suspended();
+        Some(match relay(&instance, suspended, "resources/subscribe", call, params).await {
+            Ok(_) => Ok(stream),
+            Err(failure) => {
+                instance.forget_resource(&own);
+                Err(failure)
+            }
+        })
+    }
+
+    /// Gives a subscription up. The server hears of the last one.
+    pub async fn unwatch_resource(&self, call: &Call, uri: &str) {
+        let servers = self.open_servers(&call.caller);
+        let Some((spec, own)) = server_of_resource(&servers, uri) else { return };
+        let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
+        if instance.forget_resource(&own) {
+            let params = json!({ "uri": own }).to_string();
+            let params = move |_| params.clone();
+            let suspended = self.suspended();
+            if let Err(failure) =
+                relay(&instance, suspended, "resources/unsubscribe", call, params).await
+            {
+                tracing::debug!(?failure, "a server did not take back a subscription");
+            }
+        }
+    }
+}
+
+/// The stream of a resource's changes, as an instance of a server has it.
+fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
+    let mut hash = Sha256::new();
+    for part in [&key.project, serves, uri] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    StreamName::of("source", format!("{}/{}", key.name, hex::encode(&hash.finalize()[..8])))
+}
+
+/// Those who are served by the same instance hear of its resources.
+fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibility {
+    let project = match spec.entry.sharing {
+        Sharing::Project if !serves.is_empty() => serves,
+        Sharing::Session => {
+            let owner = call.caller.principal().to_string();
+            return StreamVisibility::shared(&Ownership::of_row(&owner, String::new()));
+        }
+        Sharing::Shared | Sharing::Project => spec.root.as_deref().unwrap_or_default(),
+    };
+    if project.is_empty() {
+        return StreamVisibility::Team;
+    }
+    StreamVisibility::shared(&Ownership::of_row("operator", project.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::source::{SecretDestination, SourceEntry};
+    use svc_sys::config::sources::SecretBearer;
+
+    use super::*;
+
+    fn server(name: &str, lists: OfferedLists) -> OpenServer {
+        let (entry, _) = SourceEntry::parse(&json!({ "command": "x" }), true).expect("is good");
+        let key = SourceKey { name: name.to_owned(), project: String::new() };
+        (
+            Arc::new(SourceSpec {
+                key,
+                root: None,
+                base: "/base".into(),
+                entry,
+                fingerprint: String::new(),
+                approval: None,
+                secrets: String::new(),
+                bearer: SecretBearer {
+                    server: name.to_owned(),
+                    destination: SecretDestination::named("own"),
+                    is_own: true,
+                },
+            }),
+            Arc::new(lists),
+        )
+    }
+
+    fn of(resources: &[&str], templates: &[&str], prompts: &[&str]) -> OfferedLists {
+        let entries = |member: &str, texts: &[&str]| {
+            texts.iter().map(|text| json!({ member: text, "x-own": 1 }).into()).collect()
+        };
+        OfferedLists {
+            tools: Vec::new(),
+            resources: entries("uri", resources),
+            templates: entries("uriTemplate", templates),
+            prompts: entries("name", prompts),
+        }
+    }
+
+    #[test]
+    fn each_uri_and_each_prompt_leads_to_one_server() {
+        let servers = [
+            server(
+                "a",
+                of(&["file:///x", "svc://stream/team", "svc+b:x"], &["t://{id}"], &["p", "q.r"]),
+            ),
+            server(
+                "b",
+                of(
+                    &["file:///x", "file:///y"],
+                    &["t://{id}", "u://{a}/b{?c}"],
+                    &["p", "q_r", "q.r"],
+                ),
+            ),
+        ];
+        let uris = |list: Vec<Box<RawValue>>, member: &str| -> Vec<String> {
+            let read = list.iter().map(|entry| serde_json::from_str(entry.get()).expect("JSON"));
+            let list: Vec<Value> = read.collect();
+            assert!(list.iter().all(|entry| entry["x-own"] == 1));
+            list.iter().map(|entry| entry[member].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        let shown = uris(with_uris(&servers, |lists| &lists.resources, "uri"), "uri");
+        assert_eq!(
+            shown,
+            [
+                "file:///x",
+                "svc+a:svc://stream/team",
+                "svc+a:svc+b:x",
+                "svc+b:file:///x",
+                "file:///y"
+            ]
+        );
+        let expected = [
+            ("a", "file:///x"),
+            ("a", "svc://stream/team"),
+            ("a", "svc+b:x"),
+            ("b", "file:///x"),
+            ("b", "file:///y"),
+        ];
+        for (uri, (name, own)) in shown.iter().zip(expected) {
+            let (spec, found) = server_of_resource(&servers, uri).expect("has a server");
+            assert_eq!((spec.key.name.as_str(), found.as_str()), (name, own), "{uri}");
+        }
+        let shown =
+            uris(with_uris(&servers, |lists| &lists.templates, "uriTemplate"), "uriTemplate");
+        assert_eq!(shown, ["t://{id}", "svc+b:t://{id}", "u://{a}/b{?c}"]);
+        for (uri, name) in [
+            ("t://7", Some("a")),
+            ("svc+b:t://7", Some("b")),
+            ("u://1/b?c=2", Some("b")),
+            ("v://1", None),
+            ("svc://stream/team", None),
+            ("svc+c:x", None),
+        ] {
+            let found = server_of_resource(&servers, uri).map(|(spec, _)| spec.key.name.as_str());
+            assert_eq!(found, name, "{uri}");
+        }
+        let names: Vec<String> =
+            named_prompts(&servers).into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(names[..4], ["a__p", "a__q_r", "b__p", "b__q_r"]);
+        assert!(names[4].starts_with("b__q_r_") && names.len() == 5, "{names:?}");
+    }
+
+    #[test]
+    fn a_template_that_fits_everything_takes_nothing_from_another_server() {
+        let long = format!("{{x}}{}", "a{x}".repeat(MAX_COMPARED));
+        let servers = [
+            server("a", of(&[], &["{+x}", "f{+x}", &long], &[])),
+            server("b", of(&["mem://one"], &["file:///{path}"], &[])),
+        ];
+        let long = format!("mem://{}", "a".repeat(MAX_COMPARED));
+        for (uri, name) in [
+            ("file:///x", Some("b")),
+            ("mem://one", Some("b")),
+            ("mem://two", Some("a")),
+            ("svc://stream/team", None),
+            ("svc+b:mem://two", Some("b")),
+            (&long, None),
+        ] {
+            let found = server_of_resource(&servers, uri).map(|(spec, _)| spec.key.name.as_str());
+            assert_eq!(found, name, "{uri}");
+        }
+    }
+
+    #[test]
+    fn streams_of_resources_are_of_one_instance() {
+        let key = SourceKey { name: "a".to_owned(), project: String::new() };
+        let one = stream_of(&key, "/p", "file:///x");
+        assert_eq!(one, stream_of(&key, "/p", "file:///x"));
+        assert!(StreamName::parse(one.as_str()).is_some());
+        for (serves, uri) in [("/q", "file:///x"), ("/p", "file:///y"), ("/pf", "ile:///x")] {
+            assert_ne!(one, stream_of(&key, serves, uri));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! HTTP with server-sent events, as of 2024-11-05: one stream has all answers, and messages go to an address that it names.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use reqwest::Url;
+use svc_core::tools::RequestTrace;
+use svc_wire::mcp_request::{self, RequestSetting};
+use tokio::sync::mpsc;
+
+use super::{
+    super::connection::{ChildMessage, ConnectionEnd, RequestLoss},
+    endpoint::{RemoteEndpoint, add_trace},
+    stream::{EventReader, deliver, is_event_stream},
+};
+
+/// How long one message may take to be taken.
+const POST: Duration = Duration::from_secs(30);
+
+/// Opens the stream, and serves it until the connection ends.
+pub(super) async fn run_legacy_sse(
+    endpoint: Arc<RemoteEndpoint>,
+    messages: mpsc::Receiver<ChildMessage>,
+) {
+    let connection = Arc::clone(&endpoint.connection);
+    let served = async {
+        let (reader, address) = open(&endpoint).await?;
+        tokio::select! {
+            end = read(&endpoint, reader) => Err(end),
+            () = write(&endpoint, &address, messages) => Ok(()),
+        }
+    };
+    tokio::select! {
+        () = connection.closed.cancelled() => {}
+        served = served => {
+            if let Err(reason) = served {
+                connection.end_for(ConnectionEnd::Fault(reason));
+            }
+        }
+    }
+    connection.close();
+}
+
+/// Opens the stream, and waits for the address that it names.
+async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
+    let request = mcp_request::get(RequestSetting::default(), None);
+    let response = endpoint.send(&request).await.map_err(|loss| loss.reason().to_owned())?;
+    if !response.status().is_success() {
+        return Err(format!("it answered HTTP {}", response.status().as_u16()));
+    }
+    if !is_event_stream(&response) {
+        return Err("it gives no stream of events: is it of type http?".to_owned());
+    }
+    let mut reader = EventReader::new(response);
+    loop {
+        let events = reader.next().await?.ok_or("its stream ended before it named an address")?;
+        for (kind, data) in events {
+            if kind == "endpoint" {
+                let address = endpoint.url.join(data.trim());
+                let address = address.map_err(|_| "its stream names no address".to_owned())?;
+                if address.origin() != endpoint.url.origin() {
+                    return Err("its stream names an address of another server".to_owned());
+                }
+                return Ok((reader, address));
+            }
+        }
+    }
+}
+
+/// Reads the stream until it ends, and says how.
+async fn read(endpoint: &RemoteEndpoint, mut reader: EventReader) -> String {
+    loop {
+        match reader.next().await {
+            Ok(Some(events)) => {
+                for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
+                    deliver(&endpoint.connection, data, None).await;
+                }
+            }
+            Ok(None) => return "its stream ended".to_owned(),
+            Err(problem) => return problem,
+        }
+    }
+}
+
+/// Sends messages, one after the other: their order is that of their requests.
+async fn write(
+    endpoint: &RemoteEndpoint,
+    address: &Url,
+    mut messages: mpsc::Receiver<ChildMessage>,
+) {
+    while let Some(message) = messages.recv().await {
+        let (id, trace) = match &message {
+            ChildMessage::Request { id, trace, .. } => (Some(*id), trace.clone()),
+            ChildMessage::Note(_) | ChildMessage::Cancel { .. } => (None, RequestTrace::default()),
+        };
+        let mut request =
+            mcp_request::post(Bytes::from(message.into_text()), RequestSetting::default());
+        add_trace(&mut request.headers, &trace);
+        let sent = tokio::time::timeout(POST, endpoint.send_to(address, &request)).await;
+        let loss = match sent {
+            Ok(Ok(response)) if response.status().is_success() => None,
+            Ok(Ok(response)) => Some(RequestLoss::NotTaken(format!(
+                "it answered HTTP {}",
+                response.status().as_u16()
+            ))),
+            Ok(Err(loss)) => Some(loss),
+            Err(_) => {
+                Some(RequestLoss::Unanswered("it did not take the request in time".to_owned()))
+            }
+        };
+        if let (Some(id), Some(loss)) = (id, loss) {
+            endpoint.connection.lose(id, loss).await;
+        }
+        if endpoint.connection.end().is_some() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Streamable HTTP: each message is a request of its own, and its answer comes in the response.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use reqwest::{Response, StatusCode, header::HeaderValue};
+use serde_json::{Value, json};
+use svc_core::tools::RequestTrace;
+use svc_wire::{
+    mcp::{Revision, SESSION_ID},
+    mcp_request::{self, RequestSetting},
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    super::{
+        connection::{ChildMessage, ConnectionEnd, RequestLoss, SourceConnection, ToolTraits},
+        lists::introduce,
+        message::{modern_params, request_text},
+    },
+    endpoint::{RemoteEndpoint, add_trace},
+    stream::{EventReader, StreamCursor, deliver, document, is_event_stream, refusal_body},
+};
+
+/// How many requests are under way at once. More wait.
+const PARALLEL_REQUESTS: usize = 128;
+/// How long a notification may take.
+const NOTE: Duration = Duration::from_secs(30);
+/// How long the end of a session may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the rest of a stream is read after its answer, so that the connection serves again.
+const LEFTOVER: Duration = Duration::from_secs(1);
+/// The first pause before a stream is opened again, unless the server names one.
+const REOPEN: Duration = Duration::from_secs(1);
+/// The longest one.
+const LONGEST_REOPEN: Duration = Duration::from_secs(30);
+
+/// The session of a legacy server, and the revision in force.
+#[derive(Debug, Clone, Default)]
+struct RemoteSession {
+    id: Option<HeaderValue>,
+    revision: Option<Revision>,
+    /// Grows with each introduction.
+    generation: u64,
+}
+
+/// A connection over streamable HTTP.
+#[derive(Debug)]
+pub(super) struct StreamableTransport {
+    endpoint: RemoteEndpoint,
+    session: watch::Sender<RemoteSession>,
+    /// One opens a new session, and the others wait for it.
+    reopening: tokio::sync::Mutex<()>,
+    slots: Semaphore,
+    in_flight: Mutex<HashMap<u64, CancellationToken>>,
+    tasks: TaskTracker,
+}
+
+impl StreamableTransport {
+    pub(super) fn new(endpoint: RemoteEndpoint) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint,
+            session: watch::Sender::default(),
+            reopening: tokio::sync::Mutex::default(),
+            slots: Semaphore::new(PARALLEL_REQUESTS),
+            in_flight: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    fn connection(&self) -> &Arc<SourceConnection> {
+        &self.endpoint.connection
+    }
+
+    /// Sends what is to be sent until the connection ends, and says goodbye.
+    pub(super) async fn run(self: Arc<Self>, mut messages: mpsc::Receiver<ChildMessage>) {
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = self.connection().closed.cancelled() => break,
+                message = messages.recv() => message,
+            };
+            let Some(message) = message else { break };
+            self.pass(message).await;
+        }
+        self.connection().close();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.say_goodbye().await;
+    }
+
+    async fn pass(self: &Arc<Self>, message: ChildMessage) {
+        let this = Arc::clone(self);
+        match message {
+            ChildMessage::Request { id, text, is_first, traits, trace } => {
+                let cancelled = CancellationToken::new();
+                self.in_flight
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(id, cancelled.clone());
+                let request = HttpExchange { id, body: Bytes::from(text), is_first, traits, trace };
+                self.tasks.spawn(async move { this.exchange(request, cancelled).await });
+            }
+            // Requests follow it only when the server has it.
+            ChildMessage::Note(text) if text.contains("\"notifications/initialized\"") => {
+                this.post_note(text).await;
+            }
+            ChildMessage::Note(text) => {
+                self.tasks.spawn(async move { this.post_note(text).await });
+            }
+            ChildMessage::Cancel { id, text } => {
+                self.end_exchange(id);
+                // Without sessions the end of the stream says it.
+                if !self.connection().is_modern() {
+                    self.tasks.spawn(async move { this.post_note(text).await });
+                }
+            }
+        }
+    }
+
+    fn end_exchange(&self, id: u64) {
+        let token = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(token) = token {
+            token.cancel();
+        }
+    }
+
+    async fn post_note(&self, text: String) {
+        let session = self.session.borrow().clone();
+        let request = mcp_request::post(Bytes::from(text), setting(&session, None));
+        let sent = tokio::select! {
+            () = self.connection().closed.cancelled() => return,
+            sent = tokio::time::timeout(NOTE, self.endpoint.send(&request)) => sent,
+        };
+        if let Ok(Ok(response)) = sent
+            && !response.status().is_success()
+        {
+            tracing::debug!(status = %response.status(), "a server refuses a notification");
+        }
+        self.connection().close_if_ended();
+    }
+
+    async fn exchange(&self, request: HttpExchange, cancelled: CancellationToken) {
+        let id = request.id;
+        let outcome = tokio::select! {
+            biased;
+            () = cancelled.cancelled() => return,
+            () = self.connection().closed.cancelled() => Err(RequestLoss::Closed),
+            outcome = self.answer(&request) => outcome,
+        };
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Err(loss) = outcome {
+            self.connection().lose(id, loss).await;
+        }
+        self.connection().close_if_ended();
+    }
+
+    /// Sends a request, and gives all that comes back to the connection.
+    async fn answer(&self, request: &HttpExchange) -> Result<(), RequestLoss> {
+        // Those that hold the others may wait for the session that it opens.
+        let _slot = if request.is_first { None } else { Some(self.slots.acquire().await) };
+        let mut is_reopened = false;
+        loop {
+            let session = if request.is_first {
+                RemoteSession::default()
+            } else {
+                self.session.borrow().clone()
+            };
+            let schema = request.traits.as_ref().and_then(|traits| traits.header_schema.as_ref());
+            let mut post = mcp_request::post(request.body.clone(), setting(&session, schema));
+            add_trace(&mut post.headers, &request.trace);
+            let response = self.endpoint.send(&post).await?;
+            let status = response.status();
+            if status == StatusCode::NOT_FOUND && session.id.is_some() && !is_reopened {
+                is_reopened = true;
+                self.reopen(session.generation).await?;
+                let is_repeatable = request.traits.as_ref().is_none_or(|tool| tool.is_repeatable);
+                if is_repeatable {
+                    continue;
+                }
+                let text = "its session had ended, and there is a new one";
+                return Err(RequestLoss::Unanswered(text.to_owned()));
+            }
+            if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
+                return Err(RequestLoss::Unanswered(
+                    "it took the request without an answer".to_owned(),
+                ));
+            }
+            if !status.is_success() {
+                return self.take_refusal(request, response).await;
+            }
+            if request.is_first {
+                let id = response.headers().get(SESSION_ID).cloned();
+                return self.take_introduction(request.id, id, response).await;
+            }
+            return self.take_answer(request.id, response, &session).await;
+        }
+    }
+
+    async fn take_answer(
+        &self,
+        id: u64,
+        response: Response,
+        session: &RemoteSession,
+    ) -> Result<(), RequestLoss> {
+        if !is_event_stream(&response) {
+            let text = document(response)
+                .await
+                .map_err(|broken| self.unanswered(broken.reason, broken.is_cut))?;
+            deliver(self.connection(), &text, Some(id)).await;
+            return self.answered(id, "its response has no answer to the request");
+        }
+        let mut reader = EventReader::new(response);
+        let mut broke = self.read(&mut reader, id).await;
+        let mut cursor = reader.cursor();
+        let mut pause = REOPEN;
+        while self.connection().waits_for(id) {
+            let may_resume = !self.connection().is_modern() && !cursor.last_event_id.is_empty();
+            if !may_resume {
+                let why = broke.unwrap_or_else(|| "its stream ended without the answer".to_owned());
+                return Err(self.unanswered(why, reader.is_cut()));
+            }
+            drop(reader);
+            tokio::time::sleep(cursor.retry.unwrap_or(pause).min(LONGEST_REOPEN)).await;
+            pause = (pause * 2).min(LONGEST_REOPEN);
+            let get = mcp_request::get(setting(session, None), Some(&cursor.last_event_id));
+            let response = match self.endpoint.send(&get).await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    response
+                }
+                Ok(response) => {
+                    let status = response.status();
+                    let text = format!("its stream cannot be resumed (HTTP {})", status.as_u16());
+                    return Err(RequestLoss::Unanswered(text));
+                }
+                // What became of the request is not known, whatever the resumption says.
+                Err(loss) => return Err(RequestLoss::Unanswered(loss.reason().to_owned())),
+            };
+            reader = EventReader::new(response);
+            broke = self.read(&mut reader, id).await;
+            let StreamCursor { last_event_id, retry } = reader.cursor();
+            if !last_event_id.is_empty() {
+                cursor.last_event_id = last_event_id;
+                pause = REOPEN;
+            }
+            cursor.retry = retry.or(cursor.retry);
+        }
+        Ok(())
+    }
+
+    /// What became of a request without an answer. A server whose connection was cut is down.
+    fn unanswered(&self, reason: String, is_cut: bool) -> RequestLoss {
+        if is_cut { self.endpoint.down(reason) } else { RequestLoss::Unanswered(reason) }
+    }
+
+    /// Reads a stream until it ends; says what broke it, if something did.
+    async fn read(&self, reader: &mut EventReader, id: u64) -> Option<String> {
+        loop {
+            let next = if self.connection().waits_for(id) {
+                reader.next().await
+            } else {
+                // The answer is there; what may follow is for others.
+                tokio::time::timeout(LEFTOVER, reader.next()).await.unwrap_or(Ok(None))
+            };
+            match next {
+                Ok(Some(events)) => {
+                    for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
+                        deliver(self.connection(), data, Some(id)).await;
+                    }
+                }
+                Ok(None) => return None,
+                Err(problem) => return Some(problem),
+            }
+        }
+    }
+
+    fn answered(&self, id: u64, problem: &str) -> Result<(), RequestLoss> {
+        if self.connection().waits_for(id) {
+            return Err(RequestLoss::Unanswered(problem.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The answer to the first request opens the session.
+    async fn take_introduction(
+        &self,
+        id: u64,
+        session: Option<HeaderValue>,
+        response: Response,
+    ) -> Result<(), RequestLoss> {
+        let text = if is_event_stream(&response) {
+            let mut reader = EventReader::new(response);
+            loop {
+                let events = reader.next().await.map_err(RequestLoss::Unanswered)?;
+                let Some(events) = events else {
+                    let text = "its stream ended without the answer";
+                    return Err(RequestLoss::Unanswered(text.to_owned()));
+                };
+                let first = events
+                    .into_iter()
+                    .find(|(_, data)| data.contains("\"result\"") || data.contains("\"error\""));
+                if let Some((_, data)) = first {
+                    break data;
+                }
+            }
+        } else {
+            document(response).await.map_err(|broken| RequestLoss::Unanswered(broken.reason))?
+        };
+        let parsed: Value = serde_json::from_str(&text).unwrap_or_default();
+        let revision = parsed.pointer("/result/protocolVersion").and_then(Value::as_str);
+        let revision = revision.and_then(Revision::parse);
+        self.session.send_modify(|now| {
+            *now = RemoteSession { id: session, revision, generation: now.generation + 1 };
+        });
+        deliver(self.connection(), &text, Some(id)).await;
+        self.answered(id, "its response has no answer to initialize")
+    }
+
+    /// A refusal is an answer, if it is an error of the protocol.
+    async fn take_refusal(
+        &self,
+        request: &HttpExchange,
+        response: Response,
+    ) -> Result<(), RequestLoss> {
+        let status = response.status();
+        let body = refusal_body(response).await;
+        let parsed: Option<Value> = serde_json::from_str(&body).ok();
+        let error = parsed
+            .as_ref()
+            .and_then(|parsed| parsed.get("error"))
+            .filter(|error| error.is_object());
+        if let Some(error) = error {
+            let text = json!({ "jsonrpc": "2.0", "id": request.id, "error": error }).to_string();
+            self.connection().take_from(&text, Some(request.id)).await;
+            return Ok(());
+        }
+        let text = format!("it answered HTTP {}", status.as_u16());
+        Err(match status {
+            StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => self.endpoint.down(text),
+            _ if status.is_client_error() => RequestLoss::NotTaken(text),
+            _ => RequestLoss::Unanswered(text),
+        })
+    }
+
+    /// Opens a new session in place of one that has ended, once for all who find it out.
+    async fn reopen(&self, generation: u64) -> Result<(), RequestLoss> {
+        let _turn = self.reopening.lock().await;
+        if self.session.borrow().generation != generation {
+            return Ok(());
+        }
+        match introduce(self.connection()).await {
+            Ok(_) => {
+                // The server behind the URL may be another one now.
+                self.connection().list_changes.send_modify(|count| *count += 1);
+                Ok(())
+            }
+            Err(problem) => {
+                let text =
+                    format!("its session has ended, and no new one was to be had: {problem}");
+                Err(self.endpoint.end(ConnectionEnd::Fault(text)))
+            }
+        }
+    }
+
+    /// Hears what belongs to no request, until the connection ends.
+    pub(super) fn listen(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let closed = this.connection().closed.clone();
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = this.hear() => {}
+            }
+        });
+    }
+
+    async fn hear(&self) {
+        let mut sessions = self.session.subscribe();
+        let (mut pause, mut last_event_id) = (REOPEN, String::new());
+        loop {
+            let session = sessions.borrow_and_update().clone();
+            let is_modern = self.connection().is_modern();
+            let request = if is_modern {
+                mcp_request::post(Bytes::from(self.listen_text()), RequestSetting::default())
+            } else {
+                let after = Some(last_event_id.as_str()).filter(|id| !id.is_empty());
+                mcp_request::get(setting(&session, None), after)
+            };
+            let opened = self.endpoint.send(&request).await;
+            match opened {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    let mut reader = EventReader::new(response);
+                    tokio::select! {
+                        changed = sessions.changed() => {
+                            if changed.is_err() {
+                                return;
+                            }
+                            last_event_id.clear();
+                            continue;
+                        }
+                        heard = self.hear_stream(&mut reader) => {
+                            if heard {
+                                pause = REOPEN;
+                            }
+                        }
+                    }
+                    let cursor = reader.cursor();
+                    if !cursor.last_event_id.is_empty() {
+                        last_event_id = cursor.last_event_id;
+                    }
+                    pause = cursor.retry.unwrap_or(pause);
+                }
+                Ok(response)
+                    if response.status() == StatusCode::NOT_FOUND && session.id.is_some() =>
+                {
+                    let reopened = self.reopen(session.generation).await;
+                    self.connection().close_if_ended();
+                    if reopened.is_err() {
+                        return;
+                    }
+                    last_event_id.clear();
+                    continue;
+                }
+                // It has no such stream.
+                Ok(response)
+                    if response.status().is_client_error() || response.status().is_success() =>
+                {
+                    return;
+                }
+                Ok(_) | Err(RequestLoss::Unanswered(_) | RequestLoss::Closed) => {}
+                Err(RequestLoss::NotTaken(_)) => {
+                    self.connection().close_if_ended();
+                    return;
+                }
+            }
+            tokio::time::sleep(pause.min(LONGEST_REOPEN)).await;
+            pause = (pause * 2).min(LONGEST_REOPEN);
+        }
+    }
+
+    /// Reads a stream of notifications and requests to its end; `true` if there were any.
+    async fn hear_stream(&self, reader: &mut EventReader) -> bool {
+        let mut heard = false;
+        while let Ok(Some(events)) = reader.next().await {
+            for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
+                heard = true;
+                deliver(self.connection(), data, None).await;
+            }
+        }
+        heard
+    }
+
+    fn listen_text(&self) -> String {
+        let wanted = json!({ "notifications": {
+            "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true,
+        } });
+        let params = modern_params(&wanted.to_string());
+        request_text(self.connection().next_number(), "subscriptions/listen", &params)
+    }
+
+    async fn say_goodbye(&self) {
+        let session = self.session.borrow().clone();
+        if session.id.is_none() || self.connection().end().is_some() {
+            return;
+        }
+        let request = mcp_request::delete(setting(&session, None));
+        tokio::time::timeout(GOODBYE, self.endpoint.send(&request)).await.ok();
+    }
+}
+
+/// A request under way.
+struct HttpExchange {
+    id: u64,
+    body: Bytes,
+    /// It opens a session.
+    is_first: bool,
+    traits: Option<Arc<ToolTraits>>,
+    trace: RequestTrace,
+}
+
+fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> RequestSetting<'a> {
+    RequestSetting {
+        revision: session.revision,
+        session: session.id.as_ref(),
+        input_schema: schema,
+        ..RequestSetting::default()
+    }
+}

@@ -1,0 +1,245 @@
+//! Tools by which models list and read the resources of servers.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use svc_core::tools::{Call, ErrorType, Failure, Tool, ToolError};
+
+use super::{SourceManager, instance::Instance, results::keep_file};
+
+const LIST: &str = "\
+Lists resources of the MCP servers behind the daemon.
+
+ReadMcpResource reads one.";
+
+const READ: &str = "\
+Reads a resource of an MCP server behind the daemon.
+
+What is no text is written to a file, whose path you get. So is a large result (svc://result/…): its server is svc.";
+
+/// The server of large results, whose URIs begin with `svc://result/`: the daemon itself.
+const DAEMON: &str = "svc";
+/// How long a read waits for a server that is starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whose resources.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListMcpResourcesArguments {
+    /// Only those of this server.
+    #[schemars(length(max = 32))]
+    server: Option<String>,
+}
+
+/// Resources of servers, by server.
+#[derive(Serialize, JsonSchema)]
+struct ListMcpResourcesResult {
+    resources: Vec<ServerResource>,
+    /// How many there are.
+    count: usize,
+}
+
+/// A resource of a server.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServerResource {
+    server: String,
+    uri: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+}
+
+/// Which resource.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadMcpResourceArguments {
+    /// The server.
+    #[schemars(length(max = 32))]
+    server: String,
+    /// The resource's URI.
+    #[schemars(length(max = 8192))]
+    uri: String,
+}
+
+/// The contents of a resource.
+#[derive(Serialize, JsonSchema)]
+struct ReadMcpResourceResult {
+    contents: Vec<ServerContents>,
+}
+
+/// A part of a resource.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ServerContents {
+    uri: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<String>,
+    /// Its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// The file that has what is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Size of the file in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<usize>,
+}
+
+/// The tools that list and read resources of these servers.
+pub fn resource_tools(sources: &SourceManager) -> [Tool; 2] {
+    let (for_list, for_read) = (sources.clone(), sources.clone());
+    let list = Tool::new("ListMcpResources", LIST, move |call: Call, input| {
+        let sources = for_list.clone();
+        async move { list(&sources, &call, &input) }
+    });
+    let read = Tool::new("ReadMcpResource", READ, move |call: Call, input| {
+        let sources = for_read.clone();
+        async move { read(&sources, &call, input).await }
+    });
+    [
+        list.title("List resources of servers").family("catalogue").read_only(),
+        read.title("Read a resource of a server").family("catalogue").idempotent(),
+    ]
+}
+
+fn list(
+    sources: &SourceManager,
+    call: &Call,
+    input: &ListMcpResourcesArguments,
+) -> Result<ListMcpResourcesResult, Failure> {
+    let servers = sources.resources(&call.caller);
+    if let Some(wanted) = &input.server
+        && !servers.iter().any(|(server, _)| server == wanted)
+    {
+        return Err(unknown(wanted, servers.iter().map(|(server, _)| server.as_str())));
+    }
+    let resources: Vec<ServerResource> = servers
+        .iter()
+        .filter(|(server, _)| input.server.as_ref().is_none_or(|wanted| wanted == server))
+        .flat_map(|(server, resources)| {
+            resources.iter().filter_map(|resource| ServerResource::of(server, resource))
+        })
+        .collect();
+    Ok(ListMcpResourcesResult { count: resources.len(), resources })
+}
+
+impl ServerResource {
+    fn of(server: &str, resource: &Value) -> Option<Self> {
+        let text = |name: &str| resource.get(name).and_then(Value::as_str).map(str::to_owned);
+        let uri = text("uri")?;
+        Some(Self {
+            server: server.to_owned(),
+            name: text("name").unwrap_or_else(|| uri.clone()),
+            uri,
+            mime_type: text("mimeType"),
+            description: text("description"),
+        })
+    }
+}
+
+fn unknown<'a>(server: &str, known: impl Iterator<Item = &'a str>) -> Failure {
+    let known: Vec<&str> = known.collect();
+    let server: String = server.chars().take(32).collect();
+    let text = format!("server: there is no server {server:?}");
+    let error =
+        ToolError { field: Some("server".to_owned()), ..ToolError::new(ErrorType::NotFound, text) };
+    error.allowed(json!(known)).into()
+}
+
+async fn read(
+    sources: &SourceManager,
+    call: &Call,
+    input: ReadMcpResourceArguments,
+) -> Result<ReadMcpResourceResult, Failure> {
+    let ReadMcpResourceArguments { server, uri } = input;
+    if server == DAEMON
+        && let Some((path, bytes)) = sources.results().find(&call.caller, &uri)
+    {
+        let contents = ServerContents {
+            uri,
+            mime_type: Some("application/json".to_owned()),
+            text: None,
+            path: Some(path.display().to_string()),
+            size: Some(bytes),
+        };
+        return Ok(ReadMcpResourceResult { contents: vec![contents] });
+    }
+    let Some(instance) = sources.instance_of(call, &server) else {
+        let servers = sources.resources(&call.caller);
+        return Err(unknown(&server, servers.iter().map(|(server, _)| server.as_str())));
+    };
+    if !sources.may_read_resource(&call.caller, &server, &uri) {
+        let text = format!("server {server} has no approved resource {uri}");
+        let error = ToolError::new(ErrorType::NotFound, text);
+        return Err(ToolError { field: Some("uri".to_owned()), ..error }.into());
+    }
+    let contents = fetch(&instance, &server, &uri).await?;
+    let folder = sources.home().join("files");
+    let bounds = sources.results().bounds();
+    let keep = |bytes: &[u8]| keep_file(&folder, &call.caller, bytes, bounds);
+    let contents = contents.iter().map(|part| ServerContents::of(part, &uri, keep));
+    Ok(ReadMcpResourceResult { contents: contents.collect::<Result<_, _>>()? })
+}
+
+async fn fetch(instance: &Instance, server: &str, uri: &str) -> Result<Vec<Value>, Failure> {
+    let unavailable = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
+    let connection = instance.connection(PATIENCE).await.map_err(|status| {
+        unavailable(format!(
+            "{server} is {}: {}",
+            status.state.as_str(),
+            status.reason.unwrap_or_default()
+        ))
+    })?;
+    let params = json!({ "uri": uri });
+    let bound = instance.spec.entry.timeout;
+    let reply = tokio::time::timeout(bound, connection.request("resources/read", &params)).await;
+    let reply = reply
+        .map_err(|_| unavailable(format!("{server}: no answer within {} ms", bound.as_millis())))?
+        .map_err(|_| unavailable(format!("{server} ended in the middle of the read")))?;
+    let result = reply.map_err(|error| {
+        let text = connection.hide(&error.message).into_owned();
+        Failure::from(ToolError::new(ErrorType::NotFound, format!("{server}: {text}")))
+    })?;
+    let mut result: Value = serde_json::from_str(result.get())
+        .map_err(|_| unavailable(format!("{server}: the result cannot be read")))?;
+    match result.get_mut("contents").map(Value::take) {
+        Some(Value::Array(contents)) => Ok(contents),
+        _ => Err(unavailable(format!("{server}: the result has no contents"))),
+    }
+}
+
+impl ServerContents {
+    /// Bytes are kept as a file by `keep`.
+    fn of(
+        part: &Value,
+        uri: &str,
+        keep: impl FnOnce(&[u8]) -> io::Result<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let text = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
+        let mut contents = Self {
+            uri: text("uri").unwrap_or_else(|| uri.to_owned()),
+            mime_type: text("mimeType"),
+            text: text("text"),
+            path: None,
+            size: None,
+        };
+        if let Some(blob) = text("blob") {
+            let bytes = STANDARD.decode(blob).map_err(|_| {
+                ToolError::new(ErrorType::Unavailable, "what the server gave is no base64")
+            })?;
+            let path = keep(&bytes).map_err(|error| {
+                tracing::error!(error = %error, "a resource cannot be written to a file");
+                ToolError::internal()
+            })?;
+            contents.path = Some(path.display().to_string());
+            contents.size = Some(bytes.len());
+        }
+        Ok(contents)
+    }
+}

@@ -1,0 +1,341 @@
+//! An entry with its variables filled in.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use reqwest::{
+    Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+use svc_core::service::sources::SourceKey;
+use svc_model::source::{
+    MissingVariable, Redactor, RemoteKind, Sharing, SourceEntry, SourceTransport, expand,
+};
+use svc_sys::config::{
+    Env,
+    sources::{PlannedSource, SecretBearer},
+};
+
+use super::headers_helper::HeadersHelper;
+
+/// Variables of the daemon's environment that every child gets.
+const INHERITED: [&str; 14] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "TERM",
+    "TMPDIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+];
+
+/// A server that is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SourceSpec {
+    /// Its name, and the folder of the project's file that names it.
+    pub(super) key: SourceKey,
+    /// Root of that project.
+    pub(super) root: Option<String>,
+    /// The folder that relative paths of the entry begin at.
+    pub(super) base: PathBuf,
+    pub(super) entry: SourceEntry,
+    /// Changes with each change of the entry.
+    pub(super) fingerprint: String,
+    /// The approval of the project's file that names it; `None` if no project's file does.
+    pub(super) approval: Option<String>,
+    /// Changes with the secrets that were set for it.
+    pub(super) secrets: String,
+    /// Where its secrets go.
+    pub(super) bearer: SecretBearer,
+}
+
+/// A program that is to be started.
+#[derive(Debug, Clone)]
+pub(super) struct FilledCommand {
+    pub(super) program: String,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: PathBuf,
+    pub(super) redactor: Redactor,
+}
+
+/// A server at a URL that is to be spoken to.
+#[derive(Debug, Clone)]
+pub(super) struct FilledRemote {
+    pub(super) kind: RemoteKind,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) helper: Option<HeadersHelper>,
+    pub(super) redactor: Redactor,
+}
+
+/// An entry with its variables filled in.
+#[derive(Debug, Clone)]
+pub(super) enum FilledEntry {
+    Command(FilledCommand),
+    Remote(FilledRemote),
+}
+
+/// What variables of an entry stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Variables<'a> {
+    /// The secrets that were set for the server. They win.
+    pub(super) secrets: &'a BTreeMap<String, String>,
+    /// Secrets of its name that are for another destination, by name, with that destination. It gets none of them.
+    pub(super) kept_from: &'a BTreeMap<String, String>,
+    /// The daemon's environment.
+    pub(super) env: &'a Env,
+}
+
+impl Variables<'_> {
+    fn value_of(&self, name: &str) -> Option<String> {
+        self.secrets.get(name).cloned().or_else(|| self.env_value(name))
+    }
+
+    fn env_value(&self, name: &str) -> Option<String> {
+        self.env.os(name).and_then(|value| value.to_str().map(str::to_owned))
+    }
+
+    /// Why a field cannot be filled in.
+    fn unfilled(&self, field: &str, missing: &MissingVariable) -> String {
+        let name = &missing.0;
+        let text = format!("{field}: the variable {name} is not set, and has no default");
+        match self.kept_from.get(name) {
+            None => text,
+            Some(other) => format!(
+                "{text}; the secret {name} of that name was set for {other}, and goes nowhere else"
+            ),
+        }
+    }
+}
+
+/// What names the server of an entry.
+pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
+    SourceKey { name: planned.name.clone(), project: planned.folder.clone().unwrap_or_default() }
+}
+
+impl SourceSpec {
+    /// The server of an entry that counts; `None` if it cannot be used.
+    pub(super) fn of(planned: &PlannedSource) -> Option<Self> {
+        let entry = planned.entry.as_ref().ok()?.clone();
+        let (key, root) = (key_of(planned), planned.project.clone());
+        let fingerprint = planned.fingerprint.clone();
+        let bearer = SecretBearer {
+            server: planned.name.clone(),
+            destination: planned.secret_destination()?,
+            is_own: planned.is_own,
+        };
+        let (approval, base) = (planned.approval.clone(), PathBuf::from(&planned.base));
+        let secrets = String::new();
+        Some(Self { key, root, base, entry, fingerprint, approval, secrets, bearer })
+    }
+
+    /// Names what pinned definitions belong to: the entry, and the approval of its file.
+    pub(super) fn pin_basis(&self) -> String {
+        match &self.approval {
+            Some(approval) => format!("{approval}:{}", self.fingerprint),
+            None => self.fingerprint.clone(),
+        }
+    }
+
+    /// Whether callers get the definitions that a person has approved, and no later ones.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.approval.is_some()
+    }
+
+    /// Whether a plugin names it.
+    fn is_of_plugin(&self) -> bool {
+        !self.bearer.is_own && self.root.is_none()
+    }
+
+    /// Whether it is a server inside the daemon.
+    pub(super) fn is_builtin(&self) -> bool {
+        matches!(self.entry.transport, SourceTransport::Builtin { .. })
+    }
+
+    /// Fills in the variables of an entry for those who work in a project. The error names the field and the variable.
+    pub(super) fn fill(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledEntry, String> {
+        match &self.entry.transport {
+            SourceTransport::Stdio { .. } => {
+                self.fill_command(variables, root).map(FilledEntry::Command)
+            }
+            SourceTransport::Remote { .. } => {
+                self.fill_remote(variables, root).map(FilledEntry::Remote)
+            }
+            SourceTransport::Builtin { name, .. } => Err(format!("{name} is within the daemon")),
+        }
+    }
+
+    fn fill_remote(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledRemote, String> {
+        let SourceTransport::Remote { kind, url, headers, headers_helper, .. } =
+            &self.entry.transport
+        else {
+            return Err("it has no url".to_owned());
+        };
+        let given = *variables;
+        let value_of = |name: &str| given.value_of(name);
+        let mut used = Vec::new();
+        let mut filled = |field: &str, text: &str| {
+            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
+        };
+        let url =
+            Url::parse(filled("url", url)?.trim()).map_err(|error| format!("url: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err("url: must begin with http:// or https://".to_owned());
+        }
+        let mut fixed = HeaderMap::new();
+        for (name, value) in headers {
+            let field = format!("headers.{name}");
+            let value = filled(&field, value)?;
+            let name = HeaderName::try_from(name)
+                .map_err(|_| format!("{field}: is no name of a header"))?;
+            let mut value = HeaderValue::from_str(&value)
+                .map_err(|_| format!("{field}: is no value of a header"))?;
+            value.set_sensitive(true);
+            fixed.insert(name, value);
+        }
+        let helper = headers_helper.as_ref().map(|command| HeadersHelper {
+            command: command.clone(),
+            env: [
+                inherited_variables(&self.entry, variables.env),
+                vec![
+                    ("MCP_SERVER_NAME".to_owned(), self.key.name.clone()),
+                    ("MCP_SERVER_URL".to_owned(), url.to_string()),
+                ],
+            ]
+            .concat(),
+            cwd: self.root.as_deref().or(root).map_or_else(|| self.base.clone(), PathBuf::from),
+        });
+        used.extend(variables.secrets.values().cloned());
+        Ok(FilledRemote { kind: *kind, url, headers: fixed, helper, redactor: Redactor::new(used) })
+    }
+
+    fn fill_command(
+        &self,
+        variables: &Variables<'_>,
+        root: Option<&str>,
+    ) -> Result<FilledCommand, String> {
+        let SourceTransport::Stdio { command, args, env: own, cwd } = &self.entry.transport else {
+            return Err("it has no command".to_owned());
+        };
+        let given = *variables;
+        let value_of = |name: &str| given.value_of(name);
+        let env_of = |name: &str| given.env_value(name);
+        let mut used: Vec<String> = variables.secrets.values().cloned().collect();
+        let mut filled = |field: &str, text: &str| {
+            expand(text, &value_of, &mut used).map_err(|missing| given.unfilled(field, &missing))
+        };
+        let program = filled("command", command)?;
+        let args = args.iter().enumerate().map(|(at, arg)| filled(&format!("args[{at}]"), arg));
+        let args = args.collect::<Result<Vec<_>, _>>()?;
+        // What is inherited is the daemon's, and no secret of the server.
+        let mut variables = inherited_variables(&self.entry, variables.env);
+        for (name, value) in own {
+            let value = filled(&format!("env.{name}"), value)?;
+            variables.retain(|(known, _)| known != name);
+            variables.push((name.clone(), value));
+        }
+        let cwd = cwd.as_deref().map(|cwd| filled("cwd", cwd)).transpose()?;
+        for name in &self.entry.env_inherit {
+            used.extend(env_of(name));
+        }
+        let (is_of_plugin, is_shared) =
+            (self.is_of_plugin(), self.entry.sharing == Sharing::Shared);
+        let cwd = match (cwd, root) {
+            (Some(cwd), _) => self.base.join(cwd),
+            (None, Some(root)) if !is_of_plugin && !is_shared => PathBuf::from(root),
+            (None, _) => self.base.clone(),
+        };
+        // What is no path is looked for on the PATH.
+        let program = if program.contains('/') {
+            let from = if is_of_plugin { &self.base } else { &cwd };
+            from.join(program).display().to_string()
+        } else {
+            program
+        };
+        if let Some(root) = root {
+            variables.push(("CLAUDE_PROJECT_DIR".to_owned(), root.to_owned()));
+        }
+        Ok(FilledCommand { program, args, env: variables, cwd, redactor: Redactor::new(used) })
+    }
+}
+
+/// What a child gets of the daemon's environment.
+pub(super) fn inherited_variables(entry: &SourceEntry, env: &Env) -> Vec<(String, String)> {
+    let names = INHERITED.into_iter().chain(entry.env_inherit.iter().map(String::as_str));
+    let value_of = |name: &str| env.os(name)?.to_str().map(str::to_owned);
+    names.filter_map(|name| Some((name.to_owned(), value_of(name)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use svc_model::source::SecretDestination;
+
+    use super::*;
+
+    fn bearer() -> SecretBearer {
+        let destination = SecretDestination::named("own");
+        SecretBearer { server: "x".to_owned(), destination, is_own: true }
+    }
+
+    #[test]
+    fn a_child_gets_what_it_is_given_and_no_more() {
+        let written = json!({
+            "command": "${BIN:-cat}", "args": ["--key=${KEY}"], "env": { "TOKEN": "${KEY}", "PATH": "/own" },
+            "env_inherit": ["EXTRA"],
+        });
+        let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
+        let key = SourceKey { name: "x".to_owned(), project: String::new() };
+        let spec = SourceSpec {
+            key,
+            root: None,
+            base: PathBuf::from("/base"),
+            entry,
+            fingerprint: String::new(),
+            approval: None,
+            secrets: String::new(),
+            bearer: bearer(),
+        };
+        let pairs =
+            [("PATH", "/bin"), ("HOME", "/h"), ("KEY", "of-env"), ("EXTRA", "e"), ("OTHER", "o")];
+        let env: Env = pairs.into_iter().collect();
+        let secrets = BTreeMap::from([
+            ("KEY".to_owned(), "secret1".to_owned()),
+            ("PATH".to_owned(), "/no".to_owned()),
+        ]);
+        let variables = Variables { secrets: &secrets, kept_from: &BTreeMap::new(), env: &env };
+        let filled = spec.fill_command(&variables, None).expect("is filled");
+        assert_eq!((filled.program.as_str(), filled.args[0].as_str()), ("cat", "--key=secret1"));
+        let mut variables = filled.env.clone();
+        variables.sort();
+        let variables: Vec<_> =
+            variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(
+            variables,
+            [("EXTRA", "e"), ("HOME", "/h"), ("PATH", "/own"), ("TOKEN", "secret1")]
+        );
+        assert_eq!(filled.cwd, PathBuf::from("/base"));
+        assert_eq!(filled.redactor.hide("--key=secret1"), "--key=***");
+        let none: Env = [("PATH", "/bin")].into_iter().collect();
+        let kept_from = BTreeMap::from([("KEY".to_owned(), "https://a.example".to_owned())]);
+        let variables = Variables { secrets: &BTreeMap::new(), kept_from: &kept_from, env: &none };
+        let problem = spec.fill(&variables, None).expect_err("KEY is missing");
+        assert!(problem.contains("args[0]") && problem.contains("KEY"), "{problem}");
+        assert!(problem.contains("was set for https://a.example"), "{problem}");
+    }
+}

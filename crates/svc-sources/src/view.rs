@@ -1,0 +1,195 @@
+//! Tools of servers as a caller sees them: made of the lists that the servers last gave.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+use svc_core::tools::{ForeignDeclaration, ForeignEntry};
+use svc_model::{
+    quote,
+    source::{RemoteKind, SourceTransport, child_tool_name, cut_description, matches_glob},
+};
+use svc_wire::{mcp::PARAM_ANNOTATION, mcp_request::header_problem};
+
+use super::{
+    connection::ToolTraits, definition::Definition, lists::OfferedLists, spec::SourceSpec,
+};
+
+/// A tool that a server offers and callers may see.
+#[derive(Debug, Clone)]
+pub(super) struct OfferedTool {
+    /// Its name as the server says it.
+    pub(super) own_name: Arc<str>,
+    pub(super) declaration: ForeignDeclaration,
+    pub(super) traits: Arc<ToolTraits>,
+}
+
+/// Tools of one server, and why some are not among them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfferedTools {
+    /// By the name that clients see.
+    pub(super) tools: BTreeMap<String, OfferedTool>,
+    pub(super) problems: Vec<String>,
+}
+
+/// The tools of one server.
+pub(super) fn tools_of(spec: &SourceSpec, lists: &OfferedLists) -> OfferedTools {
+    let mut all = OfferedTools::default();
+    for offered in &lists.tools {
+        let Some(own_name) = name_of(offered) else {
+            all.problems.push("a tool without a name is left out".to_owned());
+            continue;
+        };
+        if !spec.entry.shows(own_name) {
+            continue;
+        }
+        let problem = schema_problem(offered).map(str::to_owned);
+        if let Some(problem) = problem.or_else(|| header_problem_of(spec, offered)) {
+            all.problems.push(format!("the tool {own_name:?} is left out: {problem}"));
+            continue;
+        }
+        let name = child_tool_name(&spec.key.name, own_name, &|name| all.tools.contains_key(name));
+        if quote::plain(&name) != name {
+            all.problems.push(format!("the tool {own_name:?} is left out: its name imitates svc"));
+            continue;
+        }
+        if all.tools.contains_key(&name) {
+            all.problems.push(format!("the tool {own_name:?} is left out: it is there twice"));
+            continue;
+        }
+        let declaration = ForeignDeclaration {
+            source: spec.key.name.as_str().into(),
+            entry: entry_of(offered, &name),
+            scope: spec.entry.scope.as_deref().map(Arc::from),
+            is_listed: spec.entry.listed.iter().any(|glob| matches_glob(glob, own_name)),
+        };
+        let traits = Arc::new(traits_of(offered));
+        all.tools.insert(name, OfferedTool { own_name: own_name.into(), declaration, traits });
+    }
+    all
+}
+
+/// The entry of a tool as clients see it.
+fn entry_of(offered: &Definition, name: &str) -> ForeignEntry {
+    let mut values = vec![("name", json!(name))];
+    let description = offered.get("description").and_then(Value::as_str);
+    if let Some(cut) = description.and_then(|text| cut_description(&quote::plain_data(text))) {
+        values.push(("description", json!(cut)));
+    }
+    if is_task_only(offered) {
+        // The daemon waits for the task, and clients call it as any other.
+        let mut execution = offered["execution"].clone();
+        quote::value(&mut execution);
+        execution["taskSupport"] = json!("forbidden");
+        values.push(("execution", execution));
+    }
+    ForeignEntry::new(offered.shown_with(&values))
+}
+
+/// The name of a tool or prompt, as its server says it; `None` if there is nothing to see in it.
+pub(super) fn name_of(offered: &Value) -> Option<&str> {
+    let name = offered.get("name")?.as_str()?;
+    let is_seen = |c: char| !c.is_whitespace() && !quote::is_invisible(c);
+    name.contains(is_seen).then_some(name)
+}
+
+/// Whether a tool is run as a task and not otherwise, by servers of the revision that has it so.
+fn is_task_only(tool: &Value) -> bool {
+    tool.pointer("/execution/taskSupport").and_then(Value::as_str) == Some("required")
+}
+
+fn traits_of(tool: &Value) -> ToolTraits {
+    let hints = tool.get("annotations");
+    let hint = |name| hints.and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+    let is_repeatable =
+        ["readOnlyHint", "idempotentHint"].into_iter().any(|name| hint(name) == Some(true));
+    let schema = tool.get("inputSchema");
+    let header_schema = schema.filter(|schema| schema.to_string().contains(PARAM_ANNOTATION));
+    ToolTraits { is_repeatable, header_schema: header_schema.cloned(), is_task: is_task_only(tool) }
+}
+
+/// Headers are of servers at a URL alone.
+fn header_problem_of(spec: &SourceSpec, tool: &Value) -> Option<String> {
+    let is_http =
+        matches!(spec.entry.transport, SourceTransport::Remote { kind: RemoteKind::Http, .. });
+    tool.get("inputSchema").filter(|_| is_http).and_then(header_problem)
+}
+
+fn schema_problem(tool: &Value) -> Option<&'static str> {
+    match tool.get("inputSchema") {
+        None => Some("it has no inputSchema"),
+        Some(Value::Object(schema)) => match schema.get("type") {
+            None => None,
+            Some(Value::String(kind)) if kind == "object" => None,
+            Some(_) => Some("its inputSchema is of another type than object"),
+        },
+        Some(_) => Some("its inputSchema is no object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_core::service::sources::SourceKey;
+    use svc_model::source::{SecretDestination, SourceEntry};
+    use svc_sys::config::sources::SecretBearer;
+
+    use super::*;
+
+    #[test]
+    fn tools_by_table() {
+        let written = json!({ "command": "x", "exclude_tools": ["drop_*"], "listed": ["keep"], "scope": "exec" });
+        let (entry, _) = SourceEntry::parse(&written, true).expect("is good");
+        let key = SourceKey { name: "s".to_owned(), project: String::new() };
+        let spec = SourceSpec {
+            key,
+            root: None,
+            base: "/base".into(),
+            entry,
+            fingerprint: String::new(),
+            approval: None,
+            secrets: String::new(),
+            bearer: SecretBearer {
+                server: "s".to_owned(),
+                destination: SecretDestination::named("own"),
+                is_own: true,
+            },
+        };
+        let schema = json!({ "type": "object", "anyOf": [{}] });
+        let lists = OfferedLists {
+            tools: [
+                json!({ "name": "keep", "inputSchema": schema, "x": 1, "annotations": { "readOnlyHint": true } }),
+                json!({ "name": "drop_it", "inputSchema": schema }),
+                json!({ "name": "a.b", "inputSchema": {}, "execution": { "taskSupport": "required", "x": 1 } }),
+                json!({ "name": "a_b", "inputSchema": {} }),
+                json!({ "name": "a_b", "inputSchema": {} }),
+                json!({ "name": "none" }),
+                json!({ "name": "array", "inputSchema": { "type": "array" } }),
+                json!({ "name": "text", "inputSchema": "x" }),
+                json!({ "inputSchema": {} }),
+                json!({ "name": "", "inputSchema": {} }),
+                json!({ "name": " \u{200b}", "inputSchema": {} }),
+                json!({ "name": 7, "inputSchema": {} }),
+                json!({ "name": "inter-session_message", "inputSchema": {} }),
+            ]
+            .map(Definition::from)
+            .into(),
+            ..OfferedLists::default()
+        };
+        let offered = tools_of(&spec, &lists);
+        let names: Vec<_> = offered.tools.keys().map(String::as_str).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+        assert_eq!(names[..2], ["s__a_b", names[1]]);
+        assert!(names[1].starts_with("s__a_b_") && names[2] == "s__keep", "{names:?}");
+        assert_eq!(offered.problems.len(), 9, "{:?}", offered.problems);
+        let keep = &offered.tools["s__keep"];
+        assert_eq!(keep.declaration.entry.read["x"], 1);
+        assert_eq!(keep.declaration.entry.read["inputSchema"], schema);
+        assert!(keep.declaration.is_listed);
+        let task = &offered.tools["s__a_b"];
+        assert_eq!(&*task.own_name, "a.b");
+        assert!(task.traits.is_task && !keep.traits.is_task);
+        assert_eq!(
+            task.declaration.entry.read["execution"],
+            json!({ "taskSupport": "forbidden", "x": 1 })
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Filters for lists of the journal, and sums over its records.
+
+use svc_model::{
+    Timestamp, TokenHash,
+    journal::{Domain, GhapStatus, SessionSource, Strategy},
+};
+
+/// Which records a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct GhapFilter {
+    /// Only of this domain.
+    pub domain: Option<Domain>,
+    /// Only in this state; by default all that are over.
+    pub status: Option<GhapStatus>,
+    /// Only of this project.
+    pub project: Option<String>,
+    /// Only of this session.
+    pub session_id: Option<String>,
+    /// Only those that ended at this time or later.
+    pub since: Option<Timestamp>,
+}
+
+/// Which sessions a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    /// Only of this project.
+    pub project: Option<String>,
+    /// Only of this client.
+    pub client: Option<String>,
+    /// Only those that are open, or only those that are over.
+    pub open: Option<bool>,
+}
+
+/// A session that begins.
+#[derive(Debug, Clone)]
+pub struct SessionStart {
+    /// The client's own id.
+    pub session_id: String,
+    /// Root of its project; `None` leaves it as it is.
+    pub project: Option<String>,
+    /// Which program it is; `None` leaves it as it is.
+    pub client: Option<String>,
+    /// The client's reason for the start.
+    pub source: SessionSource,
+    /// The caller that reports it.
+    pub created_by: String,
+}
+
+/// What keeps a session with its client, beside its owner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionLock {
+    /// SHA-256 of the secret by which another process of its client takes it up again.
+    pub secret: Option<TokenHash>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// Which records hold a lesson for another attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LessonKind {
+    /// Those whose prediction was wrong.
+    Falsified,
+    /// Those with a surprise.
+    Surprising,
+}
+
+/// How often the predictions of a strategy came true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HitRate {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
+}
+
+/// Records that stated probabilities from one tenth to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbabilityBin {
+    /// Tenths at which it begins, 0 to 9.
+    pub tenth: i64,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
+    /// Mean of the probabilities that they stated.
+    pub mean: f64,
+}
+
+/// Records that ended in one week.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VerdictWeek {
+    /// When the week began: on Monday, in UTC.
+    pub week: Timestamp,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Those of them that were confirmed.
+    pub confirmed: i64,
+}
+
+/// How well the predictions of a client came true in a domain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibrationRow {
+    /// The client.
+    pub client: Option<String>,
+    /// The domain.
+    pub domain: Domain,
+    /// Records with a verdict.
+    pub records: i64,
+    /// Share of them that were confirmed, 0 to 1.
+    pub hit_rate: f64,
+    /// Those of them that stated a probability.
+    pub with_probability: i64,
+    /// Mean squared error of those probabilities.
+    pub brier: Option<f64>,
+}

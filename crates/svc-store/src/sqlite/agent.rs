@@ -1,0 +1,463 @@
+//! Rows of agents. What they said is in their streams.
+
+use std::time::Duration;
+
+use svc_model::{
+    AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
+    agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
+};
+
+use super::{
+    db::Store,
+    errors::changed,
+    page::read_page,
+    statement::{change, direct_row, read_one, select_checked, select_one, select_value},
+    tx::WriteTx,
+};
+use crate::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError};
+
+struct RawAgent {
+    agent_id: String,
+    instance: String,
+    backend: String,
+    session_key: String,
+    project: String,
+    cwd: String,
+    task: Option<String>,
+    description: Option<String>,
+    created_by: String,
+    state: AgentState,
+    host_pid: Option<i64>,
+    host_started: Option<i64>,
+    pid: i64,
+    vendor_session: Option<String>,
+    exit_code: Option<i64>,
+    signal: Option<i64>,
+    error: Option<String>,
+    token_id: Option<String>,
+    task_id: Option<String>,
+    request_timeout: i64,
+    started_at: Timestamp,
+    ended_at: Option<Timestamp>,
+}
+
+impl TryFrom<RawAgent> for AgentRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawAgent) -> Result<Self, StoreError> {
+        let bad = |why: &str| StoreError::BadRow {
+            table: "agent",
+            id: raw.agent_id.clone(),
+            why: why.to_owned(),
+        };
+        let code = |code: Option<i64>| {
+            code.map(i32::try_from).transpose().map_err(|_| bad("a code is no 32-bit number"))
+        };
+        let host = match raw.host_pid {
+            Some(pid) => Some(HostProcess {
+                pid: u32::try_from(pid).map_err(|_| bad("host_pid is no process id"))?,
+                started: raw.host_started.unwrap_or(0).cast_unsigned(),
+            }),
+            None => None,
+        };
+        let last_pid = u32::try_from(raw.pid).map_err(|_| bad("pid is no process id"))?;
+        let has_exited = raw.ended_at.is_some() || raw.exit_code.is_some() || raw.signal.is_some();
+        let info = AgentInfo {
+            id: AgentId::from(raw.agent_id.clone()),
+            project: raw.project.clone(),
+            state: raw.state,
+            pid: if has_exited { 0 } else { last_pid },
+            worktree: raw.cwd.clone(),
+            started_at: raw.started_at,
+            task: raw.task.clone(),
+            description: raw.description.clone(),
+            backend: AgentBackend::parse(&raw.backend).ok_or_else(|| bad("no such backend"))?,
+            instance: raw.instance.clone(),
+            session_key: raw.session_key.clone(),
+            session_id: raw.vendor_session.clone(),
+            exit_code: code(raw.exit_code)?,
+            signal: code(raw.signal)?,
+            error: raw.error.clone(),
+        };
+        Ok(Self {
+            owned: Ownership {
+                runner: Some(Principal::Session(raw.session_key.as_str().into())),
+                ..Ownership::of_row(&raw.created_by, raw.project)
+            },
+            info,
+            host,
+            last_pid,
+            token_id: raw.token_id.map(TokenId::from),
+            task_id: raw.task_id.map(TaskId::from),
+            request_timeout: Duration::from_millis(raw.request_timeout.cast_unsigned()),
+            ended_at: raw.ended_at,
+        })
+    }
+}
+
+/// The columns of such a row, for the macros of `statement`.
+macro_rules! agents {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select a.agent_id as "agent_id!", a.instance as "instance!", a.backend as "backend!",
+                a.session_key as "session_key!", a.project as "project!", a.cwd as "cwd!", a.task, a.description,
+                a.created_by as "created_by!", a.state as "state!: AgentState", a.host_pid, a.host_started,
+                a.pid as "pid!", a.vendor_session, a.exit_code, a.signal, a.error, a.token_id, a.task_id,
+                a.request_timeout as "request_timeout!", a.started_at as "started_at!: Timestamp",
+                a.ended_at as "ended_at: Timestamp"
+            from agent a "#,
+            RawAgent,
+            $($rest)*
+        )
+    };
+}
+
+direct_row!(RawAgent {
+    agent_id,
+    instance,
+    backend,
+    session_key,
+    project,
+    cwd,
+    task,
+    description,
+    created_by,
+    state,
+    host_pid,
+    host_started,
+    pid,
+    vendor_session,
+    exit_code,
+    signal,
+    error,
+    token_id,
+    task_id,
+    request_timeout,
+    started_at,
+    ended_at
+});
+
+impl WriteTx {
+    /// An agent by its id.
+    pub async fn agent(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+        let id = id.as_str();
+        let raw = agents!(select_one, self, "where a.agent_id = ?", id);
+        raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// The live agent with this session key.
+    pub async fn live_agent(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+        let raw = agents!(
+            select_one,
+            self,
+            "where a.session_key = ? and a.ended_at is null",
+            session_key
+        );
+        raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// Whether another project has, or had, an agent with this session key.
+    pub async fn is_key_of_another_project(
+        &mut self,
+        session_key: &str,
+        project: &str,
+    ) -> Result<bool, StoreError> {
+        let taken = select_value!(
+            self,
+            r#"select exists (select 1 from agent
+                where session_key = ?1 and project <> ?2) as "taken!: bool""#,
+            session_key,
+            project
+        );
+        Ok(taken)
+    }
+
+    /// The agent that a caller started with this key, and the fingerprint of what it wanted.
+    pub async fn agent_by_key(
+        &mut self,
+        created_by: &str,
+        key: &str,
+    ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
+        let wish = sqlx::query!(
+            r#"select agent_id as "agent_id!", wish as "wish?" from agent where created_by = ? and idempotency_key = ?"#,
+            created_by,
+            key
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        let Some(found) = wish else { return Ok(None) };
+        let row = self.agent(&AgentId::from(found.agent_id)).await?;
+        Ok(row.map(|row| (row, found.wish)))
+    }
+
+    /// How many agents of an instance live.
+    pub async fn live_agents_of(&mut self, instance: &str) -> Result<u64, StoreError> {
+        let count = select_value!(
+            self,
+            r#"select count(*) as "count!: i64" from agent where instance = ? and ended_at is null"#,
+            instance
+        );
+        Ok(count.cast_unsigned())
+    }
+
+    /// The session key of a live agent of an instance that its vendor refuses for usage.
+    pub async fn limited_agent_of(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
+        let key = sqlx::query_scalar!(
+            r#"select session_key as "key!" from agent
+            where instance = ? and ended_at is null and state = 'limited' limit 1"#,
+            instance
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        Ok(key)
+    }
+
+    /// When agents of an instance were started since then: how many, and the first of them.
+    pub async fn starts_of(
+        &mut self,
+        instance: &str,
+        since: Timestamp,
+    ) -> Result<(u64, Option<Timestamp>), StoreError> {
+        let row = sqlx::query!(
+            r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
+            where instance = ? and started_at > ?"#,
+            instance,
+            since
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok((row.count.cast_unsigned(), row.first))
+    }
+
+    /// A live agent of an instance that has nothing to do, else one that has; the one longest alive of them. Those that
+    /// were started for a task of their own are left alone. For a session it is another one of its project.
+    pub async fn free_agent_of(
+        &mut self,
+        instance: &str,
+        asker: &Ownership,
+    ) -> Result<Option<AgentRow>, StoreError> {
+        let session = match &asker.owner {
+            Some(Principal::Operator) => None,
+            Some(Principal::Session(key)) => Some(&**key),
+            None => return Ok(None),
+        };
+        let project = asker.project.as_deref();
+        let raw = agents!(
+            select_one,
+            self,
+            "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
+                and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
+            order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
+            instance,
+            session,
+            project
+        );
+        raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint of what it stands for.
+    pub async fn insert_agent(
+        &mut self,
+        row: &AgentRow,
+        stream: i64,
+        key: Option<(&str, &str)>,
+        answer_key: &AnswerKey,
+    ) -> Result<(), StoreError> {
+        let (idempotency_key, wish) = key.unzip();
+        let info = &row.info;
+        let (id, backend) = (info.id.as_str(), info.backend.as_str());
+        let created_by = row.owned.owner.as_ref().map_or_else(String::new, ToString::to_string);
+        let token_id = row.token_id.as_ref().map(TokenId::as_str);
+        let task_id = row.task_id.as_ref().map(TaskId::as_str);
+        let timeout = i64::try_from(row.request_timeout.as_millis()).unwrap_or(i64::MAX);
+        let pid = i64::from(row.last_pid);
+        let answer_key = answer_key.expose();
+        change!(
+            self,
+            "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
+                created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, wish, \
+                started_at, answer_key) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            stream,
+            info.instance,
+            backend,
+            info.session_key,
+            info.project,
+            info.worktree,
+            info.task,
+            info.description,
+            created_by,
+            info.state,
+            pid,
+            info.session_id,
+            token_id,
+            task_id,
+            timeout,
+            idempotency_key,
+            wish,
+            info.started_at,
+            answer_key
+        );
+        Ok(())
+    }
+
+    /// Stores what changed of an agent. With its end the key goes that its host took answers by.
+    pub async fn update_agent(&mut self, row: &AgentRow) -> Result<(), StoreError> {
+        let info = &row.info;
+        let id = info.id.as_str();
+        let host_pid = row.host.map(|host| i64::from(host.pid));
+        let host_started = row.host.map(|host| host.started.cast_signed());
+        let pid = i64::from(row.last_pid);
+        let done = change!(
+            self,
+            "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
+                vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ?, \
+                answer_key = case when ? is null then answer_key end where agent_id = ?",
+            info.state,
+            info.task,
+            info.description,
+            host_pid,
+            host_started,
+            pid,
+            info.session_id,
+            info.exit_code,
+            info.signal,
+            info.error,
+            row.ended_at,
+            row.ended_at,
+            id
+        );
+        changed(done, "agent", id)
+    }
+}
+
+impl Store {
+    /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host asks for nothing.
+    pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
+        let id = id.as_str();
+        let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(key.flatten().map(AnswerKey::from_text))
+    }
+
+    /// An agent by its id.
+    pub async fn agent(&self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+        let id = id.as_str();
+        let raw = agents!(read_one, self, "where a.agent_id = ?", id);
+        raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// The agent with this session key: the live one, else the latest.
+    pub async fn agent_of_key(&self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+        let raw = agents!(
+            read_one,
+            self,
+            "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1",
+            session_key
+        );
+        raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// Agents whose id begins so, or whose session key is `agent:` and this, or that and `:main`; the living and the latest
+    /// first.
+    pub async fn agents_named(&self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = agents!(
+            select_checked,
+            "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
+                or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main')
+            order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20",
+            text
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(AgentRow::try_from).collect()
+    }
+
+    /// All agents that have not ended, the oldest first.
+    pub async fn live_agents(&self) -> Result<Vec<AgentRow>, StoreError> {
+        let rows =
+            agents!(select_checked, "where a.ended_at is null order by a.started_at, a.agent_id")
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter().map(AgentRow::try_from).collect()
+    }
+
+    /// Live agents of each instance that has some.
+    pub async fn live_agent_counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select instance as "instance!", count(*) as "count!: i64" from agent
+            where ended_at is null group by instance"#
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
+    }
+
+    /// How busy the instances are that have anything to do: their live agents, and accepted work that has no agent of its own.
+    pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select instance as "instance!: String", count(*) as "count!: i64" from (
+                select instance from agent where ended_at is null
+                union all select instance from dispatch where state <> 'over' and is_spawned = 0
+            ) group by instance"#
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
+    }
+
+    /// Agents, the latest first, before the one given, at most `limit`.
+    pub async fn agents(
+        &self,
+        reader: &RowReader,
+        filter: &AgentFilter,
+        before: Option<&(Timestamp, String)>,
+        size: PageSize,
+    ) -> Result<RowPage<AgentRow>, StoreError> {
+        let limit = size.limit();
+        let (key, project) = (reader.key(), reader.project());
+        let owner = key.map(|key| Principal::Session(key.into()).to_string());
+        let (at, id) = match before {
+            Some((at, id)) => (Some(*at), Some(id.as_str())),
+            None => (None, None),
+        };
+        let rows = agents!(select_checked,
+            "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
+                and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
+                and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7 or substr(a.project, -length(?7) - 1) = '/' || ?7)
+                and (not ?8 or a.ended_at is null) and (?9 is null or (a.started_at, a.agent_id) < (?9, ?10))
+            order by a.started_at desc, a.agent_id desc limit ?11",
+            key,
+            project,
+            owner,
+            filter.state,
+            filter.instance,
+            filter.backend,
+            filter.project,
+            filter.live,
+            at,
+            id,
+            limit
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, AgentRow::try_from, |row| &row.info).await
+    }
+
+    /// The live agent whose host is one of these processes.
+    pub async fn agent_of_host(&self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
+        let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
+        let raw = agents!(
+            select_checked,
+            "where a.ended_at is null and a.host_pid = ? and a.host_started = ?",
+            pid,
+            started
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(AgentRow::try_from).transpose()
+    }
+}

@@ -1,0 +1,200 @@
+//! Rows of what agents asked for.
+
+use svc_model::{
+    AgentId, AgentRequestId, Ownership, Principal, RowReader, Timestamp,
+    agent::{RequestKind, RequestOption},
+};
+
+use super::{
+    db::Store,
+    errors::changed,
+    json::{from_json, to_json},
+    page::read_page,
+    tx::WriteTx,
+};
+use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
+
+struct RawRequest {
+    request_id: String,
+    agent_id: String,
+    session_key: String,
+    created_by: String,
+    project: String,
+    kind: RequestKind,
+    title: String,
+    options: String,
+    tool: Option<String>,
+    opened_at: Timestamp,
+    deadline: Timestamp,
+    closed_at: Option<Timestamp>,
+    option_id: Option<String>,
+    answered_by: Option<String>,
+}
+
+impl TryFrom<RawRequest> for RequestRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawRequest) -> Result<Self, StoreError> {
+        let options: Vec<RequestOption> =
+            serde_json::from_str(&raw.options).map_err(|error| StoreError::BadRow {
+                table: "agent_request",
+                id: raw.request_id.clone(),
+                why: format!("options: {error}"),
+            })?;
+        let tool = raw.tool.as_deref().map(from_json).transpose()?;
+        Ok(Self {
+            request_id: AgentRequestId::from(raw.request_id),
+            agent_id: AgentId::from(raw.agent_id),
+            owned: Ownership {
+                runner: Some(Principal::Session(raw.session_key.as_str().into())),
+                ..Ownership::of_row(&raw.created_by, raw.project)
+            },
+            session_key: raw.session_key,
+            kind: raw.kind,
+            title: raw.title,
+            options,
+            tool,
+            opened_at: raw.opened_at,
+            deadline: raw.deadline,
+            closed_at: raw.closed_at,
+            answer: raw.answered_by.map(|by| RequestAnswerRow { option_id: raw.option_id, by }),
+        })
+    }
+}
+
+/// Runs a query whose rows are requests, each with its agent.
+macro_rules! requests {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawRequest,
+            r#"select r.request_id as "request_id!", r.agent_id as "agent_id!", a.session_key as "session_key!",
+                a.created_by as "created_by!", a.project as "project!", r.kind as "kind!: RequestKind",
+                r.title as "title!", r.options as "options!", r.tool, r.opened_at as "opened_at!: Timestamp",
+                r.deadline as "deadline!: Timestamp", r.closed_at as "closed_at: Timestamp", r.option_id,
+                r.answered_by
+            from agent_request r join agent a using (agent_id) "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// A request by its id.
+    pub async fn agent_request(
+        &mut self,
+        id: &AgentRequestId,
+    ) -> Result<Option<RequestRow>, StoreError> {
+        let id = id.as_str();
+        let raw = requests!("where r.request_id = ?", id).fetch_optional(self.checked()?).await?;
+        raw.map(RequestRow::try_from).transpose()
+    }
+
+    /// The open requests of an agent.
+    pub async fn open_requests_of(
+        &mut self,
+        agent: &AgentId,
+    ) -> Result<Vec<RequestRow>, StoreError> {
+        let id = agent.as_str();
+        let rows =
+            requests!("where r.agent_id = ? and r.closed_at is null order by r.opened_at", id)
+                .fetch_all(self.checked()?)
+                .await?;
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+
+    /// Stores a request; answers whether it is new.
+    pub async fn insert_agent_request(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
+        let (id, agent, options) =
+            (row.request_id.as_str(), row.agent_id.as_str(), to_json(&row.options));
+        let tool = row.tool.as_ref().map(to_json);
+        let done = sqlx::query!(
+            "insert into agent_request (request_id, agent_id, kind, title, options, tool, opened_at, deadline) \
+            values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
+            id,
+            agent,
+            row.kind,
+            row.title,
+            options,
+            tool,
+            row.opened_at,
+            row.deadline
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Stores the answer to a request that is open.
+    pub async fn close_agent_request(
+        &mut self,
+        id: &AgentRequestId,
+        answer: &RequestAnswerRow,
+    ) -> Result<(), StoreError> {
+        let key = id.as_str();
+        let done = sqlx::query!(
+            "update agent_request set closed_at = ?, option_id = ?, answered_by = ? \
+            where request_id = ? and closed_at is null",
+            self.now,
+            answer.option_id,
+            answer.by,
+            key
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "agent_request", key)
+    }
+}
+
+impl Store {
+    /// A request by its id.
+    pub async fn agent_request(
+        &self,
+        id: &AgentRequestId,
+    ) -> Result<Option<RequestRow>, StoreError> {
+        let id = id.as_str();
+        let raw = requests!("where r.request_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(RequestRow::try_from).transpose()
+    }
+
+    /// Requests, the latest first, at most `limit`.
+    pub async fn agent_requests(
+        &self,
+        reader: &RowReader,
+        open: bool,
+        before: Option<&(Timestamp, String)>,
+        size: PageSize,
+    ) -> Result<RowPage<RequestRow>, StoreError> {
+        let limit = size.limit();
+        let (key, project) = (reader.key(), reader.project());
+        let owner = key.map(|key| Principal::Session(key.into()).to_string());
+        let (at, id) = match before {
+            Some((at, id)) => (Some(*at), Some(id.as_str())),
+            None => (None, None),
+        };
+        let rows = requests!(
+            "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
+                and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))
+            order by r.opened_at desc, r.request_id desc limit ?7",
+            key,
+            project,
+            owner,
+            open,
+            at,
+            id,
+            limit
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
+    }
+
+    /// Open requests whose deadline is past.
+    pub async fn due_requests(&self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
+        let rows = requests!(
+            "where r.closed_at is null and r.deadline <= ? order by r.deadline limit 500",
+            now
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(RequestRow::try_from).collect()
+    }
+}

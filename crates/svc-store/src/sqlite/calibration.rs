@@ -1,0 +1,161 @@
+//! Sums over records: how often predictions came true, and why they did not.
+
+use svc_model::{
+    RowReader, Timestamp,
+    journal::{Domain, RootCauseCategory, Strategy},
+};
+
+use super::db::Store;
+use crate::{CalibrationRow, HitRate, ProbabilityBin, StoreError, VerdictWeek};
+
+impl Store {
+    /// How often each strategy came true in a domain, the one asked for first, then the most used.
+    pub async fn hit_rates(
+        &self,
+        reader: &RowReader,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<HitRate>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let rows = sqlx::query_as!(
+            HitRate,
+            r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
+                sum(status = 'confirmed') as "confirmed!: i64"
+            from ghap g where domain = ?1 and status in ('confirmed', 'falsified')
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
+            domain,
+            strategy,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Why predictions of a domain were wrong, the most frequent cause first.
+    pub async fn root_causes(
+        &self,
+        reader: &RowReader,
+        domain: Domain,
+        strategy: Option<Strategy>,
+    ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let rows = sqlx::query!(
+            r#"select root_cause_category as "category!: RootCauseCategory", count(*) as "count!: i64"
+            from ghap g
+            where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
+                and root_cause_category is not null
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            group by root_cause_category order by count(*) desc, root_cause_category"#,
+            domain,
+            strategy,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
+    }
+
+    /// How well predictions came true, by client and domain.
+    pub async fn calibration(
+        &self,
+        reader: &RowReader,
+        project: Option<&str>,
+        client: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<CalibrationRow>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        let rows = sqlx::query_as!(
+            CalibrationRow,
+            r#"select s.client, g.domain as "domain!: Domain", count(*) as "records!: i64",
+                avg(g.status = 'confirmed') as "hit_rate!: f64", count(g.probability) as "with_probability!: i64",
+                avg((g.probability - (g.status = 'confirmed')) * (g.probability - (g.status = 'confirmed')))
+                    as "brier: f64"
+            from ghap g
+            join session s on s.session_id = g.session_id
+            where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
+                and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
+                and (?4 is null or g.project = ?5
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?4
+                        or created_by = 'operator' and session_id = ?4))
+            group by s.client, g.domain order by s.client, g.domain"#,
+            project,
+            client,
+            domain,
+            key,
+            read_project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// How often what was stated with a probability came true, by tenths.
+    pub async fn probability_bins(
+        &self,
+        reader: &RowReader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+    ) -> Result<Vec<ProbabilityBin>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        let rows = sqlx::query_as!(
+            ProbabilityBin,
+            r#"select min(cast(g.probability * 10 as integer), 9) as "tenth!: i64", count(*) as "records!: i64",
+                sum(g.status = 'confirmed') as "confirmed!: i64", avg(g.probability) as "mean!: f64"
+            from ghap g
+            where g.status in ('confirmed', 'falsified') and g.probability is not null
+                and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            group by 1 order by 1"#,
+            project,
+            domain,
+            key,
+            read_project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// How many records ended in each week, and how many of them were confirmed; the latest `limit` weeks, in order.
+    pub async fn verdict_weeks(
+        &self,
+        reader: &RowReader,
+        project: Option<&str>,
+        domain: Option<Domain>,
+        limit: u32,
+    ) -> Result<Vec<VerdictWeek>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        // The first of January 1970 was a Thursday: four days from there it is Monday.
+        let mut rows = sqlx::query_as!(
+            VerdictWeek,
+            r#"select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000 as "week!: Timestamp",
+                count(*) as "records!: i64", sum(g.status = 'confirmed') as "confirmed!: i64"
+            from ghap g
+            where g.status in ('confirmed', 'falsified') and g.resolved_at is not null
+                and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            group by 1 order by 1 desc limit ?5"#,
+            project,
+            domain,
+            key,
+            read_project,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.reverse();
+        Ok(rows)
+    }
+}

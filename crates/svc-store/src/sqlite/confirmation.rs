@@ -1,0 +1,149 @@
+//! Rows of what helped again, and what a session was given that may have.
+
+use svc_model::{RowReader, journal::Ghap};
+
+use super::{json::to_json, search::frequencies, tx::WriteTx};
+use crate::{Frequencies, GivenItem, ShownBy, StoreError};
+
+impl WriteTx {
+    /// How many records can be found, and in how many each term stands; those that stand in none are left out.
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+        frequencies(self.checked()?, terms).await
+    }
+
+    /// What a session was given of other sessions' records and memories, the latest first.
+    pub async fn given(
+        &mut self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<GivenItem>, StoreError> {
+        let given = sqlx::query_as!(
+            GivenItem,
+            r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
+            from (
+                select g.ghap_id as id, false as is_memory, t.aim, t.lesson, t.rest, max(s.at) as at
+                from seen s
+                cross join ghap g on g.ghap_id = s.item and g.session_id <> s.session_id
+                cross join ghap_text t on t.id = g.id
+                where s.session_id = ?1 and s.kind = 'experience'
+                group by g.id
+                union all
+                select m.memory_id, true, m.terms, '', '', max(s.at)
+                from seen s
+                cross join memory m on m.memory_id = s.item and m.session_id <> s.session_id
+                where s.session_id = ?1 and s.kind = 'memory'
+                group by m.id
+            )
+            order by at desc limit ?2"#,
+            session_id,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(given)
+    }
+
+    /// Notes that records and memories, which `ids` may name, have helped to a record that was confirmed. Each counts once
+    /// for it, and none of its own session's does, nor one that the reader, whose record it is, may not read.
+    pub async fn confirm(
+        &mut self,
+        reader: &RowReader,
+        ids: &[&str],
+        by: &Ghap,
+        shown_by: ShownBy,
+    ) -> Result<(), StoreError> {
+        let (ids, id) = (to_json(ids), by.id.as_str());
+        let (key, project) = (reader.key(), reader.project());
+        sqlx::query!(
+            "insert into confirmation (kind, item, confirmed_by, shown_by, at)
+            select i.kind, i.item, ?1, ?2, ?3
+            from (
+                select 'experience' as kind, g.ghap_id as item, g.session_id, g.project, 0 as shared
+                from json_each(?4) j cross join ghap g on g.ghap_id = j.value and g.status <> 'active'
+                union all
+                select 'memory', m.memory_id, m.session_id, m.project, m.shared
+                from json_each(?4) j cross join memory m on m.memory_id = j.value
+            ) i
+            where i.session_id <> ?5
+                and (?6 is null or i.shared = 1 or i.project = ?7
+                    or i.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
+            on conflict do nothing",
+            id,
+            shown_by,
+            self.now,
+            ids,
+            by.session_id,
+            key,
+            project
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::GhapId;
+
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+
+    async fn count(at: &TestStore) -> (i64, i64) {
+        let ghap = at
+            .store
+            .ghap(&RowReader::Everything, &GhapId::from("ghap_1".to_owned()))
+            .await
+            .unwrap();
+        let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
+        (
+            ghap.map_or(-1, |ghap| ghap.confirmed_again),
+            rows.fetch_one(&at.store.readers).await.unwrap(),
+        )
+    }
+
+    async fn run(at: &TestStore, sql: &'static str) {
+        at.execute(sql).await;
+    }
+
+    #[tokio::test]
+    async fn the_count_is_that_of_the_rows() {
+        let at = TestStore::open().await;
+        for number in 1..=3 {
+            let ghap = record(&at, number, "The tokenizer hangs").await;
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .await;
+            done.unwrap();
+        }
+        let confirm = async |by: usize, session: &str| {
+            let mut by = record(&at, by, "").await;
+            session.clone_into(&mut by.session_id);
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let ids = ["ghap_1", "nothing_else"];
+                        tx.confirm(&RowReader::Everything, &ids, &by, ShownBy::Name).await
+                    })
+                })
+                .await;
+            done.unwrap();
+        };
+        confirm(2, "s").await;
+        assert_eq!(count(&at).await, (0, 0), "of the same session");
+        confirm(2, "other").await;
+        confirm(2, "other").await;
+        assert_eq!(count(&at).await, (1, 1), "each once");
+        confirm(3, "other").await;
+        assert_eq!(count(&at).await, (2, 2));
+        run(&at, "delete from ghap where ghap_id = 'ghap_3'").await;
+        assert_eq!(count(&at).await, (1, 1), "by hand, as a person with `sqlite3` may");
+        run(&at, "delete from ghap where ghap_id = 'ghap_1'").await;
+        assert_eq!(count(&at).await, (-1, 0));
+    }
+}

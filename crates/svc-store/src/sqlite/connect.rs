@@ -1,0 +1,70 @@
+//! Settings of connections. They are per connection and have to be given each time.
+
+use std::{ffi::OsString, path::Path, str::FromStr as _};
+
+use sqlx::{
+    ConnectOptions as _, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+};
+use svc_model::limits;
+use svc_sys::private_file;
+
+use crate::StoreError;
+
+/// Ends of the names of a database's files.
+const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+
+/// Refuses links, which the engine would follow.
+pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
+    for end in FILES {
+        let mut name = OsString::from(path);
+        name.push(end);
+        private_file::check_one_name(Path::new(&name))
+            .map_err(|untrusted| StoreError::Linked(untrusted.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Settings that writers and readers share.
+fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    check_names(path)?;
+    Ok(SqliteConnectOptions::from_str("sqlite:")?
+        .filename(path)
+        .foreign_keys(true)
+        .busy_timeout(limits::BUSY_TIMEOUT)
+        .pragma("temp_store", "memory")
+        // A log line for each statement costs more than the statement.
+        .disable_statement_logging())
+}
+
+pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
+        .optimize_on_close(true, 400))
+}
+
+pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?.read_only(true).row_buffer_size(1024))
+}
+
+/// For a file that was out of our hands. Its schema may call no function that does anything, and no journal stays beside it.
+pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+    Ok(options(path)?
+        .journal_mode(SqliteJournalMode::Delete)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("trusted_schema", "off")
+        .pragma("cell_size_check", "on")
+        .pragma("mmap_size", "0"))
+}
+
+/// Bounds the size of the file; writes beyond it fail as on a full disk. Answers the bound in pages.
+pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<i64, StoreError> {
+    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
+    let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
+    let statement = format!("pragma max_page_count = {pages}");
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
+    Ok(pages)
+}

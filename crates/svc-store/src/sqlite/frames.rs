@@ -1,0 +1,348 @@
+//! Pages of a replay: rows copied straight from SQLite's cursor into the text for the socket.
+//!
+//! The checked driver hands each row from its own thread to the caller, which costs more than to read and to frame it. So
+//! these statements go through a driver without a thread, over the same SQLite, in jobs for the runtime's blocking
+//! threads. A job is one page: no reader holds a thread, a connection or a snapshot while its client takes what it has.
+//! The statements are not checked when the program is compiled; a test below prepares each against the migrated schema.
+
+use bytes::Bytes;
+use rusqlite::{Rows, fallible_streaming_iterator::FallibleStreamingIterator as _, params};
+use svc_model::{Framing, Seq, StreamName, Timestamp, limits};
+use svc_wire::sse::{self, EventParts};
+use tokio::sync::mpsc;
+
+use super::db::Store;
+use crate::{FeedScope, FramePage, StoreError};
+
+/// The rows of one stream.
+const STREAM_ROWS: &str = "select position, seq, kind, data, at from event
+    where stream_id = ?1 and seq > ?2 order by seq";
+/// The rows of several streams, up to a position.
+const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
+    from event e
+    cross join stream s on s.id = e.stream_id
+    where e.position > ?1 and e.position <= ?2 and s.name >= ?3 and s.name < ?4
+        and (?5 = 2 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
+            or ?5 = 1 and coalesce(s.owner, s.project) is not null)
+    order by e.position";
+/// Where a hole ends that retention left.
+const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
+
+impl Store {
+    /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and then as many as the channel
+    /// has room for, up to [`limits::REPLAY_RUN`]. They are of one statement, so that a page costs no hand-over between
+    /// threads. Nobody waits for the receiver.
+    pub async fn frames(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        framing: Framing,
+        pages: mpsc::Sender<FramePage>,
+    ) -> Result<(), StoreError> {
+        let name = name.clone();
+        let run = self.frame_readers.read(move |conn| {
+            let mut statement = conn.prepare_cached(STREAM_ROWS)?;
+            let mut rows = statement.query(params![stream, after])?;
+            rows.advance()?;
+            let mut cursor = after;
+            for _ in 0..limits::REPLAY_RUN {
+                if rows.get().is_none() {
+                    break;
+                }
+                // An error says that there is no room, or nobody any more.
+                let Ok(room) = pages.try_reserve() else { break };
+                let mut page = PageText::new(framing, cursor);
+                page.fill(&mut rows, Some(name.as_str()))?;
+                cursor = page.cursor;
+                room.send(page.finish());
+            }
+            Ok(())
+        });
+        run.await
+    }
+
+    /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
+    /// number of positions, so a page may be empty and still move the cursor. `None` if `after` is the head.
+    pub async fn feed_frames(
+        &self,
+        scope: &FeedScope,
+        after: i64,
+        head: i64,
+    ) -> Result<Option<FramePage>, StoreError> {
+        if after >= head {
+            return Ok(None);
+        }
+        let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
+        let scope = scope.clone();
+        let page = self.frame_readers.read(move |conn| {
+            let mut page = PageText::new(Framing::ItemByPosition, after);
+            let reader = scope.reader();
+            let (lowest, beyond) = (scope.lowest(), scope.beyond());
+            let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
+            let mut rows = conn.prepare_cached(FEED_ROWS)?;
+            let values = params![after, until, lowest, beyond, level, owner, project];
+            let mut rows = rows.query(values)?;
+            rows.advance()?;
+            page.fill(&mut rows, None)?;
+            if !page.is_full {
+                // All of the window was looked at, and where it ends in a hole, all of the hole.
+                let mut next = conn.prepare_cached(NEXT_POSITION)?;
+                let next: Option<i64> = next.query_row([until], |row| row.get(0))?;
+                page.cursor = next.map_or(head, |next| (next - 1).min(head));
+            }
+            Ok(page)
+        });
+        let page = page.await?;
+        Ok(Some(FramePage { more: page.cursor < head, ..page.finish() }))
+    }
+}
+
+/// A page that reaches this size reserves the memory of a full page at once, in place of growing step by step.
+const SMALL_PAGE_BYTES: usize = 2 * 1024;
+
+/// A page as it is filled.
+struct PageText {
+    text: String,
+    framing: Framing,
+    /// The last seq or position that is in the text.
+    cursor: i64,
+    /// There are further rows.
+    is_full: bool,
+}
+
+impl PageText {
+    fn new(framing: Framing, cursor: i64) -> Self {
+        Self { text: String::new(), framing, cursor, is_full: false }
+    }
+
+    /// Takes rows, from the present one on, until the page is full. The present one is then the first of the next page. A row
+    /// that is larger than a page goes alone. `stream` is the name of the one stream that is read; of several each row has
+    /// its own.
+    fn fill(&mut self, rows: &mut Rows<'_>, stream: Option<&str>) -> rusqlite::Result<()> {
+        while let Some(row) = rows.get() {
+            let event = EventParts {
+                position: row.get(0)?,
+                seq: row.get(1)?,
+                kind: row.get_ref(2)?.as_str()?,
+                data: row.get_ref(3)?.as_str()?,
+                at: Timestamp::from_millis(row.get(4)?),
+                stream: match stream {
+                    Some(name) => name,
+                    None => row.get_ref(5)?.as_str()?,
+                },
+            };
+            let len = self.text.len() + event.data.len();
+            if len > limits::REPLAY_BYTES && !self.text.is_empty() {
+                self.is_full = true;
+                return Ok(());
+            }
+            // Each new subscriber reads a page, mostly of a few rows: a full page of memory for each would add up.
+            if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
+                self.text.reserve(limits::REPLAY_BYTES - self.text.len());
+            }
+            self.cursor = event.id(self.framing);
+            sse::push_frame(&mut self.text, event, self.framing);
+            rows.advance()?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> FramePage {
+        FramePage { bytes: Bytes::from(self.text), cursor: self.cursor, more: self.is_full }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{Event, StreamReader};
+
+    use super::{super::frame_readers::open, *};
+    use crate::{
+        PageSize,
+        testing::{TestStore, append, event},
+    };
+
+    async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
+        let view = store.view(name).await.unwrap().unwrap();
+        let (mut text, mut cursor) = (String::new(), after);
+        loop {
+            // Runs of one page, three and five.
+            let room = 1 + 2 * (text.len() % 3);
+            let (sender, mut pages) = mpsc::channel(room);
+            store.frames(view.id, name, cursor, framing, sender).await.unwrap();
+            if pages.is_empty() {
+                return text;
+            }
+            while let Some(page) = pages.recv().await {
+                assert!(page.cursor > cursor, "a page moves the cursor");
+                assert_eq!(
+                    page.more,
+                    page.cursor < view.head,
+                    "a page knows whether it is the last"
+                );
+                check_size(&page);
+                cursor = page.cursor;
+                text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+            }
+        }
+    }
+
+    async fn fed(store: &Store, prefix: &str, after: i64) -> String {
+        let (_, head) = store.log_bounds().await.unwrap();
+        let scope = FeedScope::prefix(prefix, StreamReader::Operator);
+        let (mut text, mut cursor) = (String::new(), after);
+        while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
+            assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
+            check_size(&page);
+            cursor = page.cursor;
+            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+        }
+        assert_eq!(cursor, head);
+        text
+    }
+
+    /// What is larger than a page is alone on one.
+    fn check_size(page: &FramePage) {
+        let frames = page.bytes.windows(5).filter(|bytes| bytes == b"\nid: ").count();
+        let rest = 512;
+        assert!(page.bytes.len() <= limits::REPLAY_BYTES + rest || frames == 0, "{frames}");
+    }
+
+    fn framed<'a>(events: impl IntoIterator<Item = &'a Event>, framing: Framing) -> String {
+        let mut text = String::new();
+        for event in events {
+            sse::push_frame(&mut text, event, framing);
+        }
+        text
+    }
+
+    /// Pages join up to every event once, in order, for small rows, large rows, and around the ends of pages.
+    #[tokio::test]
+    async fn pages_join_to_the_whole() {
+        let test = TestStore::open().await;
+        let (store, clock) = (&test.store, &test.clock);
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("peer", "two"));
+        let data = |n: usize| match n {
+            // Larger than a page: the first, next to each other, and the last.
+            0 | 300 | 301 | 302 | 699 => {
+                format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES))
+            }
+            // A few to a page.
+            100..110 => format!(r#"{{"n":{n},"big":"{}"}}"#, "y".repeat(50_000)),
+            _ => format!(r#"{{"n":{n},"text":"ünï \u2028 \"q\" 😀{}"}}"#, "z".repeat(n)),
+        };
+        for n in 0..700 {
+            clock.set(Timestamp::from_millis(1_795_181_760_000 + n * 7));
+            let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
+            append(store, if n % 3 == 0 { &two } else { &one }, events).await;
+        }
+        let everything = FeedScope::prefix("", StreamReader::Operator);
+        let size = PageSize { rows: 1000, bytes: usize::MAX };
+        let all = store.feed_events(&everything, 0, i64::MAX, None, size).await.unwrap().events;
+        assert_eq!(all.len(), 700);
+        assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
+        for name in [&one, &two] {
+            for framing in [Framing::Data, Framing::ItemBySeq] {
+                for after in [0, 1, 100, 400] {
+                    let expected =
+                        all.iter().filter(|event| event.stream == *name && event.seq > after);
+                    let expected = framed(expected, framing);
+                    assert!(replayed(store, name, after, framing).await == expected, "{name}");
+                }
+            }
+        }
+        for (prefix, name) in [("", None), ("task/", Some(&one)), ("peer", Some(&two))] {
+            for after in [0, 3, 299, 300, 699] {
+                let expected = all.iter().filter(|event| {
+                    event.position > after && name.is_none_or(|name| event.stream == *name)
+                });
+                let expected = framed(expected, Framing::ItemByPosition);
+                assert!(fed(store, prefix, after).await == expected, "{prefix} after {after}");
+            }
+        }
+        assert_eq!(fed(store, "nobody/", 0).await, "");
+    }
+
+    /// A feed passes over what retention removed, however wide it is, without a page for each window.
+    #[tokio::test]
+    async fn a_feed_passes_a_hole_in_one_page() {
+        let test = TestStore::open().await;
+        let (store, name) = (&test.store, StreamName::of("task", "one"));
+        append(store, &StreamName::fixed("team"), vec![event("a", "{}")]).await;
+        let hole = limits::SCAN_POSITIONS * 2 + 10;
+        for _ in 0..hole / 500 {
+            append(store, &name, (0..500).map(|_| event("a", "{}")).collect()).await;
+        }
+        let (_, head) = store.log_bounds().await.unwrap();
+        while store.trim(head - 1, u64::MAX).await.unwrap().removed > 0 {}
+        let everything = FeedScope::prefix("", StreamReader::Operator);
+        let first = store.feed_frames(&everything, 0, head).await.unwrap().unwrap();
+        assert_eq!((first.cursor, first.more), (head - 1, true));
+        let last = store.feed_frames(&everything, first.cursor, head).await.unwrap().unwrap();
+        assert_eq!((last.cursor, last.more), (head, false));
+        assert!(last.bytes.starts_with(format!("id: {head}\n").as_bytes()));
+    }
+
+    /// The compiler does not check them, so this does: each is prepared against the schema as it is.
+    #[tokio::test]
+    async fn statements_fit_the_schema() {
+        let test = TestStore::open().await;
+        let conn = open(test.store.path()).unwrap();
+        for (sql, columns) in [
+            (STREAM_ROWS, ["position", "seq", "kind", "data", "at"].as_slice()),
+            (FEED_ROWS, &["position", "seq", "kind", "data", "at", "name"]),
+            (NEXT_POSITION, &["min(position)"]),
+        ] {
+            assert_eq!(conn.prepare(sql).unwrap().column_names(), columns, "{sql}");
+        }
+        let plan = |sql: &str| {
+            let mut plan = conn.prepare(&format!("explain query plan {sql}")).unwrap();
+            let (mut rows, mut steps) = (plan.raw_query(), Vec::new());
+            while let Some(row) = rows.next().unwrap() {
+                steps.push(row.get::<_, String>(3).unwrap());
+            }
+            steps.join("; ")
+        };
+        // A page begins where its rows are, and sorts nothing.
+        assert!(plan(STREAM_ROWS).contains("(stream_id=? AND seq>?)"), "{}", plan(STREAM_ROWS));
+        assert!(plan(FEED_ROWS).contains("(rowid>? AND rowid<?)"), "{}", plan(FEED_ROWS));
+        assert!(!plan(STREAM_ROWS).contains("TEMP B-TREE"), "{}", plan(STREAM_ROWS));
+        assert!(!plan(FEED_ROWS).contains("TEMP B-TREE"), "{}", plan(FEED_ROWS));
+        let error = conn.execute("delete from event", []).unwrap_err();
+        assert!(matches!(StoreError::from(error), StoreError::ReadOnly(_)), "it only reads");
+    }
+
+    /// Who does not take its pages keeps no thread, and what was read for who is gone is read no further.
+    #[tokio::test]
+    async fn a_run_ends_where_nobody_takes_it() {
+        let test = TestStore::open().await;
+        let (store, name) = (&test.store, StreamName::of("task", "one"));
+        let data = format!(r#"{{"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES));
+        let count = limits::REPLAY_RUN + 2;
+        append(store, &name, (0..count).map(|_| event("a", &data)).collect()).await;
+        for (room, read) in [(1, 1), (2, 2), (count, limits::REPLAY_RUN)] {
+            let (sender, pages) = mpsc::channel(room);
+            store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+            assert_eq!(pages.len(), read, "{room}");
+        }
+        let (sender, pages) = mpsc::channel(1);
+        drop(pages);
+        store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn pages_end_with_the_store() {
+        let test = TestStore::open().await;
+        let name = StreamName::of("task", "one");
+        append(&test.store, &name, vec![event("a", "{}")]).await;
+        let store = test.store.clone();
+        let (sender, mut pages) = mpsc::channel(2);
+        store.frames(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
+        assert!(pages.try_recv().is_ok());
+        store.frame_readers.close().await;
+        let after = store.frames(1, &name, 0, Framing::Data, sender).await;
+        assert!(matches!(after, Err(StoreError::Stopped)), "{after:?}");
+        assert!(store.frame_readers.idle().is_empty(), "no connection holds the file open");
+    }
+}

@@ -1,0 +1,130 @@
+//! Rows that hooks need beyond those of sessions, peers and messages.
+
+use svc_model::{McpSessionId, PeerId, Principal, Timestamp};
+
+use super::{db::Store, errors::changed, json::to_json, statement::read_value, tx::WriteTx};
+use crate::StoreError;
+
+impl WriteTx {
+    /// Remembers the id of an event; `false` if it came before.
+    pub async fn remember_hook(&mut self, id: &str) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "insert into hook_seen (hook_id, at) values (?, ?) on conflict (hook_id) do nothing",
+            id,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Remembers that nobody saw, or will see, the answers to these calls of hooks.
+    pub async fn remember_lost(
+        &mut self,
+        calls: &[String],
+        by: &Principal,
+    ) -> Result<(), StoreError> {
+        let (calls, by) = (to_json(calls), by.to_string());
+        sqlx::query!(
+            "insert into hook_lost (hook_id, at, created_by) select value, ?, ? from json_each(?) where true
+            on conflict (hook_id) do nothing",
+            self.now,
+            by,
+            calls
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether nobody will see the answer to a call.
+    pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
+        let is_lost = sqlx::query_scalar!(
+            r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#,
+            call
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(is_lost)
+    }
+
+    /// Notes that a reminder goes with the answer to a call, and after how many calls of tools.
+    pub async fn note_reminder(
+        &mut self,
+        call: &str,
+        agent_id: &str,
+        after: i64,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?",
+            agent_id,
+            after,
+            call
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "hook_seen", call)
+    }
+
+    /// Takes back the reminders of these calls: the session's next call of a tool is late for one again.
+    pub async fn take_back_reminders(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "update session_counter set since = since + lost.after
+            from (select reminded_agent, sum(reminded_after) as after from hook_seen
+                where hook_id in (select value from json_each(?2)) and reminded_after is not null
+                group by reminded_agent) as lost
+            where session_id = ?1 and agent_id = lost.reminded_agent",
+            session_id,
+            calls
+        )
+        .execute(self.checked()?)
+        .await?;
+        sqlx::query!(
+            "update hook_seen set reminded_agent = null, reminded_after = null
+            where hook_id in (select value from json_each(?)) and reminded_after is not null",
+            calls
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes which of a client's sessions an MCP connection belongs to.
+    pub async fn tie_mcp_session(
+        &mut self,
+        id: &McpSessionId,
+        client_session: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "update mcp_session set client_session = ? where session_id = ?",
+            client_session,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "mcp_session", id)
+    }
+}
+
+impl Store {
+    /// Whether a peer has messages that it was not given, or that it is not yet known to have.
+    pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
+        let peer = peer.as_str();
+        let has = read_value!(
+            self,
+            r#"select exists (select 1 from message
+                where to_peer = ? and waits = 1
+                    and (state <> 'injected' or leased_until = 0)
+                    and (held_until is null or held_until <= ?)) as "has!: bool""#,
+            peer,
+            now
+        );
+        Ok(has)
+    }
+}

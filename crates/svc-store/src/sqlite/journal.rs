@@ -1,0 +1,567 @@
+//! Records of attempts, with their former texts and notes.
+
+use svc_model::{
+    GhapId, OutcomeId, RowReader, Timestamp,
+    journal::{
+        Domain, Ghap, GhapState, GhapStatus, Iteration, Lesson, ResolvedGhap, RootCause,
+        RootCauseCategory, Strategy, Tier, Verdict,
+    },
+};
+
+use super::{columns::non_empty, db::Store, errors::changed, page::read_page, tx::WriteTx};
+use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
+
+struct RawGhap {
+    ghap_id: String,
+    session_id: String,
+    project: String,
+    domain: Domain,
+    strategy: Strategy,
+    goal: String,
+    hypothesis: String,
+    action: String,
+    prediction: String,
+    probability: Option<f64>,
+    iteration_count: i64,
+    status: GhapStatus,
+    result: Option<String>,
+    surprise: Option<String>,
+    root_cause_category: Option<RootCauseCategory>,
+    root_cause: Option<String>,
+    what_worked: Option<String>,
+    takeaway: Option<String>,
+    tier: Option<Tier>,
+    outcome_id: Option<String>,
+    confirmed_again: i64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    resolved_at: Option<Timestamp>,
+}
+
+impl TryFrom<RawGhap> for Ghap {
+    type Error = StoreError;
+
+    fn try_from(raw: RawGhap) -> Result<Self, StoreError> {
+        let state = state(&raw)?;
+        Ok(Self {
+            id: raw.ghap_id.into(),
+            session_id: raw.session_id,
+            project: non_empty(raw.project),
+            domain: raw.domain,
+            strategy: raw.strategy,
+            goal: raw.goal,
+            hypothesis: raw.hypothesis,
+            action: raw.action,
+            prediction: raw.prediction,
+            probability: raw.probability,
+            iteration_count: raw.iteration_count,
+            state,
+            confirmed_again: raw.confirmed_again,
+            created_at: raw.created_at,
+            updated_at: raw.updated_at,
+        })
+    }
+}
+
+/// The state of a record. An ended one has a tier and a time; an active one has nothing of an end.
+fn state(raw: &RawGhap) -> Result<GhapState, StoreError> {
+    let bad = |why: &str| StoreError::BadRow {
+        table: "ghap",
+        id: raw.ghap_id.clone(),
+        why: why.to_owned(),
+    };
+    let verdict = match raw.status {
+        GhapStatus::Active => {
+            let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
+            return if is_clean {
+                Ok(GhapState::Active)
+            } else {
+                Err(bad("it is active and has ended"))
+            };
+        }
+        GhapStatus::Confirmed => Verdict::Confirmed,
+        GhapStatus::Falsified => Verdict::Falsified,
+        GhapStatus::Abandoned => Verdict::Abandoned,
+    };
+    let (Some(tier), Some(at)) = (raw.tier, raw.resolved_at) else {
+        return Err(bad("it has ended, without a tier or a time"));
+    };
+    let root_cause = raw.root_cause_category.zip(raw.root_cause.clone());
+    let takeaway = raw.takeaway.clone();
+    Ok(GhapState::Resolved(Box::new(ResolvedGhap {
+        verdict,
+        result: raw.result.clone(),
+        surprise: raw.surprise.clone(),
+        root_cause: root_cause.map(|(category, description)| RootCause { category, description }),
+        lesson: raw.what_worked.clone().map(|what_worked| Lesson { what_worked, takeaway }),
+        tier,
+        outcome_id: raw.outcome_id.clone().map(OutcomeId::from),
+        at,
+    })))
+}
+
+/// The columns of how a record ended; all empty for an active one.
+struct EndColumns<'a> {
+    result: Option<&'a str>,
+    surprise: Option<&'a str>,
+    category: Option<RootCauseCategory>,
+    cause: Option<&'a str>,
+    worked: Option<&'a str>,
+    takeaway: Option<&'a str>,
+    tier: Option<Tier>,
+    outcome: Option<&'a str>,
+    resolved_at: Option<Timestamp>,
+}
+
+impl<'a> From<&'a Ghap> for EndColumns<'a> {
+    fn from(ghap: &'a Ghap) -> Self {
+        let (cause, lesson) = (ghap.root_cause(), ghap.lesson());
+        let outcome = ghap.resolved().and_then(|resolved| resolved.outcome_id.as_ref());
+        Self {
+            result: ghap.result(),
+            surprise: ghap.surprise(),
+            category: cause.map(|cause| cause.category),
+            cause: cause.map(|cause| cause.description.as_str()),
+            worked: lesson.map(|lesson| lesson.what_worked.as_str()),
+            takeaway: lesson.and_then(|lesson| lesson.takeaway.as_deref()),
+            tier: ghap.tier(),
+            outcome: outcome.map(OutcomeId::as_str),
+            resolved_at: ghap.resolved_at(),
+        }
+    }
+}
+
+macro_rules! ghaps {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawGhap,
+            r#"select g.ghap_id as "ghap_id!", g.session_id, g.project, g.domain as "domain: Domain",
+                g.strategy as "strategy: Strategy", g.goal, g.hypothesis, g.action, g.prediction, g.probability,
+                g.iteration_count, g.status as "status: GhapStatus", g.result, g.surprise,
+                g.root_cause_category as "root_cause_category: RootCauseCategory", g.root_cause, g.what_worked,
+                g.takeaway, g.tier as "tier: Tier", g.outcome_id, g.confirmed_again,
+                g.created_at as "created_at: Timestamp", g.updated_at as "updated_at: Timestamp", g.resolved_at as "resolved_at: Timestamp"
+            from ghap g "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+/// Records by their rows, which are an array in JSON; in any order.
+pub(super) async fn ghaps_at(
+    conn: &mut sqlx::SqliteConnection,
+    rows: &str,
+) -> Result<Vec<Ghap>, StoreError> {
+    let raw =
+        ghaps!("where g.id in (select value from json_each(?))", rows).fetch_all(conn).await?;
+    raw.into_iter().map(Ghap::try_from).collect()
+}
+
+impl WriteTx {
+    /// Stores a new record.
+    pub async fn insert_ghap(
+        &mut self,
+        ghap: &Ghap,
+        imported_from: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
+        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        sqlx::query!(
+            "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
+                probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
+                takeaway, tier, outcome_id, imported_from, created_at, updated_at, resolved_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            ghap.session_id,
+            project,
+            ghap.domain,
+            ghap.strategy,
+            ghap.goal,
+            ghap.hypothesis,
+            ghap.action,
+            ghap.prediction,
+            ghap.probability,
+            ghap.iteration_count,
+            status,
+            end.result,
+            end.surprise,
+            end.category,
+            end.cause,
+            end.worked,
+            end.takeaway,
+            end.tier,
+            end.outcome,
+            imported_from,
+            ghap.created_at,
+            ghap.updated_at,
+            end.resolved_at
+        )
+        .execute(self.checked()?)
+        .await?;
+        self.index_ghap(ghap).await
+    }
+
+    /// Writes a record back as it is now.
+    pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+        let id = ghap.id.as_str();
+        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        let done = sqlx::query!(
+            "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
+                prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
+                root_cause_category = ?, root_cause = ?, what_worked = ?, takeaway = ?, tier = ?, outcome_id = ?,
+                updated_at = ?, resolved_at = ?
+            where ghap_id = ?",
+            ghap.session_id,
+            ghap.domain,
+            ghap.strategy,
+            ghap.goal,
+            ghap.hypothesis,
+            ghap.action,
+            ghap.prediction,
+            ghap.probability,
+            ghap.iteration_count,
+            status,
+            end.result,
+            end.surprise,
+            end.category,
+            end.cause,
+            end.worked,
+            end.takeaway,
+            end.tier,
+            end.outcome,
+            ghap.updated_at,
+            end.resolved_at,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "ghap", id)?;
+        self.index_ghap(ghap).await
+    }
+
+    /// Keeps what a record said before it is changed.
+    pub async fn insert_iteration(
+        &mut self,
+        id: &GhapId,
+        before: &Iteration,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!(
+            "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
+            values (?, ?, ?, ?, ?, ?)",
+            id,
+            before.iteration,
+            before.hypothesis,
+            before.action,
+            before.prediction,
+            before.at
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Adds a note to a record.
+    pub async fn insert_note(
+        &mut self,
+        id: &GhapId,
+        note: &str,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("insert into ghap_note (ghap_id, note, at) values (?, ?, ?)", id, note, at)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// Notes to a record, in order.
+    pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+        let id = id.as_str();
+        let notes =
+            sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
+                .fetch_all(self.checked()?)
+                .await?;
+        Ok(notes)
+    }
+
+    /// The active record of a session.
+    pub async fn active_ghap(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+        let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
+            .fetch_optional(self.checked()?)
+            .await?;
+        raw.map(Ghap::try_from).transpose()
+    }
+
+    /// A record by its id.
+    pub async fn ghap(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+        let id = id.as_str();
+        let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(self.checked()?).await?;
+        raw.map(Ghap::try_from).transpose()
+    }
+
+    /// Whether a record was imported from there already.
+    pub async fn is_imported(&mut self, from: &str) -> Result<bool, StoreError> {
+        let known = sqlx::query_scalar!(
+            r#"select exists (select 1 from ghap where imported_from = ?) as "known!: bool""#,
+            from
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(known)
+    }
+}
+
+impl Store {
+    /// The active record of a session.
+    pub async fn active_ghap(&self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+        let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
+            .fetch_optional(&self.readers)
+            .await?;
+        raw.map(Ghap::try_from).transpose()
+    }
+
+    /// A record by its id, if the reader may read it.
+    pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))",
+            id,
+            key,
+            project
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(Ghap::try_from).transpose()
+    }
+
+    /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    pub async fn ghaps_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            order by g.status = 'active' desc, g.id desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+
+    /// A page of records that the reader may read, the latest made first.
+    pub async fn ghaps(
+        &self,
+        reader: &RowReader,
+        filter: &GhapFilter,
+        before: Option<&GhapId>,
+        size: PageSize,
+    ) -> Result<RowPage<Ghap>, StoreError> {
+        let limit = size.limit();
+        let before = before.map(GhapId::as_str);
+        let (key, read_project) = (reader.key(), reader.project());
+        let rows = ghaps!(
+            "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
+                and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
+                and (?5 is null or g.resolved_at >= ?5)
+                and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
+                and (?8 is null or g.project = ?9
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8
+                        or created_by = 'operator' and session_id = ?8))
+            order by g.id desc limit ?7",
+            filter.domain,
+            filter.status,
+            filter.project,
+            filter.session_id,
+            filter.since,
+            before,
+            limit,
+            key,
+            read_project
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
+    }
+
+    /// All records after one that the reader may read, in the order in which they were made.
+    pub async fn ghaps_after(
+        &self,
+        reader: &RowReader,
+        after: Option<&GhapId>,
+        size: PageSize,
+    ) -> Result<RowPage<Ghap>, StoreError> {
+        let limit = size.limit();
+        let after = after.map(GhapId::as_str);
+        let (key, project) = (reader.key(), reader.project());
+        let rows = ghaps!(
+            "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
+                and (?3 is null or g.project = ?4
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
+                        or created_by = 'operator' and session_id = ?3))
+            order by g.id limit ?2",
+            after,
+            limit,
+            key,
+            project
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
+    }
+
+    /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.
+    pub async fn orphans(
+        &self,
+        project: &str,
+        session_id: &str,
+        stale: Timestamp,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let raw = ghaps!(
+            "join session s on s.session_id = g.session_id
+            where g.status = 'active' and g.project = ?1 and g.session_id <> ?2
+                and (s.ended_at is not null or s.last_seen_at < ?3)
+            order by g.updated_at desc",
+            project,
+            session_id,
+            stale
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+
+    /// What a record said before it was changed, in order.
+    pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
+        let id = id.as_str();
+        let iterations = sqlx::query_as!(
+            Iteration,
+            r#"select iteration, hypothesis, action, prediction, at as "at: Timestamp" from ghap_history
+            where ghap_id = ? order by iteration"#,
+            id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(iterations)
+    }
+
+    /// Notes to a record, in order.
+    pub async fn notes(&self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+        let id = id.as_str();
+        let notes =
+            sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
+                .fetch_all(&self.readers)
+                .await?;
+        Ok(notes)
+    }
+
+    /// The latest records that are over and that the reader may read.
+    pub async fn latest_resolved(
+        &self,
+        reader: &RowReader,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.status <> 'active'
+                and (?2 is null or g.project = ?3
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2))
+            order by g.id desc limit ?1",
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+
+    /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
+    /// lesson, then the latest. Those that the reader may read.
+    pub async fn telling(
+        &self,
+        reader: &RowReader,
+        domain: Domain,
+        strategy: Option<Strategy>,
+        kind: LessonKind,
+        project: &str,
+        limit: u32,
+    ) -> Result<Vec<Ghap>, StoreError> {
+        let failed = kind == LessonKind::Falsified;
+        let (key, read_project) = (reader.key(), reader.project());
+        let raw = ghaps!(
+            "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
+                and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
+                and (?6 is null or g.project = ?7
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
+            order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
+            domain,
+            strategy,
+            failed,
+            project,
+            limit,
+            key,
+            read_project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        raw.into_iter().map(Ghap::try_from).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestStore, journal::record};
+
+    #[tokio::test]
+    async fn a_row_that_is_neither_active_nor_ended_is_refused() {
+        let at = TestStore::open().await;
+        let ghap = record(&at, 1, "The tokenizer hangs").await;
+        let (id, stored) = (ghap.id.clone(), ghap.clone());
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+            .await;
+        done.unwrap();
+        assert_eq!(at.store.ghap(&RowReader::Everything, &id).await.unwrap(), Some(stored));
+        for (half, whole) in [
+            ("tier = null", "tier = 'silver'"),
+            ("resolved_at = null", "resolved_at = 1000"),
+            ("status = 'active'", "status = 'confirmed'"),
+        ] {
+            run(&at, &format!("update ghap set {half}")).await;
+            let refused = at.store.ghap(&RowReader::Everything, &id).await;
+            let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
+            assert!(is_refused, "{half}: {refused:?}");
+            run(&at, &format!("update ghap set {whole}")).await;
+            assert!(at.store.ghap(&RowReader::Everything, &id).await.unwrap().is_some(), "{whole}");
+        }
+    }
+
+    async fn run(at: &TestStore, sql: &str) {
+        let sql = sql.to_owned();
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(tx.checked()?).await?;
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+    }
+}

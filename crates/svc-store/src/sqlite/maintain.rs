@@ -1,0 +1,222 @@
+//! Keeping the file in shape: checkpoints, retention, copies.
+
+use std::{path::Path, time::Duration};
+
+use futures_util::TryStreamExt as _;
+use sqlx::{ConnectOptions as _, Connection as _};
+use svc_model::{Timestamp, limits};
+
+use super::{connect::writer_options, db::Store, tx::WriteTx};
+use crate::{StoreError, StoreSize, TrimOutcome};
+
+/// How long a checkpoint waits for those who read or write.
+const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
+
+/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
+struct TextIndex {
+    /// Counts its pieces.
+    pieces: &'static str,
+    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of like size
+    /// (<https://sqlite.org/fts5.html#the_merge_command>).
+    merge: &'static str,
+}
+
+macro_rules! text_index {
+    ($name:literal) => {
+        TextIndex {
+            // From piece to piece, lest it read the list of all their pages.
+            pieces: concat!(
+                "with recursive piece (id) as (select min(segid) from ",
+                $name,
+                "_idx union all select (select min(segid) from ",
+                $name,
+                "_idx where segid > piece.id) from piece where piece.id is not null) select count(id) from piece"
+            ),
+            merge: concat!("insert into ", $name, " (", $name, ", rank) values ('merge', -?)"),
+        }
+    };
+}
+
+const TEXT_INDEXES: [TextIndex; 3] =
+    [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
+
+impl Store {
+    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a few: a search looks into each
+    /// of them. Answers whether that is done.
+    pub async fn merge_indexes(&self) -> Result<bool, StoreError> {
+        let mut is_done = true;
+        for index in TEXT_INDEXES {
+            let mut rounds = 0..limits::INDEX_MERGES;
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.readers).await?
+                >= limits::INDEX_PIECES
+            {
+                if rounds.next().is_none() {
+                    is_done = false;
+                    break;
+                }
+                self.write(move |tx| Box::pin(async move { tx.merge(index.merge).await })).await?;
+            }
+        }
+        Ok(is_done)
+    }
+
+    /// How large the files are.
+    pub async fn size(&self) -> Result<StoreSize, StoreError> {
+        let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
+            .fetch_one(&self.readers)
+            .await?;
+        let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+        let mut wal = self.path().as_os_str().to_owned();
+        wal.push("-wal");
+        Ok(StoreSize { database: len(self.path()), wal: len(Path::new(&wal)), schema })
+    }
+
+    /// Bytes that the rows take: the pages of the database that are in use.
+    pub async fn used_bytes(&self) -> Result<u64, StoreError> {
+        let mut conn = self.readers.acquire().await?;
+        let mut read = async |pragma: &'static str| {
+            sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
+        };
+        let pages = read("pragma page_count").await? - read("pragma freelist_count").await?;
+        let size = read("pragma page_size").await?;
+        Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
+    }
+
+    /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by itself after each thousand
+    /// pages; this is for what was left, and to shrink the file. To shrink it holds the writer up, so it waits for readers for
+    /// 100 ms at most, and the next time is as good.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
+            "pragma wal_checkpoint(truncate)"
+        } else {
+            "pragma wal_checkpoint(passive)"
+        };
+        let options = writer_options(self.path())?.busy_timeout(CHECKPOINT_WAIT);
+        let mut conn = options.connect().await?;
+        sqlx::query(statement).execute(&mut conn).await?;
+        conn.close().await?;
+        Ok(())
+    }
+
+    /// The position up to which events are older than `before`; `None` if none is.
+    pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>, StoreError> {
+        // Positions follow time but for a clock that was set back, so a binary search would do; a scan from the
+        // old end stops at the first that is young, and retention keeps that near.
+        let first_young = sqlx::query_scalar!(
+            r#"select position as "position!" from event where at >= ? order by position limit 1"#,
+            before
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        let (_, head) = self.log_bounds().await?;
+        let last_old = first_young.map_or(head, |young| young - 1);
+        Ok((last_old > 0).then_some(last_old))
+    }
+
+    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
+    /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
+    /// stream's head. So each stream loses a prefix and no more.
+    pub async fn trim(&self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
+        // Looked for beside the writer: what is not the last of its stream now never will be again.
+        let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
+        let Some(last) = positions.last().copied() else {
+            return Ok(TrimOutcome { removed: 0, more: false });
+        };
+        let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
+        let removed = self
+            .write(move |tx| Box::pin(async move { tx.remove_events(&positions, last).await }))
+            .await;
+        removed.map(|removed| TrimOutcome { removed, more })
+    }
+
+    /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
+    /// and whether there are more.
+    async fn oldest(&self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+        let mut rows = sqlx::query!(
+            r#"select position as "position!",
+                octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
+            from event
+            where position <= ?1
+                and seq < (select max(last.seq) from event last where last.stream_id = event.stream_id)
+            order by position"#,
+            until
+        )
+        .fetch(&self.readers);
+        let (mut positions, mut taken) = (Vec::new(), 0);
+        while let Some(row) = rows.try_next().await? {
+            if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
+                return Ok((positions, true));
+            }
+            positions.push(row.position);
+            taken += limits::EVENT_ROW_BYTES + u64::try_from(row.bytes).unwrap_or(0);
+        }
+        Ok((positions, false))
+    }
+}
+
+impl WriteTx {
+    async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
+        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(self.checked()?).await?;
+        Ok(())
+    }
+
+    /// Removes the events at these positions (a JSON array), the highest of which is `last`.
+    async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
+        let removed = sqlx::query!(
+            "delete from event where position in (select value from json_each(?))",
+            positions
+        )
+        .execute(self.checked()?)
+        .await?
+        .rows_affected();
+        sqlx::query!(
+            "insert into meta (name, value) values ('trimmed', ?1)
+            on conflict (name) do update set value = max(value, ?1)",
+            last
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::RowReader;
+
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+    use crate::SearchFilter;
+
+    #[tokio::test]
+    async fn an_index_in_pieces_is_put_together_and_says_the_same() {
+        let at = TestStore::open().await;
+        // What is in the same commit is in pieces, too: a savepoint ends one.
+        for number in 1..=40_usize {
+            let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
+            let done: Result<(), StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .await;
+            done.unwrap();
+        }
+        let found = async || {
+            let mut index = at.store.index().await.unwrap();
+            let filter = SearchFilter::default();
+            index.postings(&RowReader::Everything, &["token", "word7"], &filter).await.unwrap()
+        };
+        let pieces = async |index: &TextIndex| -> i64 {
+            sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()
+        };
+        let before = found().await;
+        assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
+        assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_PIECES);
+        while !at.store.merge_indexes().await.unwrap() {}
+        for index in &TEXT_INDEXES {
+            assert!(pieces(index).await < limits::INDEX_PIECES, "{}", index.merge);
+        }
+        assert_eq!(found().await, before);
+    }
+}

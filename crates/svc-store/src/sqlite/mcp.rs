@@ -1,0 +1,367 @@
+//! Rows of the Model Context Protocol: sessions, subscriptions, and calls that take time.
+
+use svc_model::{CallId, McpSessionId, Principal, Timestamp};
+use svc_wire::mcp::Revision;
+
+use super::{db::Store, errors::changed, tx::WriteTx};
+use crate::{CallRow, CallState, McpSessionRow, McpTransport, StoreError};
+
+struct RawMcpSession {
+    session_id: String,
+    principal: String,
+    transport: McpTransport,
+    revision: String,
+    client: Option<String>,
+    capabilities: String,
+    log_level: Option<String>,
+    tools: Option<i64>,
+    client_session: Option<String>,
+    last_seen_at: Timestamp,
+}
+
+impl RawMcpSession {
+    /// The session; `None` if its revision cannot be read: then nobody can go on with it.
+    fn row(self) -> Option<McpSessionRow> {
+        Some(McpSessionRow {
+            revision: Revision::parse(&self.revision)?,
+            session_id: self.session_id.into(),
+            principal: Principal::parse(&self.principal),
+            transport: self.transport,
+            client: self.client,
+            capabilities: self.capabilities,
+            log_level: self.log_level,
+            tools: self.tools,
+            client_session: self.client_session,
+            last_seen_at: self.last_seen_at,
+        })
+    }
+}
+
+struct RawCall {
+    call_id: String,
+    session_id: Option<String>,
+    principal: String,
+    credential: Option<String>,
+    acts_for: Option<String>,
+    revision: String,
+    rpc_id: String,
+    tool: String,
+    params: String,
+    is_task: bool,
+    state: CallState,
+    asks: Option<String>,
+    answers: Option<String>,
+    started_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<RawCall> for CallRow {
+    fn from(raw: RawCall) -> Self {
+        Self {
+            call_id: raw.call_id.into(),
+            session_id: raw.session_id.map(McpSessionId::from),
+            principal: Principal::parse(&raw.principal),
+            credential: raw.credential,
+            acts_for: raw.acts_for,
+            revision: Revision::parse(&raw.revision),
+            rpc_id: raw.rpc_id,
+            tool: raw.tool,
+            params: raw.params,
+            is_task: raw.is_task,
+            state: raw.state,
+            asks: raw.asks,
+            answers: raw.answers,
+            started_at: raw.started_at,
+            updated_at: raw.updated_at,
+        }
+    }
+}
+
+macro_rules! calls {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawCall,
+            r#"select call_id as "call_id!", session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
+                is_task as "is_task: bool", state as "state: CallState", asks, answers,
+                started_at as "started_at: Timestamp", updated_at as "updated_at: Timestamp"
+            from mcp_call "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a new session.
+    pub async fn insert_mcp_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
+        let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
+        let principal = row.principal.as_ref().map(ToString::to_string);
+        sqlx::query!(
+            "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
+                tools, created_at, last_seen_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            principal,
+            row.transport,
+            revision,
+            row.client,
+            row.capabilities,
+            row.log_level,
+            row.tools,
+            self.now,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Says that a session is alive.
+    pub async fn touch_mcp_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "update mcp_session set last_seen_at = ? where session_id = ?",
+            self.now,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "mcp_session", id)
+    }
+
+    /// What `initialize` says of a session that was opened before it.
+    pub async fn describe_mcp_session(
+        &mut self,
+        id: &McpSessionId,
+        revision: Revision,
+        client: Option<&str>,
+        capabilities: &str,
+    ) -> Result<(), StoreError> {
+        let (id, revision) = (id.as_str(), revision.as_str());
+        let done = sqlx::query!(
+            "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
+            revision,
+            client,
+            capabilities,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "mcp_session", id)
+    }
+
+    /// The lightest log messages that the client wants from now on.
+    pub async fn set_mcp_log_level(
+        &mut self,
+        id: &McpSessionId,
+        level: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done =
+            sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
+                .execute(self.checked()?)
+                .await?;
+        changed(done.rows_affected(), "mcp_session", id)
+    }
+
+    /// The list of tools that the client has seen.
+    pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
+            .execute(self.checked()?)
+            .await?;
+        changed(done.rows_affected(), "mcp_session", id)
+    }
+
+    /// Ends a session; false if it was over.
+    pub async fn close_mcp_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "update mcp_session set closed_at = ? where session_id = ? and closed_at is null",
+            self.now,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Remembers that a session wants to hear of a resource.
+    pub async fn insert_mcp_subscription(
+        &mut self,
+        id: &McpSessionId,
+        uri: &str,
+        stream: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!(
+            "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing",
+            id,
+            uri,
+            stream
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets it.
+    pub async fn delete_mcp_subscription(
+        &mut self,
+        id: &McpSessionId,
+        uri: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("delete from mcp_subscription where session_id = ? and uri = ?", id, uri)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// Stores a new call.
+    pub async fn insert_call(&mut self, row: &CallRow) -> Result<(), StoreError> {
+        let (id, session) =
+            (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
+        let revision = row.revision.map(Revision::as_str);
+        let principal = row.principal.as_ref().map(ToString::to_string);
+        sqlx::query!(
+            "insert into mcp_call (call_id, session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
+                is_task, state, asks, answers, started_at, updated_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            session,
+            principal,
+            row.credential,
+            row.acts_for,
+            revision,
+            row.rpc_id,
+            row.tool,
+            row.params,
+            row.is_task,
+            row.state,
+            row.asks,
+            row.answers,
+            row.started_at,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// A call by its id.
+    pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+        let id = id.as_str();
+        let raw = calls!("where call_id = ?", id).fetch_optional(self.checked()?).await?;
+        Ok(raw.map(CallRow::from))
+    }
+
+    /// Changes the state of a call, and what is asked and answered in it.
+    pub async fn update_call(
+        &mut self,
+        id: &CallId,
+        state: CallState,
+        asks: Option<&str>,
+        answers: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let ended = state.is_terminal().then_some(self.now);
+        let done = sqlx::query!(
+            "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
+            state,
+            asks,
+            answers,
+            self.now,
+            ended,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "mcp_call", id)
+    }
+
+    /// The key of that name, which is `fresh` if there was none.
+    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        sqlx::query!(
+            "insert into secret (name, value) values (?, ?) on conflict do nothing",
+            name,
+            fresh
+        )
+        .execute(self.checked()?)
+        .await?;
+        let value = sqlx::query_scalar!("select value from secret where name = ?", name)
+            .fetch_one(self.checked()?)
+            .await?;
+        Ok(value)
+    }
+}
+
+impl Store {
+    /// A session that is open.
+    pub async fn mcp_session(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Option<McpSessionRow>, StoreError> {
+        let id = id.as_str();
+        let raw = sqlx::query_as!(
+            RawMcpSession,
+            r#"select session_id as "session_id!", principal, transport as "transport: McpTransport", revision, client,
+                capabilities, log_level, tools, client_session, last_seen_at as "last_seen_at: Timestamp"
+            from mcp_session where session_id = ? and closed_at is null"#,
+            id
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(raw.and_then(RawMcpSession::row))
+    }
+
+    /// Whether an agent's session has an MCP session, its own or one opened with its token, that was heard of since
+    /// `since`.
+    pub async fn is_mcp_session_open(
+        &self,
+        session: &str,
+        since: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let principal = Principal::Session(session.into()).to_string();
+        let open = sqlx::query_scalar!(
+            r#"select exists (select 1 from mcp_session
+                where closed_at is null and last_seen_at >= ?1
+                    and (session_id = ?2 or client_session = ?2 or principal = ?3)) as "open!: bool""#,
+            since,
+            session,
+            principal
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(open)
+    }
+
+    /// What a session wants to hear of: URIs and the streams behind them.
+    pub async fn mcp_subscriptions(
+        &self,
+        id: &McpSessionId,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let id = id.as_str();
+        let rows = sqlx::query!(
+            "select uri, stream from mcp_subscription where session_id = ? order by uri",
+            id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
+    }
+
+    /// A call by its id.
+    pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+        let id = id.as_str();
+        let raw = calls!("where call_id = ?", id).fetch_optional(&self.readers).await?;
+        Ok(raw.map(CallRow::from))
+    }
+
+    /// Calls that are not over, the oldest first.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>, StoreError> {
+        let raw = calls!("where state in ('working', 'input_required') order by call_id")
+            .fetch_all(&self.readers)
+            .await?;
+        Ok(raw.into_iter().map(CallRow::from).collect())
+    }
+}

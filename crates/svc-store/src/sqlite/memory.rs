@@ -1,0 +1,331 @@
+//! Rows of memories, and where their terms stand.
+
+use svc_model::{
+    RowReader, Timestamp,
+    learning::{Memory, MemoryCategory, MemoryId},
+};
+
+use super::{columns::non_empty, db::Store, page::read_page, tx::WriteTx};
+use crate::{MemoryFilter, PageSize, StoreError};
+
+struct RawMemory {
+    memory_id: String,
+    project: String,
+    category: MemoryCategory,
+    content: String,
+    importance: f64,
+    tags: String,
+    confirmed_again: i64,
+    created_at: Timestamp,
+    terms: String,
+}
+
+impl From<RawMemory> for Memory {
+    fn from(raw: RawMemory) -> Self {
+        Self {
+            id: raw.memory_id.into(),
+            project: non_empty(raw.project),
+            category: raw.category,
+            content: raw.content,
+            importance: raw.importance,
+            // The table lets in JSON only; a person may have written some that is no list of texts.
+            tags: serde_json::from_str(&raw.tags).unwrap_or_default(),
+            confirmed_again: raw.confirmed_again,
+            created_at: raw.created_at,
+        }
+    }
+}
+
+macro_rules! memories {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawMemory,
+            r#"select m.memory_id as "memory_id!", m.project, m.category as "category: MemoryCategory", m.content,
+                m.importance, m.tags, m.confirmed_again, m.created_at as "created_at: Timestamp", m.terms
+            from memory m "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a memory, unless those who may read it have the same in the same category: then it answers that one. A
+    /// memory without a project is the session's own, or everybody's if it is shared.
+    pub async fn insert_memory(
+        &mut self,
+        memory: &Memory,
+        digest: &str,
+        terms: &str,
+        session_id: &str,
+        shared: bool,
+    ) -> Result<Option<Memory>, StoreError> {
+        let project = memory.project.as_deref().unwrap_or_default();
+        let known = memories!(
+            "where m.project = ?1 and m.category = ?2 and m.digest = ?3
+                and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))",
+            project,
+            memory.category,
+            digest,
+            shared,
+            session_id
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        if let Some(known) = known {
+            return Ok(Some(known.into()));
+        }
+        let id = memory.id.as_str();
+        let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
+        sqlx::query!(
+            "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
+                created_at, shared)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            project,
+            memory.category,
+            memory.content,
+            digest,
+            terms,
+            memory.importance,
+            tags,
+            session_id,
+            memory.created_at,
+            shared
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(None)
+    }
+
+    /// The session that stored a memory, and whether the reader may read it; `None` if there is none.
+    pub async fn memory_maker(
+        &mut self,
+        reader: &RowReader,
+        id: &MemoryId,
+    ) -> Result<Option<(String, bool)>, StoreError> {
+        let (id, key, project) = (id.as_str(), reader.key(), reader.project());
+        let row = sqlx::query!(
+            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?2
+                        or created_by = 'operator' and session_id = ?2)), 0) as "is_readable!: bool"
+            from memory m where m.memory_id = ?1"#,
+            id,
+            key,
+            project
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        Ok(row.map(|row| (row.session_id, row.is_readable)))
+    }
+
+    /// Removes a memory; answers whether there was one.
+    pub async fn delete_memory(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!("delete from memory where memory_id = ?", id)
+            .execute(self.checked()?)
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+}
+
+impl Store {
+    /// How many memories there are.
+    pub async fn memory_count(&self) -> Result<i64, StoreError> {
+        let count = sqlx::query_scalar!(r#"select count(*) as "count!: i64" from memory"#)
+            .fetch_one(&self.readers)
+            .await?;
+        Ok(count)
+    }
+
+    /// In how many memories each term stands; those that stand in none are left out. `terms` is an array in JSON.
+    pub async fn memory_frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
+            from json_each(?) j cross join memory_place p on p.term = j.value
+            group by j.value"#,
+            terms
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
+    }
+
+    /// The memories with the highest sums of weights of some terms that the reader may read, each with its own terms. `terms`
+    /// is an object in JSON: term to weight.
+    pub async fn memory_candidates(
+        &self,
+        reader: &RowReader,
+        terms: &str,
+        filter: &MemoryFilter,
+        limit: u32,
+    ) -> Result<Vec<(Memory, String)>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let rows = memories!(
+            "join (
+                select p.doc as id, sum(j.value) as value
+                from json_each(?1) j cross join memory_place p on p.term = j.key
+                group by p.doc
+            ) f on f.id = m.id
+            where (?2 is null or m.category = ?2) and m.importance >= ?3
+                and (?5 is null or m.shared = 1 or m.project = ?6
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))
+            order by f.value desc, m.id desc limit ?4",
+            terms,
+            filter.category,
+            filter.min_importance,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|mut raw| {
+                let terms = std::mem::take(&mut raw.terms);
+                (raw.into(), terms)
+            })
+            .collect())
+    }
+
+    /// A page of memories that the reader may read, the latest first, and how many there are in all.
+    pub async fn memories(
+        &self,
+        reader: &RowReader,
+        filter: &MemoryFilter,
+        offset: u32,
+        size: PageSize,
+    ) -> Result<(Vec<Memory>, i64), StoreError> {
+        let limit = size.limit();
+        let tags = serde_json::to_string(&filter.tags).unwrap_or_default();
+        let (key, read_project) = (reader.key(), reader.project());
+        let total = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from memory m
+            where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+                and (?4 = '[]' or exists (
+                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
+                ))
+                and (?5 is null or m.shared = 1 or m.project = ?6
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))"#,
+            filter.category,
+            filter.project,
+            filter.min_importance,
+            tags,
+            key,
+            read_project
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        let rows = memories!(
+            "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+                and (?4 = '[]' or exists (
+                    select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
+                ))
+                and (?7 is null or m.shared = 1 or m.project = ?8
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?7
+                        or created_by = 'operator' and session_id = ?7))
+            order by m.id desc limit ?5 offset ?6",
+            filter.category,
+            filter.project,
+            filter.min_importance,
+            tags,
+            limit,
+            offset,
+            key,
+            read_project
+        )
+        .fetch(&self.page_readers);
+        let page = read_page(rows, size, |raw| Ok(Memory::from(raw)), |memory| memory).await?;
+        Ok((page.rows, total))
+    }
+
+    /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.
+    pub async fn important_memories(
+        &self,
+        reader: &RowReader,
+        project: &str,
+        least: f64,
+        limit: u32,
+    ) -> Result<Vec<Memory>, StoreError> {
+        let (key, read_project) = (reader.key(), reader.project());
+        let rows = memories!(
+            "where m.project in (?1, '') and m.importance >= ?2
+                and (?4 is null or m.shared = 1 or m.project = ?5
+                    or m.session_id in (select session_id from session where created_by = 'session:' || ?4
+                        or created_by = 'operator' and session_id = ?4))
+            order by m.importance desc, m.id desc limit ?3",
+            project,
+            least,
+            limit,
+            key,
+            read_project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(Memory::from).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{Ids, text};
+
+    use super::{super::testing::TestStore, *};
+
+    #[tokio::test]
+    async fn the_index_says_what_the_table_says() {
+        let at = TestStore::open().await;
+        let ids = Ids::counting();
+        for content in ["the tenant cache", "the cache of the page"] {
+            let memory = Memory {
+                id: MemoryId::new(&ids, Timestamp::from_millis(1)),
+                project: None,
+                category: MemoryCategory::Fact,
+                content: content.to_owned(),
+                importance: 0.5,
+                tags: Vec::new(),
+                confirmed_again: 0,
+                created_at: Timestamp::from_millis(1),
+            };
+            let terms = text::terms(content);
+            let done: Result<_, StoreError> = at
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        tx.insert_memory(&memory, &memory.content, &terms, "s", false).await
+                    })
+                })
+                .await;
+            assert_eq!(done.unwrap(), None);
+        }
+        let found = async |term: &str| {
+            let terms = format!(r#"{{"{term}":1.0}}"#);
+            let filter = MemoryFilter::default();
+            let found = at
+                .store
+                .memory_candidates(&RowReader::Everything, &terms, &filter, 10)
+                .await
+                .unwrap();
+            let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
+            (found.len(), with.first().map_or(0, |(_, memories)| *memories))
+        };
+        assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
+        // By hand, as a person with `sqlite3` may.
+        at.execute("update memory set terms = 'clock' where content = 'the tenant cache'").await;
+        at.execute("insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)").await;
+        assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
+        let (all, total) = at
+            .store
+            .memories(&RowReader::Everything, &MemoryFilter::default(), 0, PageSize::rows(10))
+            .await
+            .unwrap();
+        assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
+        let id = all[1].id.clone();
+        let gone: Result<bool, StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.delete_memory(&id).await })).await;
+        assert!(gone.unwrap());
+        assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
+    }
+}

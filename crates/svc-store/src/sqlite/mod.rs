@@ -1,0 +1,72 @@
+//! The SQLite engine, and the only SQL in the program: one file, one writer, a few readers.
+//!
+//! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is what a job sees, `log` appends
+//! `replay` reads the log and `frames` its pages for a replay. One file for each family of tables holds the rest. `columns` says how values of the
+//! domain are stored.
+
+mod agent;
+mod agent_request;
+mod browser;
+mod budget;
+mod calibration;
+mod columns;
+mod confirmation;
+mod connect;
+mod conversation;
+mod count;
+mod db;
+mod direct_connection;
+#[cfg(test)]
+mod direct_tests;
+mod dispatch;
+mod errors;
+mod event_insert;
+mod files;
+mod frame_readers;
+mod frames;
+mod hook;
+mod journal;
+mod json;
+mod lock;
+mod log;
+mod maintain;
+mod mcp;
+mod memory;
+mod message;
+mod migrate;
+mod outcome;
+mod page;
+mod peer;
+mod replay;
+mod restore;
+#[cfg(test)]
+mod row_check_tests;
+mod row_readers;
+mod search;
+mod seen;
+mod session;
+mod source;
+mod statement;
+mod streams;
+mod sweep;
+mod tally;
+mod task;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod token;
+mod tx;
+mod values;
+mod version;
+mod visibility;
+mod write_job;
+mod write_queue;
+mod writer;
+#[cfg(test)]
+mod writer_tests;
+
+pub use db::{LaneWrites, Store, Writer};
+pub use files::{backup, last_backup, note_backup};
+pub use lock::{DatabaseLock, LockError};
+pub use restore::{prepare_restore, schema_difference};
+pub use search::SearchIndex;
+pub use tx::WriteTx;

@@ -1,0 +1,588 @@
+//! Rows of peers.
+
+use std::collections::BTreeMap;
+
+use svc_model::{
+    OpenCalls, Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp, is_agent_key,
+};
+
+use super::{
+    db::Store,
+    errors::changed,
+    json::to_json,
+    page::read_page,
+    statement::{
+        change, direct_row, read_all, read_one, select_all, select_checked, select_one,
+        select_value,
+    },
+    tx::WriteTx,
+};
+use crate::{PageSize, PeerFilter, PeerRow, RowPage, StoreError};
+
+/// The columns of a peer, as SQLite gives them.
+struct RawPeer {
+    peer_id: String,
+    display_name: String,
+    path: String,
+    backend: String,
+    circle: String,
+    role: PeerRole,
+    status: PeerStatus,
+    since: Timestamp,
+    waiting_for: Option<String>,
+    open_calls: String,
+    session_id: String,
+    tmux_pane: String,
+    pid: Option<i64>,
+    metadata: Option<String>,
+    owner: Option<String>,
+    project: String,
+    process_started: Option<String>,
+    registered_at: Timestamp,
+    last_seen: Timestamp,
+}
+
+impl TryFrom<RawPeer> for PeerRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawPeer) -> Result<Self, StoreError> {
+        let bad = |why: String| StoreError::BadRow { table: "peer", id: raw.peer_id.clone(), why };
+        let metadata: Option<BTreeMap<String, String>> = raw
+            .metadata
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad(format!("metadata: {error}")))?;
+        let pid =
+            raw.pid.map(u32::try_from).transpose().map_err(|error| bad(format!("pid: {error}")))?;
+        let waiting_for = raw
+            .waiting_for
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad(format!("waiting_for: {error}")))?;
+        let open_calls = serde_json::from_str(&raw.open_calls)
+            .map_err(|error| bad(format!("open_calls: {error}")))?;
+        let given = |text: String| (!text.is_empty()).then_some(text);
+        Ok(Self {
+            peer: Peer {
+                peer_id: PeerId::from(raw.peer_id),
+                display_name: raw.display_name,
+                path: given(raw.path),
+                backend: raw.backend,
+                circle: raw.circle,
+                role: raw.role,
+                status: raw.status,
+                since: raw.since,
+                waiting_for,
+                session_id: given(raw.session_id),
+                agent: raw.owner.clone().filter(|owner| is_agent_key(owner)),
+                tmux_pane: given(raw.tmux_pane),
+                pid,
+                metadata,
+                registered_at: raw.registered_at,
+                last_seen: raw.last_seen,
+            },
+            owner: raw.owner,
+            project: given(raw.project),
+            process_started: raw.process_started,
+            open_calls,
+        })
+    }
+}
+
+/// The columns of such a row, for the macros of `statement`.
+macro_rules! peers {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select peer_id as "peer_id!", display_name, path, backend, circle, role as "role: PeerRole",
+                status as "status: PeerStatus", since as "since!: Timestamp", waiting_for, open_calls, session_id, tmux_pane, pid, metadata, owner as "owner?", project as "project!", process_started,
+                registered_at as "registered_at!: Timestamp", last_seen as "last_seen!: Timestamp"
+            from peer "#,
+            RawPeer,
+            $($rest)*
+        )
+    };
+}
+
+direct_row!(RawPeer {
+    peer_id,
+    display_name,
+    path,
+    backend,
+    circle,
+    role,
+    status,
+    since,
+    waiting_for,
+    open_calls,
+    session_id,
+    tmux_pane,
+    pid,
+    metadata,
+    owner,
+    project,
+    process_started,
+    registered_at,
+    last_seen
+});
+
+impl WriteTx {
+    /// A peer by its id.
+    pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+        let id = id.as_str();
+        let raw = peers!(select_one, self, "where peer_id = ?", id);
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer with this identity: the session if there is one, else the location. What is empty matches only what
+    /// is empty. Of a location the owner's own comes first, and the operator (no owner) has its own or none.
+    pub async fn peer_by_identity(
+        &mut self,
+        backend: &str,
+        session_id: &str,
+        path: &str,
+        tmux_pane: &str,
+        owner: Option<&str>,
+    ) -> Result<Option<PeerRow>, StoreError> {
+        let owner = owner.unwrap_or_default();
+        let raw = if session_id.is_empty() {
+            peers!(select_one, self, "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
+                    and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
+                order by coalesce(owner, '') = ?4 desc limit 1",
+                backend,
+                path,
+                tmux_pane,
+                owner)
+        } else {
+            peers!(
+                select_one,
+                self,
+                "where backend = ? and session_id = ? and session_id <> ''",
+                backend,
+                session_id
+            )
+        };
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that stands for a session: the one registered with it, or by its own principal; the latest if there are
+    /// several. A session that is only called like a principal has nothing of that one's.
+    pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            select_one,
+            self,
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// Whether a peer of another owner stands for a session whose id differs from this one in case alone. Keys are compared
+    /// without case, so both would have the same key.
+    pub async fn is_session_of_another_in_other_case(
+        &mut self,
+        session: &str,
+        owner: &str,
+    ) -> Result<bool, StoreError> {
+        let taken = select_value!(
+            self,
+            r#"select exists (select 1 from peer
+                where session_id = ?1 collate nocase and session_id <> ?1
+                    and coalesce(owner, '') <> ?2) as "taken!: bool""#,
+            session,
+            owner
+        );
+        Ok(taken)
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            select_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// Peers of open sessions of this client that hooks made known and no agent of ours leads, those that are free and were
+    /// heard of last first, at most `limit`.
+    pub async fn attended_peers(
+        &mut self,
+        backend: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(select_all, self, "where backend = ? and session_id <> '' and status <> 'offline'
+                and coalesce(owner, '') not in (select session_key from agent)
+                and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
+            order by status in ('busy', 'waiting'), last_seen desc, peer_id limit ?",
+            backend,
+            limit);
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers that the operator acts as, those heard of last first.
+    pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
+            order by last_seen desc limit ?"#,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(PeerId::from).collect())
+    }
+
+    /// Inserts the row, or replaces the one with its id.
+    pub async fn put_peer(&mut self, row: &PeerRow) -> Result<(), StoreError> {
+        let peer = &row.peer;
+        let id = peer.peer_id.as_str();
+        let path = peer.path.as_deref().unwrap_or_default();
+        let session_id = peer.session_id.as_deref().unwrap_or_default();
+        let tmux_pane = peer.tmux_pane.as_deref().unwrap_or_default();
+        let project = row.project.as_deref().unwrap_or_default();
+        let metadata = peer
+            .metadata
+            .as_ref()
+            .map(|map| serde_json::to_string(map).expect("strings have a JSON form"));
+        let waiting_for = peer.waiting_for.as_ref().map(to_json);
+        let open_calls = to_json(&row.open_calls);
+        change!(
+            self,
+            "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
+                pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
+            on conflict (peer_id) do update set \
+                display_name = ?2, path = ?3, circle = ?5, role = ?6, status = ?7, session_id = ?8, \
+                tmux_pane = ?9, pid = ?10, metadata = ?11, owner = ?12, last_seen = ?14, \
+                project = ?15, process_started = ?16, since = ?17, waiting_for = ?18, open_calls = ?19",
+            id,
+            peer.display_name,
+            path,
+            peer.backend,
+            peer.circle,
+            peer.role,
+            peer.status,
+            session_id,
+            tmux_pane,
+            peer.pid,
+            metadata,
+            row.owner,
+            peer.registered_at,
+            peer.last_seen,
+            project,
+            row.process_started,
+            peer.since,
+            waiting_for,
+            open_calls
+        );
+        Ok(())
+    }
+
+    /// Sets what time and heartbeats change: the state, and when it was last heard of.
+    pub async fn touch_peer(&mut self, peer: &Peer) -> Result<(), StoreError> {
+        let id = peer.peer_id.as_str();
+        let waiting_for = peer.waiting_for.as_ref().map(to_json);
+        let done = change!(
+            self,
+            "update peer set status = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
+            peer.status,
+            peer.since,
+            waiting_for,
+            peer.last_seen,
+            id
+        );
+        changed(done, "peer", id)
+    }
+
+    /// Sets the calls of tools that a peer's client has begun.
+    pub async fn set_open_calls(
+        &mut self,
+        id: &PeerId,
+        calls: &OpenCalls,
+    ) -> Result<(), StoreError> {
+        let (id, calls) = (id.as_str(), to_json(calls));
+        let done = change!(self, "update peer set open_calls = ? where peer_id = ?", calls, id);
+        changed(done, "peer", id)
+    }
+
+    /// Whether another session that is not over runs in the process of a peer.
+    pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let shares = select_value!(
+            self,
+            r#"select exists (
+                select 1 from peer own
+                join peer other on other.pid = own.pid and other.process_started = own.process_started
+                    and other.peer_id <> own.peer_id
+                join session s on s.session_id = other.session_id
+                where own.peer_id = ? and s.ended_at is null
+            ) as "shares!: bool""#,
+            id
+        );
+        Ok(shares)
+    }
+
+    /// Forgets the process of a peer, which is gone.
+    pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = change!(
+            self,
+            "update peer set pid = null, process_started = null where peer_id = ?",
+            id
+        );
+        changed(done, "peer", id)
+    }
+
+    /// Removes the row.
+    pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = change!(self, "delete from peer where peer_id = ?", id);
+        changed(done, "peer", id)
+    }
+
+    /// How many peers a broadcast of `from` reaches that did not get it with this key before.
+    pub async fn count_receivers(
+        &mut self,
+        circle: Option<&str>,
+        from: &str,
+        key: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        let receivers = sqlx::query_scalar!(
+            r#"select count(*) as "receivers!: i64" from peer
+            where (?1 is null or circle = ?1) and peer_id <> ?2
+                and not exists (
+                    select 1 from message where from_peer = ?2 and to_peer = peer.peer_id and idempotency_key = ?3
+                )"#,
+            circle,
+            from,
+            key
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(u64::try_from(receivers).unwrap_or(0))
+    }
+
+    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
+    /// agents that have ended are left out: what waits for one reaches no later agent of its name.
+    pub async fn peer_ids(
+        &mut self,
+        circle: Option<&str>,
+        after: Option<&PeerId>,
+        limit: u32,
+    ) -> Result<Vec<(PeerId, PeerStatus)>, StoreError> {
+        let after = after.map_or("", PeerId::as_str);
+        let rows = sqlx::query!(
+            r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
+            where (?1 is null or circle = ?1) and peer_id > ?2
+                and not (
+                    owner like 'agent:%' and exists (select 1 from agent ended where ended.session_key = owner)
+                    and not exists (
+                        select 1 from agent living where living.session_key = owner and living.ended_at is null
+                    )
+                )
+            order by peer_id limit ?3"#,
+            circle,
+            after,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
+    }
+}
+
+impl Store {
+    /// A peer by its id.
+    pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+        let id = id.as_str();
+        let raw = peers!(read_one, self, "where peer_id = ?", id);
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that stands for a session.
+    pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            read_one,
+            self,
+            "where owner = ?1 and not exists (
+                    select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
+                ) or session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            session
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
+    /// latest if there are several.
+    pub async fn peer_of_key(&self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+        let raw = peers!(
+            read_one,
+            self,
+            "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
+            order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
+            key
+        );
+        raw.map(PeerRow::try_from).transpose()
+    }
+
+    /// The session that a client's process works for, among those whose peers the operator registered: of several, the one
+    /// that was heard of last.
+    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, StoreError> {
+        let latest = sqlx::query_scalar!(
+            "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
+            order by last_seen desc, peer_id desc limit 1",
+            pid
+        );
+        Ok(latest.fetch_optional(&self.readers).await?)
+    }
+
+    /// Peers with exactly this name in the order of lists, at most `limit`.
+    pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            select_checked,
+            "where display_name = ? order by status_rank, display_name, peer_id limit ?",
+            name,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
+    pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            select_checked,
+            "where role <> 'human' and (session_id <> '' or owner is not null)
+                and not exists (select 1 from agent a where a.session_key = peer.owner)
+            order by last_seen desc limit ?",
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers whose ids begin so in the order of lists, at most `limit`.
+    pub async fn peers_with_prefix(
+        &self,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(select_checked,
+            "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
+            prefix,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers whose session's id is this, whatever its case, and a peer without a session whose own id is it; in the order of
+    /// lists, at most `limit`.
+    pub async fn peers_of_session_key(
+        &self,
+        session_id: &str,
+        limit: u32,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(read_all, self,
+            "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
+            order by status_rank, display_name, peer_id limit ?2",
+            session_id,
+            limit
+        );
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a path the reader finds
+    /// those whose path it may see.
+    pub async fn peers(
+        &self,
+        reader: &RowReader,
+        filter: &PeerFilter,
+        after: Option<&(i64, String, String)>,
+        size: PageSize,
+    ) -> Result<RowPage<PeerRow>, StoreError> {
+        let limit = size.limit();
+        let (rank, name, id) = match after {
+            Some((rank, name, id)) => (*rank, name.as_str(), id.as_str()),
+            None => (-1, "", ""),
+        };
+        let (key, project) = (reader.key(), reader.project());
+        let rows = peers!(select_checked,
+            "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
+                and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
+                and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
+                and (not ?11 or status <> 'offline' and not exists (
+                    select 1 from agent own where own.session_key = peer.owner and own.task_id is not null
+                ))
+            order by status_rank, display_name, peer_id limit ?8",
+            filter.status,
+            filter.backend,
+            filter.circle,
+            filter.path,
+            rank,
+            name,
+            id,
+            limit,
+            key,
+            project,
+            filter.is_living
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
+    }
+
+    /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a
+    /// process that may be gone.
+    pub async fn stale_peers(
+        &self,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(select_checked,
+            "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
+            before,
+            now
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// Peers of this client that are here and run in processes that are known.
+    pub async fn peers_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+        let rows = peers!(
+            select_checked,
+            "where status <> 'offline' and status <> 'unreachable' and backend = ?
+                and process_started is not null and session_id <> ''",
+            backend
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(PeerRow::try_from).collect()
+    }
+
+    /// When the first of the peers that are here was last heard of, leaving out those that may stay as they are because of their
+    /// process or session.
+    pub async fn longest_silence(&self) -> Result<Option<Timestamp>, StoreError> {
+        let at = sqlx::query_scalar!(
+            r#"select min(last_seen) as "at: Timestamp" from peer
+            where status not in ('unreachable', 'offline')
+                and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(at)
+    }
+}

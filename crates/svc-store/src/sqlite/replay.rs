@@ -1,0 +1,307 @@
+//! Reading the log event by event. `frames` reads it as the text of a replay.
+
+use std::sync::Arc;
+
+use futures_util::{Stream, TryStreamExt as _};
+use svc_model::{Event, Seq, StreamName, Timestamp};
+
+use super::{db::Store, visibility::visibility_of};
+use crate::{FeedScope, LogPage, PageSize, StoreError, StreamView};
+
+/// Takes rows until the page is full.
+async fn page_of(
+    take: PageSize,
+    mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
+) -> Result<LogPage, StoreError> {
+    let (mut page, mut bytes) = (LogPage::default(), 0);
+    while let Some(event) = rows.try_next().await? {
+        bytes += event.data.len();
+        let full = page.events.len() >= take.rows as usize || bytes > take.bytes;
+        if full && !page.events.is_empty() {
+            page.more = true;
+            break;
+        }
+        page.events.push(event);
+    }
+    Ok(page)
+}
+
+impl Store {
+    /// Looks at a stream; `None` if there is none of that name.
+    pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
+        let text = name.as_str();
+        let row = sqlx::query!(
+            r#"select id, closed_at, visibility, owner, runner, project,
+                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
+                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
+            from stream where name = ?"#,
+            text
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(row.map(|row| StreamView {
+            id: row.id,
+            floor: row.floor,
+            head: row.head,
+            closed: row.closed_at.is_some(),
+            visibility: visibility_of(&row.visibility, row.owner, row.runner, row.project),
+        }))
+    }
+
+    /// Highest position that retention removed, and highest position there is.
+    pub async fn log_bounds(&self) -> Result<(i64, i64), StoreError> {
+        let row = sqlx::query!(
+            r#"select
+                (select value from meta where name = 'trimmed') as "trimmed: i64",
+                (select max(position) from event) as "head: i64""#
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
+    }
+
+    /// Events of one stream after `after`, of `kind` if one is given, in order.
+    pub async fn events(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        after: Seq,
+        kind: Option<&str>,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let limit = take.limit();
+        let rows = sqlx::query!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ?1 and seq > ?2 and (?3 is null or kind = ?3)
+            order by seq limit ?4"#,
+            stream,
+            after,
+            kind,
+            limit
+        )
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: name.clone(),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
+    }
+
+    /// Events of one kind in a stream before the number `before`, the latest first. The cost is that of what is read, however
+    /// long the stream is.
+    pub async fn events_before(
+        &self,
+        stream: i64,
+        name: &StreamName,
+        before: Seq,
+        kind: &str,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let limit = take.limit();
+        let rows = sqlx::query!(
+            r#"select position as "position!", seq, kind, data, at as "at: Timestamp" from event
+            where stream_id = ? and seq < ? and kind = ?
+            order by seq desc limit ?"#,
+            stream,
+            before,
+            kind,
+            limit
+        )
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: name.clone(),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
+    }
+
+    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given, in order.
+    pub async fn feed_events(
+        &self,
+        scope: &FeedScope,
+        after: i64,
+        until: i64,
+        kind: Option<&str>,
+        take: PageSize,
+    ) -> Result<LogPage, StoreError> {
+        let (lowest, beyond, limit) = (scope.lowest(), scope.beyond(), take.limit());
+        let reader = scope.reader();
+        let (level, owner, project) = (reader.level(), reader.owner(), reader.project());
+        let rows = sqlx::query!(
+            r#"select e.position as "position!", s.name, e.seq, e.kind, e.data, e.at as "at: Timestamp"
+            from event e
+            cross join stream s on s.id = e.stream_id
+            where e.position > ?1 and s.name >= ?2 and s.name < ?3 and (?4 is null or e.kind = ?4)
+                and e.position <= ?6
+                and (?7 = 2 or s.visibility = 'team' or s.owner = ?8 or s.runner = ?8 or s.project = ?9
+                    or ?7 = 1 and coalesce(s.owner, s.project) is not null)
+            order by e.position limit ?5"#,
+            after,
+            lowest,
+            beyond,
+            kind,
+            limit,
+            until,
+            level,
+            owner,
+            project
+        )
+        .fetch(&self.readers)
+        .map_ok(|row| Event {
+            position: row.position,
+            stream: StreamName::from(Arc::from(row.name)),
+            seq: row.seq,
+            kind: row.kind.into(),
+            data: row.data.into(),
+            at: row.at,
+        });
+        page_of(take, rows).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::{NewEvent, Ownership, Principal, StreamReader, StreamVisibility};
+
+    use super::*;
+    use crate::testing::{TestStore, append, event};
+
+    /// What a query says of who may read a stream is what the domain says.
+    #[tokio::test]
+    async fn queries_show_each_reader_what_it_may_read() {
+        let test = TestStore::open().await;
+        let shared = |owner: &str, project: &str| {
+            StreamVisibility::shared(&Ownership::of_row(owner, project.to_owned()))
+        };
+        let streams: Vec<(StreamName, StreamVisibility)> = [
+            StreamVisibility::Team,
+            StreamVisibility::of_daemon(),
+            shared("session:a", "/p"),
+            shared("session:a", ""),
+            shared("session:b", "/q"),
+            StreamVisibility::shared(&Ownership {
+                runner: Some(Principal::Session("d".into())),
+                ..Ownership::of_row("session:b", "/q".to_owned())
+            }),
+            shared("nobody that we know", ""),
+            StreamVisibility::private(&Principal::Operator),
+            StreamVisibility::private(&Principal::Session("a".into())),
+            StreamVisibility::Answers,
+        ]
+        .into_iter()
+        // Two digits each, so that order by name is order by number.
+        .zip(10..)
+        .map(|(visibility, number)| (StreamName::of("x", number), visibility))
+        .collect();
+        for (name, visibility) in streams.clone() {
+            let done: Result<(), StoreError> = test
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        // Opened for the operator alone, and then for those whom it is for.
+                        tx.open_stream(&name, &StreamVisibility::Answers).await?;
+                        tx.set_visibility(&name, &visibility).await?;
+                        tx.append(&name, vec![event("a", "{}")]).await?;
+                        Ok(())
+                    })
+                })
+                .await;
+            done.unwrap();
+        }
+        let session = |key: &str, project: Option<&str>, reads_all| StreamReader::Session {
+            owner: format!("session:{key}").into(),
+            project: project.map(Arc::from),
+            reads_all,
+        };
+        for reader in [
+            StreamReader::Operator,
+            StreamReader::OperatorTool,
+            session("a", Some("/p"), false),
+            session("b", Some("/p"), false),
+            session("c", Some("/q"), false),
+            session("d", None, false),
+            session("e", None, true),
+        ] {
+            let mut expected = Vec::new();
+            for (name, visibility) in &streams {
+                let stored = test.store.view(name).await.unwrap().unwrap().visibility;
+                assert_eq!(stored, *visibility);
+                if reader.may_read(&stored) {
+                    expected.push(name.as_str().to_owned());
+                }
+            }
+            let scope = FeedScope::prefix("x/", reader.clone());
+            let size = PageSize::rows(100);
+            let page = test.store.feed_events(&scope, 0, i64::MAX, None, size).await.unwrap();
+            let fed = page.events.iter().map(|event| event.stream.as_str().to_owned());
+            assert_eq!(fed.collect::<Vec<_>>(), expected, "{reader:?}");
+            let head = i64::try_from(streams.len()).unwrap();
+            let frames = test.store.feed_frames(&scope, 0, head).await.unwrap().unwrap();
+            let frames = std::str::from_utf8(&frames.bytes).unwrap();
+            assert_eq!(frames.matches("event: a").count(), expected.len(), "{reader:?}: {frames}");
+            let named = test.store.stream_names(&reader, "x/", 100).await.unwrap();
+            assert_eq!(named, expected, "{reader:?}");
+            let mut latest = test
+                .store
+                .latest_streams(&reader, i64::MAX, PageSize::rows(100))
+                .await
+                .unwrap()
+                .rows;
+            latest.reverse();
+            let latest: Vec<String> = latest.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(latest, expected, "{reader:?}");
+            let names: Vec<String> =
+                streams.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+            let moved = test.store.moved_streams(&reader, &names, 0).await.unwrap();
+            let moved: Vec<String> = moved.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(moved, expected, "{reader:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn retention_takes_a_prefix_and_leaves_the_last() {
+        let test = TestStore::open().await;
+        let store = &test.store;
+        let (one, two) = (StreamName::of("task", "one"), StreamName::of("task", "two"));
+        append(store, &two, vec![event("frame", "{}")]).await;
+        for _ in 0..20 {
+            append(store, &one, vec![event("frame", "{}")]).await;
+        }
+        assert_eq!(store.trim(11, u64::MAX).await.unwrap().removed, 10);
+        let bounds = |view: StreamView| (view.floor, view.head);
+        assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
+        assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
+        assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
+        let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
+        assert_eq!(appended.last, 2, "a seq is never used twice");
+        let feed = FeedScope::prefix("", StreamReader::Operator);
+        let frames = store.feed_frames(&feed, 0, 21).await.unwrap().unwrap();
+        assert!(frames.bytes.starts_with(b"id: 1\n"));
+    }
+
+    #[tokio::test]
+    async fn kinds_are_shared_and_kept() {
+        let test = TestStore::open().await;
+        let name = StreamName::fixed("team");
+        let kind: Arc<str> = "peer.status".into();
+        let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
+        append(&test.store, &name, events.collect()).await;
+        append(&test.store, &name, vec![event("other", "{}")]).await;
+        let view = test.store.view(&name).await.unwrap().unwrap();
+        let page = test
+            .store
+            .events(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
+            .await
+            .unwrap()
+            .events;
+        assert_eq!(page.len(), 3);
+    }
+}

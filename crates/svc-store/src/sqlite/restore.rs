@@ -1,0 +1,196 @@
+//! A copy of a backup, made fit to be the database: its schema is what the migrations make, and what was lent before is void.
+//!
+//! A backup is a file that was out of our hands. A trigger in it would run with the daemon's writes, a view would answer its
+//! questions. So the schema is compared text by text before anything is written.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use sqlx::{
+    ConnectOptions as _, Connection as _, SqliteConnection, migrate::Migrator,
+    sqlite::SqliteConnectOptions,
+};
+use svc_model::Timestamp;
+
+use super::{
+    connect::{reader_options, restore_options},
+    files::findings,
+    migrate::{MIGRATOR, inspect},
+};
+use crate::{Migrations, RestoreError, StoreError};
+
+/// What is void after a restore, and since which version of the schema there is such a thing.
+///
+/// A token, a session of MCP and a signing key may have been revoked, closed or read by others since the backup. A message on
+/// lease is free at once. The caller of a call that goes on is gone: nobody gets its answer, and it does not run again.
+const VOID: &[(i64, &str)] = &[
+    (2, "update message set leased_until = 0 where state = 'offered'"),
+    (13, "update message set given_by = null where state = 'offered'"),
+    (4, "update token set revoked_at = ?1 where revoked_at is null"),
+    (25, "delete from login_code"),
+    (6, "update mcp_session set closed_at = ?1 where closed_at is null"),
+    (6, "update mcp_call set principal = 'restored' where state in ('working', 'input_required')"),
+    (6, "delete from secret"),
+];
+
+/// Tables that the engine makes for itself when it counts rows.
+const STATISTICS: &[(&str, &str)] = &[
+    ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+    ("sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
+];
+
+/// Settings in the file's head that differ where another program made it.
+const SETTINGS: &[&str] = &["application_id", "user_version", "encoding"];
+
+/// Checks the file at `path`, a copy of a backup, and makes void what was lent before `now`. Gives its schema version.
+///
+/// # Errors
+/// If the file is damaged, of a later version, or has anything in its schema that the migrations do not make.
+pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, RestoreError> {
+    let mut conn = restore_options(path)?.connect().await.map_err(StoreError::from)?;
+    let prepared = prepare(&mut conn, path, now).await;
+    let closed = conn.close().await.map_err(StoreError::from);
+    let migrations = prepared?;
+    closed?;
+    Ok(migrations)
+}
+
+/// In what the schema of the database at `path` differs from the one that the migrations make, without changing anything;
+/// `None` if it does not.
+///
+/// # Errors
+/// If the file cannot be read, or is of a later version.
+pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    // A reader of a file that nobody has open would leave a log and its index beside it.
+    let is_alone = !Path::new(&wal).exists();
+    let options = reader_options(path)?.immutable(is_alone);
+    let mut conn = options.connect().await.map_err(StoreError::from)?;
+    let migrations = inspect(&mut conn).await?;
+    let mut model = model(migrations.current).await?;
+    let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
+    for conn in [conn, model] {
+        conn.close().await.map_err(StoreError::from)?;
+    }
+    Ok(found)
+}
+
+async fn prepare(
+    conn: &mut SqliteConnection,
+    path: &Path,
+    now: Timestamp,
+) -> Result<Migrations, RestoreError> {
+    findings(conn, path, "pragma integrity_check(20)").await?;
+    let migrations = inspect(conn).await?;
+    if migrations.current == 0 {
+        return Err(RestoreError::NotOurs);
+    }
+    let mut model = model(migrations.current).await?;
+    let difference = difference(conn, &mut model).await.map_err(StoreError::from)?;
+    model.close().await.map_err(StoreError::from)?;
+    if let Some(difference) = difference {
+        return Err(RestoreError::Foreign(difference));
+    }
+    let orphans =
+        sqlx::query_scalar::<_, String>("select distinct \"table\" from pragma_foreign_key_check");
+    let orphans = orphans.fetch_all(&mut *conn).await.map_err(StoreError::from)?;
+    if let Some(table) = orphans.first() {
+        return Err(RestoreError::Foreign(format!("rows of the table {table} refer to nothing")));
+    }
+    make_void(conn, migrations.current, now).await.map_err(StoreError::from)?;
+    Ok(migrations)
+}
+
+/// An empty database of this version.
+async fn model(version: i64) -> Result<SqliteConnection, RestoreError> {
+    let options = SqliteConnectOptions::new().in_memory(true).disable_statement_logging();
+    let mut conn = options.connect().await.map_err(StoreError::from)?;
+    let steps = MIGRATOR.iter().filter(|step| step.version <= version).cloned().collect();
+    let ran = Migrator::with_migrations(steps).run(&mut conn).await;
+    ran.map_err(|error| StoreError::Database(Arc::new(error)))?;
+    Ok(conn)
+}
+
+/// The first thing in which a database differs from the model, for the person who restores it.
+async fn difference(
+    conn: &mut SqliteConnection,
+    model: &mut SqliteConnection,
+) -> Result<Option<String>, sqlx::Error> {
+    for setting in SETTINGS {
+        let (found, wanted) =
+            (read_setting(conn, setting).await?, read_setting(model, setting).await?);
+        if found != wanted {
+            return Ok(Some(format!("its {setting} is {found} and not {wanted}")));
+        }
+    }
+    let (found, wanted) = (schema(conn).await?, schema(model).await?);
+    for ((kind, name), text) in &found {
+        match wanted.get(&(kind.clone(), name.clone())) {
+            None => return Ok(Some(format!("svc makes no {kind} {name}"))),
+            Some(known) if known != text => {
+                return Ok(Some(format!("its {kind} {name} is not the one that svc makes")));
+            }
+            Some(_) => {}
+        }
+    }
+    let missing = wanted.keys().find(|entry| !found.contains_key(*entry));
+    if let Some((kind, name)) = missing {
+        return Ok(Some(format!("it has no {kind} {name}")));
+    }
+    let (found, wanted) = (steps(conn).await?, steps(model).await?);
+    Ok((found != wanted).then(|| "its list of migrations is not that of svc".to_owned()))
+}
+
+async fn read_setting(conn: &mut SqliteConnection, name: &str) -> Result<String, sqlx::Error> {
+    // The names are constants above.
+    let question = format!("select cast({name} as text) from pragma_{name}");
+    sqlx::query_scalar(sqlx::AssertSqlSafe(question)).fetch_one(conn).await
+}
+
+type ObjectTexts = BTreeMap<(String, String), (String, Option<String>)>;
+
+/// Table and text of each entry by kind and name, without the engine's statistics.
+async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error> {
+    let rows = sqlx::query_as::<_, (String, String, String, Option<String>)>(
+        "select type, name, tbl_name, sql from sqlite_schema",
+    );
+    let rows = rows.fetch_all(conn).await?;
+    let is_statistics = |kind: &str, name: &str, sql: Option<&str>| {
+        kind == "table" && STATISTICS.iter().any(|known| (known.0, Some(known.1)) == (name, sql))
+    };
+    Ok(rows
+        .into_iter()
+        .filter(|(kind, name, _, sql)| !is_statistics(kind, name, sql.as_deref()))
+        .map(|(kind, name, table, sql)| {
+            // The text of this table is the migrator's, and its versions break lines in their own ways.
+            let sql = if name == "_sqlx_migrations" { sql.map(|sql| plain(&sql)) } else { sql };
+            ((kind, name), (table, sql))
+        })
+        .collect())
+}
+
+/// A statement without regard to its line breaks and to capitals.
+fn plain(sql: &str) -> String {
+    sql.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Version, digest and success of each migration that was applied.
+async fn steps(conn: &mut SqliteConnection) -> Result<Vec<(i64, Vec<u8>, bool)>, sqlx::Error> {
+    let steps =
+        sqlx::query_as("select version, checksum, success from _sqlx_migrations order by version");
+    steps.fetch_all(conn).await
+}
+
+async fn make_void(
+    conn: &mut SqliteConnection,
+    version: i64,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let mut tx = conn.begin().await?;
+    for (_, statement) in VOID.iter().filter(|(since, _)| *since <= version) {
+        let query = sqlx::query(*statement);
+        let query = if statement.contains("?1") { query.bind(now.as_millis()) } else { query };
+        query.execute(&mut *tx).await?;
+    }
+    tx.commit().await
+}

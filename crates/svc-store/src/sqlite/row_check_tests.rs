@@ -1,0 +1,102 @@
+//! Writes that should change a row and find none: an error, and the job is undone.
+
+use futures_util::future::BoxFuture;
+use svc_model::{
+    CallId, GhapId, McpSessionId, MessageId, OpenCalls, Ownership, Peer, PeerId, StreamName,
+    StreamVisibility, Task, TaskId, TaskReport, TaskState, Timestamp, TokenId, journal::Ghap,
+};
+use svc_wire::mcp::Revision;
+
+use super::testing::{TestStore, event, journal::record};
+use crate::{CallState, StoreError, TaskRow, WriteTx};
+
+type Write = for<'tx> fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<(), StoreError>>;
+
+fn id<T: From<String>>() -> T {
+    T::from("unknown".to_owned())
+}
+
+const AT: Timestamp = Timestamp::from_millis(1);
+
+fn task() -> TaskRow {
+    let task = Task {
+        task_id: id::<TaskId>(),
+        title: None,
+        agent: None,
+        prompt: None,
+        from: None,
+        metadata: None,
+        state: TaskState::Active,
+        report: TaskReport::default(),
+        reason: None,
+        result: None,
+        cancel_requested_at: None,
+        created_at: AT,
+        updated_at: AT,
+        last_id: 0,
+    };
+    let owned = Ownership::of_row("operator", String::new());
+    TaskRow { task, owned, runner_pid: None, runner_started: None }
+}
+
+#[tokio::test]
+async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
+    let writes: [(&str, Write); 15] = [
+        ("mcp_session", |tx| Box::pin(async move { tx.touch_mcp_session(&id()).await })),
+        ("mcp_session", |tx| {
+            Box::pin(async move {
+                let id: McpSessionId = id();
+                tx.describe_mcp_session(&id, Revision::V2025_11_25, None, "{}").await
+            })
+        }),
+        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_log_level(&id(), "info").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_tools(&id(), 1).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.tie_mcp_session(&id(), "s").await })),
+        ("mcp_call", |tx| {
+            Box::pin(async move {
+                tx.update_call(&id::<CallId>(), CallState::Completed, None, None).await
+            })
+        }),
+        ("hook_seen", |tx| Box::pin(async move { tx.note_reminder("unknown", "", 1).await })),
+        ("task", |tx| Box::pin(async move { tx.update_task(&task()).await })),
+        ("token", |tx| Box::pin(async move { tx.use_token(&id::<TokenId>()).await })),
+        ("session", |tx| Box::pin(async move { tx.end_session("unknown", None).await })),
+        ("session", |tx| Box::pin(async move { tx.date_session("unknown", AT, false).await })),
+        ("peer", |tx| {
+            let peer = Peer { peer_id: id(), ..Peer::operator(AT) };
+            Box::pin(async move { tx.touch_peer(&peer).await })
+        }),
+        ("peer", |tx| {
+            Box::pin(async move { tx.set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await })
+        }),
+        ("peer", |tx| Box::pin(async move { tx.delete_peer(&id::<PeerId>()).await })),
+        ("message", |tx| {
+            Box::pin(async move { tx.lease_messages(&[id::<MessageId>()], AT, None).await })
+        }),
+    ];
+    let test = TestStore::open().await;
+    for (expected, write) in writes {
+        let done: Result<(), StoreError> = test
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let stream = StreamName::of("task", "undone");
+                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                    tx.append(&stream, vec![event("frame", "{}")]).await?;
+                    write(tx).await
+                })
+            })
+            .await;
+        let Err(StoreError::NothingChanged { table, id }) = done else {
+            panic!("{expected}: {done:?}")
+        };
+        assert_eq!(table, expected);
+        assert!(id == "unknown" || table == "message", "{table}: {id}");
+    }
+    let mut ghap: Ghap = record(&test, 1, "a goal").await;
+    ghap.id = id::<GhapId>();
+    let done: Result<(), StoreError> =
+        test.store.write(move |tx| Box::pin(async move { tx.update_ghap(&ghap).await })).await;
+    assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
+    assert_eq!(test.store.view(&StreamName::of("task", "undone")).await.unwrap(), None);
+}

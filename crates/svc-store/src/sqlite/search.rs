@@ -1,0 +1,309 @@
+//! The index of records: their terms, and the records that each term stands in.
+
+use sqlx::{Sqlite, pool::PoolConnection};
+use svc_model::{
+    RowReader,
+    journal::{Ghap, GhapStatus},
+    limits, text,
+};
+
+use super::{
+    db::Store,
+    errors::changed,
+    journal::ghaps_at,
+    json::{from_json, to_json},
+    tx::WriteTx,
+};
+use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
+
+impl WriteTx {
+    /// Writes the terms of a resolved record; an active one is not in the index.
+    pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+        if ghap.status() == GhapStatus::Active {
+            return Ok(());
+        }
+        let [aim, lesson, rest] = ghap.terms();
+        let id = ghap.id.as_str();
+        // An update that changes none of the texts has left the row where it was.
+        sqlx::query!(
+            "delete from ghap_text where id = (select id from ghap where ghap_id = ?)",
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        let done = sqlx::query!(
+            "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?",
+            aim,
+            lesson,
+            rest,
+            id
+        )
+        .execute(&mut self.conn)
+        .await?;
+        changed(done.rows_affected(), "ghap_text", id)
+    }
+}
+
+/// The index, through one connection: a search asks several times, and each way in and out of the pool costs as much as
+/// an answer.
+#[derive(Debug)]
+pub struct SearchIndex {
+    conn: PoolConnection<Sqlite>,
+}
+
+impl Store {
+    /// The index, for one search.
+    pub async fn index(&self) -> Result<SearchIndex, StoreError> {
+        Ok(SearchIndex { conn: self.readers.acquire().await? })
+    }
+}
+
+impl SearchIndex {
+    /// How many records can be found, and in how many each term stands; those that stand in none are left out.
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+        frequencies(&mut self.conn, terms).await
+    }
+
+    /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each such word with a term. Of
+    /// words that may be misspelt, `parts` has a query of the trigram table each; it is asked for the first few of those
+    /// that no record has.
+    pub async fn known(
+        &mut self,
+        terms: &[&str],
+        parts: &[(&str, String)],
+    ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
+        let (terms, parts) = (to_json(terms), to_json(parts));
+        // In one statement: the way to SQLite's thread and back costs as much as a look-up.
+        let row = sqlx::query!(
+            r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+                (
+                    select json_group_array(json_array(t.term, t.records))
+                    from json_each(?1) j cross join term t on t.term = j.value
+                    where t.records > 0
+                ) as "each!: String",
+                (
+                    select json_group_array(json_array(like.word, like.term))
+                    from (
+                        select w.word, t.term
+                        from (
+                            select j.value ->> 0 as word, j.value ->> 1 as parts
+                            from json_each(?2) j
+                            where not exists (select 1 from term k where k.term = j.value ->> 0 and k.records > 0)
+                            limit ?3
+                        ) w
+                        cross join term_trigram f
+                        cross join term t on t.id = f.rowid
+                        where f.term_trigram match w.parts and t.records > 0
+                            and substr(t.term, 1, 1) = substr(w.word, 1, 1)
+                            and (
+                                abs(length(t.term) - length(w.word)) <= 2
+                                or instr(t.term, w.word) = 1 or instr(w.word, t.term) = 1
+                            )
+                        limit ?4
+                    ) like
+                ) as "like!: String""#,
+            terms,
+            parts,
+            limits::PROMPT_TYPOS,
+            limits::SEARCH_TERMS_LIKE
+        )
+        .fetch_one(&mut *self.conn)
+        .await?;
+        Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
+    }
+
+    /// The rows of the records that each term stands in and that the reader may read.
+    pub async fn postings(
+        &mut self,
+        reader: &RowReader,
+        terms: &[&str],
+        filter: &SearchFilter,
+    ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
+        let (terms, key, project) = (to_json(terms), reader.key(), reader.project());
+        let postings = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(j.value, (
+                select json_group_array(f.rowid) from ghap_fts f
+                where f.ghap_fts match '"' || replace(j.value, '"', '""') || '"'
+                    and (coalesce(?2, ?3, ?4, ?5) is null or exists (
+                        select 1 from ghap g
+                        where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+                            and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                            and (?5 is null or g.project = ?6
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?5
+                        or created_by = 'operator' and session_id = ?5))
+                    ))
+            ))) as "places!: String"
+            from json_each(?1) j"#,
+            terms,
+            filter.domain,
+            filter.status,
+            filter.part,
+            key,
+            project
+        )
+        .fetch_one(&mut *self.conn)
+        .await?;
+        from_json(&postings)
+    }
+
+    /// The latest records that a term stands in and that the reader may read, however many those are.
+    pub async fn latest(
+        &mut self,
+        reader: &RowReader,
+        term: &str,
+        filter: &SearchFilter,
+        limit: usize,
+    ) -> Result<Vec<i64>, StoreError> {
+        let (query, limit) = (text::any_of([term]), i64::try_from(limit).unwrap_or(i64::MAX));
+        let (key, project) = (reader.key(), reader.project());
+        let ids = sqlx::query_scalar!(
+            r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
+            where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
+                and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
+                and (?6 is null or g.project = ?7
+                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
+                        or created_by = 'operator' and session_id = ?6))
+            order by f.rowid desc limit ?5"#,
+            query,
+            filter.domain,
+            filter.status,
+            filter.part,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&mut *self.conn)
+        .await?;
+        Ok(ids)
+    }
+
+    /// Records by their rows, with their terms.
+    pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
+        let ids = to_json(ids);
+        let candidates = sqlx::query_scalar!(
+            r#"select json_group_array(json_array(
+                g.id, g.ghap_id, g.project, g.status, g.tier, coalesce(g.resolved_at, g.updated_at), g.confirmed_again,
+                t.aim, t.lesson, t.rest
+            )) as "candidates!: String"
+            from json_each(?) j cross join ghap g on g.id = j.value cross join ghap_text t on t.id = g.id"#,
+            ids
+        )
+        .fetch_one(&mut *self.conn)
+        .await?;
+        from_json(&candidates)
+    }
+
+    /// Records by their rows, whole, in any order.
+    pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
+        ghaps_at(&mut self.conn, &to_json(ids)).await
+    }
+}
+
+/// See [`SearchIndex::frequencies`].
+pub(super) async fn frequencies(
+    conn: &mut sqlx::SqliteConnection,
+    terms: &[&str],
+) -> Result<Frequencies, StoreError> {
+    let terms = to_json(terms);
+    // The largest id stands for the count, which would be a walk over the table.
+    let row = sqlx::query!(
+        r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+            json_group_array(json_array(t.term, t.records)) as "each!: String"
+        from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
+        terms
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((row.all, from_json(&row.each)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::journal::GhapState;
+
+    use super::{
+        super::testing::{TestStore, journal::record},
+        *,
+    };
+
+    async fn matches(at: &TestStore, term: &str) -> usize {
+        let mut index = at.store.index().await.unwrap();
+        let postings = index
+            .postings(&RowReader::Everything, &[term], &SearchFilter::default())
+            .await
+            .unwrap();
+        postings[0].1.len()
+    }
+
+    async fn frequency(at: &TestStore, term: &str) -> i64 {
+        let mut index = at.store.index().await.unwrap();
+        index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |(_, records)| *records)
+    }
+
+    async fn put(at: &TestStore, ghaps: Vec<Ghap>, is_new: bool) {
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for ghap in ghaps {
+                        if is_new {
+                            tx.insert_ghap(&ghap, None).await?;
+                        } else {
+                            tx.update_ghap(&ghap).await?;
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        done.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_record_is_found_by_what_it_says_now() {
+        let at = TestStore::open().await;
+        let mut ghap = record(&at, 1, "The tokenizer hangs on computeCartTotal").await;
+        put(&at, vec![ghap.clone()], true).await;
+        for term in ["token", "hang", "cart", "computecarttot"] {
+            assert_eq!((matches(&at, term).await, frequency(&at, term).await), (1, 1), "{term}");
+        }
+        ghap.goal = "Another parser".to_owned();
+        put(&at, vec![ghap.clone()], false).await;
+        assert_eq!((matches(&at, "hang").await, frequency(&at, "hang").await), (0, 0));
+        assert_eq!((matches(&at, "parser").await, frequency(&at, "parser").await), (1, 1));
+        put(&at, vec![ghap], false).await;
+        assert_eq!(
+            (matches(&at, "parser").await, frequency(&at, "parser").await),
+            (1, 1),
+            "no change"
+        );
+        let mut index = at.store.index().await.unwrap();
+        let parts = ["parsre", "parser"].map(|word| (word, text::any_of(["par", "ser", "sre"])));
+        let (known, like) = index.known(&["parser", "parsre"], &parts).await.unwrap();
+        assert_eq!(known, (1, vec![("parser".to_owned(), 1)]));
+        assert_eq!(like, [("parsre".to_owned(), "parser".to_owned())], "the other is no typo");
+        assert_eq!(index.frequencies(&[]).await.unwrap(), (1, vec![]));
+    }
+
+    #[tokio::test]
+    async fn an_active_record_is_not_looked_for() {
+        let at = TestStore::open().await;
+        let mut ghap = record(&at, 1, "The tokenizer hangs").await;
+        ghap.state = GhapState::Active;
+        put(&at, vec![ghap], true).await;
+        assert_eq!(matches(&at, "hang").await, 0);
+    }
+
+    #[tokio::test]
+    async fn any_text_is_a_query() {
+        let at = TestStore::open().await;
+        let ghap = record(&at, 1, "foo-bar").await;
+        put(&at, vec![ghap], true).await;
+        for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
+            matches(&at, term).await;
+            let mut index = at.store.index().await.unwrap();
+            index.latest(&RowReader::Everything, term, &SearchFilter::default(), 1).await.unwrap();
+            index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What each session was given already, so that it is not given it twice.
+
+use svc_model::{GhapId, Timestamp};
+
+use super::{db::Store, json::to_json, tx::WriteTx};
+use crate::{SeenItem, StoreError};
+
+impl WriteTx {
+    /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
+    /// it has it already.
+    pub async fn note_seen(
+        &mut self,
+        session_id: &str,
+        item: &SeenItem,
+        hook_id: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
+            on conflict (session_id, kind, item, version)
+            do update set may_repeat = 0, hook_id = excluded.hook_id where may_repeat = 1",
+            session_id,
+            item.kind,
+            item.id,
+            item.version,
+            self.now,
+            hook_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Records that a search gave an item to a session. The item may be given again, as the searcher may have been a
+    /// sub-agent.
+    pub async fn note_found(
+        &mut self,
+        session_id: &str,
+        item: &SeenItem,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
+            on conflict do nothing",
+            session_id,
+            item.kind,
+            item.id,
+            item.version,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// A session has forgotten what it was given, and may be given it again. Changes only what it was given since it last
+    /// forgot.
+    pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
+            session_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes that a session is told of a record that was left open; answers whether it may be: not if a session was told
+    /// since the record was left.
+    pub async fn note_orphan_offer(
+        &mut self,
+        id: &GhapId,
+        session_id: &str,
+        hook_id: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let id = id.as_str();
+        let done = sqlx::query!(
+            "insert into orphan_offer (ghap_id, session_id, hook_id, at)
+            select g.ghap_id, ?2, ?3, ?4 from ghap g
+            join session s on s.session_id = g.session_id
+            where g.ghap_id = ?1 and g.status = 'active' and not exists (
+                select 1 from orphan_offer o
+                where o.ghap_id = ?1 and o.at >= max(s.last_seen_at, coalesce(s.ended_at, 0)))
+            on conflict (ghap_id) do update
+            set session_id = excluded.session_id, hook_id = excluded.hook_id, at = excluded.at",
+            id,
+            session_id,
+            hook_id,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Takes back what these calls of hooks, which nobody saw, told a session of records that were left open.
+    pub async fn take_back_orphan_offers(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "delete from orphan_offer where session_id = ? and hook_id in (select value from json_each(?))",
+            session_id,
+            calls
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets what a session was given by these calls of hooks, which nobody saw.
+    pub async fn take_back_seen(
+        &mut self,
+        session_id: &str,
+        calls: &[String],
+    ) -> Result<(), StoreError> {
+        let calls = to_json(calls);
+        sqlx::query!(
+            "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
+            calls,
+            session_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What a session was given and still has: kind, id and version.
+    pub async fn seen(
+        &self,
+        session_id: &str,
+    ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select kind, item, version as "version: Timestamp" from seen
+            where session_id = ? and may_repeat = 0"#,
+            session_id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+
+    #[tokio::test]
+    async fn what_has_changed_is_new_again() {
+        let at = TestStore::open().await;
+        let item = |version| SeenItem {
+            kind: "value",
+            id: "val_1".to_owned(),
+            version: Timestamp::from_millis(version),
+        };
+        let note = async |session: &'static str, item: SeenItem| {
+            let done: Result<bool, StoreError> = at
+                .store
+                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item, None).await }))
+                .await;
+            done.unwrap()
+        };
+        assert!(note("s", item(1)).await && !note("s", item(1)).await);
+        assert!(note("s", item(2)).await, "a later version");
+        assert!(note("other", item(1)).await, "another session");
+        assert_eq!(at.store.seen("s").await.unwrap().len(), 2);
+        let forgot: Result<(), StoreError> =
+            at.store.write(|tx| Box::pin(async move { tx.forget_seen("s").await })).await;
+        forgot.unwrap();
+        assert_eq!(
+            (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
+            (0, 1)
+        );
+    }
+}

@@ -1,0 +1,437 @@
+//! Sessions of clients with their counters, and settings of the daemon.
+
+use svc_model::{
+    Ownership, PeerId, Principal, RowReader, Timestamp, TokenHash,
+    journal::{Session, SessionSource, ToolUse},
+};
+
+use super::{
+    columns::non_empty,
+    db::Store,
+    errors::changed,
+    json::to_json,
+    page::read_page,
+    statement::{direct_row, read_one, select_checked},
+    tx::WriteTx,
+};
+use crate::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError};
+
+struct RawSession {
+    session_id: String,
+    project: String,
+    client: Option<String>,
+    source: SessionSource,
+    started_at: Timestamp,
+    last_seen_at: Timestamp,
+    ended_at: Option<Timestamp>,
+    end_reason: Option<String>,
+    tool_calls: i64,
+    tool_count: i64,
+}
+
+impl From<RawSession> for Session {
+    fn from(raw: RawSession) -> Self {
+        Self {
+            session_id: raw.session_id,
+            project: non_empty(raw.project),
+            client: raw.client,
+            source: raw.source,
+            started_at: raw.started_at,
+            last_seen_at: raw.last_seen_at,
+            ended_at: raw.ended_at,
+            end_reason: raw.end_reason,
+            tool_calls: raw.tool_calls,
+            tool_count: raw.tool_count,
+        }
+    }
+}
+
+/// Whose a session is, on the writer's or a reader's connection.
+macro_rules! owner_of {
+    ($session:expr, $conn:expr) => {
+        sqlx::query!("select created_by, project from session where session_id = ?", $session)
+            .fetch_optional($conn)
+            .await?
+            .map(|row| Ownership::of_row(&row.created_by, row.project))
+    };
+}
+
+/// The columns of such a row, for the macros of `statement`.
+macro_rules! sessions {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select s.session_id as "session_id!", s.project, s.client, s.source as "source: SessionSource",
+                s.started_at as "started_at: Timestamp", s.last_seen_at as "last_seen_at: Timestamp",
+                s.ended_at as "ended_at: Timestamp", s.end_reason,
+                coalesce(c.total, 0) as "tool_calls!: i64", coalesce(c.since, 0) as "tool_count!: i64"
+            from session s
+            left join session_counter c on c.session_id = s.session_id and c.agent_id = '' "#,
+            RawSession,
+            $($rest)*
+        )
+    };
+}
+
+direct_row!(RawSession {
+    session_id,
+    project,
+    client,
+    source,
+    started_at,
+    last_seen_at,
+    ended_at,
+    end_reason,
+    tool_calls,
+    tool_count
+});
+
+impl WriteTx {
+    /// Begins a session, or begins it again.
+    pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
+            values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
+            on conflict (session_id) do update set
+                project = coalesce(?2, project), client = coalesce(?3, client), source = ?4, last_seen_at = ?6,
+                ended_at = null, end_reason = null",
+            start.session_id,
+            start.project,
+            start.client,
+            start.source,
+            start.created_by,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Makes sure that a session has a row, and notes that it is alive. One that was over goes on.
+    pub async fn touch_session(
+        &mut self,
+        session_id: &str,
+        created_by: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into session (session_id, source, created_by, started_at, last_seen_at)
+            values (?1, 'startup', ?2, ?3, ?3)
+            on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
+            session_id,
+            created_by,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// A session by its id.
+    pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw = sessions!(select_checked, "where s.session_id = ?", session_id)
+            .fetch_optional(self.checked()?)
+            .await?;
+        Ok(raw.map(Session::from))
+    }
+
+    /// Whose a session is.
+    pub async fn session_owner(
+        &mut self,
+        session_id: &str,
+    ) -> Result<Option<Ownership>, StoreError> {
+        Ok(owner_of!(session_id, self.checked()?))
+    }
+
+    /// What keeps a session with its client, beside its owner.
+    pub async fn session_lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
+        let row = sqlx::query!(
+            r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#,
+            session_id
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        Ok(row.map_or_else(SessionLock::default, |row| SessionLock {
+            secret: row.secret.and_then(|hash| hash.try_into().ok()),
+            ended_at: row.ended_at,
+        }))
+    }
+
+    /// Notes the SHA-256 of a session's secret.
+    pub async fn put_session_secret(
+        &mut self,
+        session_id: &str,
+        secret: &TokenHash,
+    ) -> Result<(), StoreError> {
+        let secret = secret.as_slice();
+        sqlx::query!("update session set secret = ? where session_id = ?", secret, session_id)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets the secrets of those of these sessions that are over since before `before`.
+    pub async fn forget_session_secrets(
+        &mut self,
+        ids: &[String],
+        before: Timestamp,
+    ) -> Result<(), StoreError> {
+        let ids = to_json(&ids);
+        sqlx::query!(
+            "update session set secret = null
+            where session_id in (select value from json_each(?)) and ended_at < ?",
+            ids,
+            before
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// The open sessions of this owner, those heard of last first, at most `limit`.
+    pub async fn open_sessions_of(
+        &mut self,
+        owner: &Principal,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let owner = owner.to_string();
+        let ids = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
+            order by last_seen_at desc, session_id desc limit ?"#,
+            owner,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids)
+    }
+
+    /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
+    /// operator). Answers with those peers. Their streams and the session's have other readers from now on: the caller
+    /// says which ([`WriteTx::set_visibility`]).
+    pub async fn adopt_session(
+        &mut self,
+        session_id: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let owner = Principal::Session(to.into()).to_string();
+        let done = sqlx::query!(
+            "update session set created_by = ? where session_id = ?",
+            owner,
+            session_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "session", session_id)?;
+        let peers = sqlx::query_scalar!(
+            r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
+            returning peer_id as "peer_id!: String""#,
+            to,
+            session_id,
+            from
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(peers.into_iter().map(PeerId::from).collect())
+    }
+
+    /// Ends a session.
+    pub async fn end_session(
+        &mut self,
+        session_id: &str,
+        reason: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
+            self.now,
+            reason,
+            self.now,
+            session_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "session", session_id)
+    }
+
+    /// Sets the times that this job wrote to when the event happened: it was reported late, as the daemon was away.
+    pub async fn date_session(
+        &mut self,
+        session_id: &str,
+        at: Timestamp,
+        is_new: bool,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query!(
+            "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
+                ended_at = iif(ended_at is null, null, ?2)
+            where session_id = ?1",
+            session_id,
+            at,
+            is_new
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "session", session_id)
+    }
+
+    /// Counts from zero again.
+    pub async fn reset_tool_count(
+        &mut self,
+        session_id: &str,
+        agent_id: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update session_counter set since = 0 where session_id = ? and agent_id = ?",
+            session_id,
+            agent_id
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// A setting of the daemon.
+    pub async fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+            .fetch_optional(self.checked()?)
+            .await?;
+        Ok(value)
+    }
+
+    /// Stores a setting of the daemon.
+    pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
+            name,
+            value
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// A session by its id.
+    pub async fn session(&self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw = sessions!(read_one, self, "where s.session_id = ?", session_id);
+        Ok(raw.map(Session::from))
+    }
+
+    /// Whose a session is.
+    pub async fn session_owner(&self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+        Ok(owner_of!(session_id, &self.readers))
+    }
+
+    /// The open session of this owner that was heard of last.
+    pub async fn latest_session_of(&self, owner: &Principal) -> Result<Option<String>, StoreError> {
+        let owner = owner.to_string();
+        let id = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
+            order by last_seen_at desc, started_at desc, session_id desc limit 1"#,
+            owner
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(id)
+    }
+
+    /// Sessions with a secret that are over since before `before`, at most `limit`.
+    pub async fn sessions_to_forget(
+        &self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select session_id as "session_id!" from session
+            where secret is not null and ended_at < ? order by ended_at limit ?"#,
+            before,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(ids)
+    }
+
+    /// A page of sessions that the reader may read, those heard of last first.
+    pub async fn sessions(
+        &self,
+        reader: &RowReader,
+        filter: &SessionFilter,
+        before: Option<(Timestamp, &str)>,
+        size: PageSize,
+    ) -> Result<RowPage<Session>, StoreError> {
+        let limit = size.limit();
+        let (at, id) = before.unzip();
+        let (key, project) = (reader.key(), reader.project());
+        let rows = sessions!(
+            select_checked,
+            "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
+                and (?3 is null or (s.ended_at is null) = ?3)
+                and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
+                and (?7 is null or s.project = ?8 or s.created_by = 'session:' || ?7
+                    or s.created_by = 'operator' and s.session_id = ?7)
+            order by s.last_seen_at desc, s.session_id desc limit ?6",
+            filter.project,
+            filter.client,
+            filter.open,
+            at,
+            id,
+            limit,
+            key,
+            project
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
+    }
+
+    /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    pub async fn sessions_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Session>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let raw = sessions!(
+            select_checked,
+            "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
+                and (?3 is null or s.project = ?4 or s.created_by = 'session:' || ?3
+                    or s.created_by = 'operator' and s.session_id = ?3)
+            order by s.ended_at is not null, s.last_seen_at desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(raw.into_iter().map(Session::from).collect())
+    }
+
+    /// How often each tool was called in a session, the most called first.
+    pub async fn tool_uses(&self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
+            where session_id = ? order by agent_id, count desc, tool_name"#,
+            session_id
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| ToolUse {
+                tool_name: row.tool_name,
+                agent_id: non_empty(row.agent_id),
+                count: row.count,
+                last_at: row.last_at,
+            })
+            .collect())
+    }
+
+    /// A setting of the daemon.
+    pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(value)
+    }
+}

@@ -1,0 +1,148 @@
+//! Child MCP servers: their lists, states and processes.
+
+use super::{db::Store, tx::WriteTx};
+use crate::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
+
+impl WriteTx {
+    /// Keeps what a server has listed.
+    pub async fn put_source_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into source_list (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
+                resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
+                listed_at = excluded.listed_at",
+            row.name,
+            row.project,
+            row.fingerprint,
+            row.tools,
+            row.resources,
+            row.templates,
+            row.prompts,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Keeps the definitions of a server that a person has approved.
+    pub async fn put_source_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
+        let SourcePinRow { list, told } = row;
+        sqlx::query!(
+            "insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (name, project) do update set basis = excluded.basis, tools = excluded.tools,
+                resources = excluded.resources, templates = excluded.templates, prompts = excluded.prompts,
+                told = excluded.told, pinned_at = excluded.pinned_at",
+            list.name,
+            list.project,
+            list.fingerprint,
+            list.tools,
+            list.resources,
+            list.templates,
+            list.prompts,
+            told,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Keeps what a server is doing.
+    pub async fn put_source_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into source_state (name, project, state, reason, next_action, attempt, next_at, since)
+            values (?, ?, ?, ?, ?, ?, ?, ?)
+            on conflict (name, project) do update set state = excluded.state, reason = excluded.reason,
+                next_action = excluded.next_action, attempt = excluded.attempt, next_at = excluded.next_at,
+                since = excluded.since",
+            row.name,
+            row.project,
+            row.state,
+            row.reason,
+            row.next_action,
+            row.attempt,
+            row.next_at,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes a process, before anything is asked of it.
+    pub async fn insert_source_process(
+        &mut self,
+        row: &SourceProcessRow,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "insert into source_process (mark, pid, started, name, project, instance, at) values (?, ?, ?, ?, ?, ?, ?)",
+            row.mark,
+            row.pid,
+            row.started,
+            row.name,
+            row.project,
+            row.instance,
+            self.now
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets a process of which nothing is left.
+    pub async fn delete_source_process(&mut self, mark: &str) -> Result<(), StoreError> {
+        sqlx::query!("delete from source_process where mark = ?", mark)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What the servers listed when they last worked.
+    pub async fn source_lists(&self) -> Result<Vec<SourceListRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            SourceListRow,
+            "select name, project, fingerprint, tools, resources, templates, prompts from source_list"
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+
+    /// The definitions of servers that a person has approved.
+    pub async fn source_pins(&self) -> Result<Vec<SourcePinRow>, StoreError> {
+        let rows = sqlx::query!(
+            "select name, project, basis, tools, resources, templates, prompts, told from source_pin"
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let pins = rows.into_iter().map(|row| SourcePinRow {
+            list: SourceListRow {
+                name: row.name,
+                project: row.project,
+                fingerprint: row.basis,
+                tools: row.tools,
+                resources: row.resources,
+                templates: row.templates,
+                prompts: row.prompts,
+            },
+            told: row.told,
+        });
+        Ok(pins.collect())
+    }
+
+    /// Processes of servers that were started and not seen to their end.
+    pub async fn source_processes(&self) -> Result<Vec<SourceProcessRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            SourceProcessRow,
+            r#"select mark, pid as "pid: u32", started, name, project, instance from source_process"#
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(rows)
+    }
+}

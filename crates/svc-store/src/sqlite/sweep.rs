@@ -1,0 +1,307 @@
+//! Rows that nobody needs any more. They go in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows, so that a sweep holds up
+//! no other write. What is to go is looked for beside the writer where the look may be long. A sweep that a crash ends
+//! early is continued by the next one: each job leaves rows that the same conditions find.
+
+use futures_util::future::BoxFuture;
+use svc_model::{MessageId, PeerId, Timestamp, limits};
+
+use super::{db::Store, json::to_json, tx::WriteTx};
+use crate::StoreError;
+
+impl Store {
+    /// Forgets ids of hooks' events that are older; answers how many rows went.
+    pub async fn forget_hooks(&self, before: Timestamp) -> Result<u64, StoreError> {
+        self.in_jobs(move |tx| Box::pin(async move { tx.forget_some_hooks(before).await })).await
+    }
+
+    /// Removes what sessions were given that were last heard of before then; answers how many rows went.
+    pub async fn forget_seen_by_silent(&self, before: Timestamp) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        loop {
+            let sessions = self.silent_sessions_with_seen(before).await?;
+            if sessions.is_empty() {
+                return Ok(removed);
+            }
+            let sessions = to_json(&sessions);
+            removed += self
+                .write(move |tx| {
+                    Box::pin(async move { tx.forget_some_seen(&sessions, before).await })
+                })
+                .await?;
+        }
+    }
+
+    /// Ends the MCP sessions that were not heard of since `before`; answers how many. Subscriptions of sessions that are
+    /// over go with them.
+    pub async fn close_idle_mcp_sessions(&self, before: Timestamp) -> Result<u64, StoreError> {
+        // Sessions first: one that is heard of again in between keeps its subscriptions.
+        let closed = self
+            .in_jobs(move |tx| {
+                Box::pin(async move { tx.close_some_idle_mcp_sessions(before).await })
+            })
+            .await?;
+        loop {
+            let sessions = self.closed_mcp_sessions_with_subscriptions().await?;
+            if sessions.is_empty() {
+                return Ok(closed);
+            }
+            let sessions = to_json(&sessions);
+            self.write(move |tx| {
+                Box::pin(async move { tx.delete_some_mcp_subscriptions(&sessions).await })
+            })
+            .await?;
+        }
+    }
+
+    /// Runs a job again until it changes fewer rows than a job may; answers how many rows all of them changed.
+    async fn in_jobs<F>(&self, job: F) -> Result<u64, StoreError>
+    where
+        F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>
+            + Copy
+            + Send
+            + 'static,
+    {
+        let mut total = 0;
+        loop {
+            let changed = self.write(job).await?;
+            total += changed;
+            if changed < u64::from(limits::SWEPT_ROWS_PER_JOB) {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Inboxes with messages that nobody took since `before`, at most 500.
+    pub async fn inboxes_with_old_messages(
+        &self,
+        before: Timestamp,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let inboxes = sqlx::query_scalar!(
+            r#"select distinct to_peer as "peer!: PeerId" from message
+            where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+            limit ?"#,
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(inboxes)
+    }
+
+    async fn silent_sessions_with_seen(
+        &self,
+        before: Timestamp,
+    ) -> Result<Vec<String>, StoreError> {
+        let sessions = sqlx::query_scalar!(
+            "select session_id from session
+            where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
+            limit ?",
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(sessions)
+    }
+
+    async fn closed_mcp_sessions_with_subscriptions(&self) -> Result<Vec<String>, StoreError> {
+        let sessions = sqlx::query_scalar!(
+            "select distinct session_id from mcp_subscription join mcp_session using (session_id)
+            where closed_at is not null limit ?",
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        Ok(sessions)
+    }
+}
+
+impl WriteTx {
+    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at most `limit`.
+    pub async fn old_messages(
+        &mut self,
+        to: &PeerId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let (to, now) = (to.as_str(), self.now());
+        let ids = sqlx::query_scalar!(
+            r#"select message_id as "id!: MessageId" from message
+            where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+                and coalesce(leased_until, 0) <= ?
+            order by id limit ?"#,
+            to,
+            before,
+            now,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids)
+    }
+
+    async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+        let seen = sqlx::query!(
+            "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)",
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .execute(self.checked()?)
+        .await?
+        .rows_affected();
+        let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
+        let lost = sqlx::query!(
+            "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)",
+            before,
+            left
+        )
+        .execute(self.checked()?)
+        .await?
+        .rows_affected();
+        Ok(seen + lost)
+    }
+
+    /// Of those of `sessions` (a JSON list) that are still silent.
+    async fn forget_some_seen(
+        &mut self,
+        sessions: &str,
+        before: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let done = sqlx::query!(
+            "delete from seen where (session_id, kind, item, version) in (
+                select seen.session_id, kind, item, version
+                from session join seen using (session_id)
+                where session.session_id in (select value from json_each(?)) and last_seen_at < ? limit ?
+            )",
+            sessions,
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
+        let done = sqlx::query!(
+            "update mcp_session set closed_at = ? where session_id in (
+                select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
+            )",
+            self.now,
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64, StoreError> {
+        let done = sqlx::query!(
+            "delete from mcp_subscription where (session_id, uri) in (
+                select session_id, uri from mcp_subscription
+                where session_id in (select value from json_each(?)) limit ?
+            )",
+            sessions,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::TestStore, *};
+
+    /// Two full jobs and one row.
+    const ROWS: u64 = 2 * limits::SWEPT_ROWS_PER_JOB as u64 + 1;
+    /// Of the sweeps: before it is old, from it on is new.
+    const BEFORE: Timestamp = Timestamp::from_millis(500);
+
+    async fn count(test: &TestStore, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&test.store.readers).await.unwrap()
+    }
+
+    /// Runs a sweep; answers how many jobs it took and what it said.
+    async fn jobs(
+        test: &TestStore,
+        sweep: impl AsyncFnOnce(&Store) -> Result<u64, StoreError>,
+    ) -> (u64, u64) {
+        let before = test.store.stats().jobs;
+        let answer = sweep(&test.store).await.unwrap();
+        (test.store.stats().jobs - before, answer)
+    }
+
+    #[tokio::test]
+    async fn ids_of_hooks_go_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into hook_seen (hook_id, at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'old' || i, 499 from n union all select 'new', 500",
+        )
+        .await;
+        test.execute("insert into hook_lost (hook_id, at) values ('old', 499), ('new', 500)").await;
+        let swept = jobs(&test, async |store| store.forget_hooks(BEFORE).await).await;
+        assert_eq!(swept, (3, ROWS + 1));
+        assert_eq!(count(&test, "select count(*) from hook_seen").await, 1);
+        assert_eq!(count(&test, "select count(*) from hook_lost").await, 1);
+    }
+
+    #[tokio::test]
+    async fn what_silent_sessions_were_given_goes_in_bounded_jobs() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into session (session_id, created_by, source, started_at, last_seen_at)
+            values ('silent', 'operator', 'startup', 1, 499), ('here', 'operator', 'startup', 1, 500)",
+        )
+        .await;
+        test.execute(
+            "insert into seen (session_id, kind, item, version, at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'silent', 'value', i, 1, 1 from n union all select 'here', 'value', 'v', 1, 1",
+        )
+        .await;
+        let swept = jobs(&test, async |store| store.forget_seen_by_silent(BEFORE).await).await;
+        assert_eq!(swept, (3, ROWS));
+        assert_eq!(count(&test, "select count(*) from seen").await, 1);
+        assert_eq!(test.store.seen("here").await.unwrap().len(), 1);
+        let again = jobs(&test, async |store| store.forget_seen_by_silent(BEFORE).await).await;
+        assert_eq!(again, (0, 0), "nothing to write");
+    }
+
+    #[tokio::test]
+    async fn idle_mcp_sessions_end_in_bounded_jobs_and_so_do_their_subscriptions() {
+        let test = TestStore::open().await;
+        test.execute(
+            "insert into mcp_session
+                (session_id, principal, transport, revision, capabilities, created_at, last_seen_at)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'idle' || i, 'operator', 'http', '2025-11-25', '{}', 1, 499 from n
+                union all select 'here', 'operator', 'http', '2025-11-25', '{}', 1, 500",
+        )
+        .await;
+        test.execute(
+            "insert into mcp_subscription (session_id, uri, stream)
+                with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)
+                select 'idle7', i, 'team' from n union all select 'here', 'u', 'team'",
+        )
+        .await;
+        let swept = jobs(&test, async |store| store.close_idle_mcp_sessions(BEFORE).await).await;
+        assert_eq!(swept, (6, ROWS));
+        let open = "select count(*) from mcp_session where closed_at is null";
+        assert_eq!(count(&test, open).await, 1);
+        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
+
+        // A crash after the sessions: the next sweep finds what is left.
+        test.execute(
+            "insert into mcp_subscription (session_id, uri, stream) values ('idle1', 'u', 'team')",
+        )
+        .await;
+        let swept = jobs(&test, async |store| store.close_idle_mcp_sessions(BEFORE).await).await;
+        assert_eq!(swept, (2, 0));
+        assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
+    }
+}

@@ -1,0 +1,325 @@
+//! Rows of tasks. What their streams know (the last id, the time of the last change) is read from there.
+
+use futures_util::TryStreamExt as _;
+use serde_json::{Map, Value};
+use svc_model::{
+    Ownership, Principal, RowReader, Seq, StreamName, Task, TaskId, TaskReport, TaskState,
+    TaskStatus, Timestamp,
+};
+
+use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
+use crate::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow};
+
+struct RawTask {
+    task_id: String,
+    title: Option<String>,
+    agent: Option<String>,
+    prompt: Option<String>,
+    from_peer: Option<String>,
+    metadata: Option<String>,
+    status: TaskStatus,
+    exit_code: Option<i64>,
+    signal: Option<String>,
+    error: Option<String>,
+    created_by: String,
+    runner: Option<String>,
+    project: String,
+    reason: Option<String>,
+    result: Option<String>,
+    runner_pid: Option<i64>,
+    runner_started: Option<String>,
+    cancel_requested_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    closed_at: Option<Timestamp>,
+    last_id: Seq,
+}
+
+impl TryFrom<RawTask> for TaskRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawTask) -> Result<Self, StoreError> {
+        let bad = |what: &str, error: String| StoreError::BadRow {
+            table: "task",
+            id: raw.task_id.clone(),
+            why: format!("{what}: {error}"),
+        };
+        let metadata: Option<Map<String, Value>> = raw
+            .metadata
+            .as_deref()
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| bad("metadata", error.to_string()))?;
+        let exit_code = raw
+            .exit_code
+            .map(i32::try_from)
+            .transpose()
+            .map_err(|error| bad("exit_code", error.to_string()))?;
+        let runner_pid = raw
+            .runner_pid
+            .map(u32::try_from)
+            .transpose()
+            .map_err(|error| bad("runner_pid", error.to_string()))?;
+        let state = TaskState::of_row(raw.status, raw.closed_at).ok_or_else(|| {
+            bad("closed_at", format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str()))
+        })?;
+        Ok(Self {
+            task: Task {
+                task_id: TaskId::from(raw.task_id),
+                title: raw.title,
+                agent: raw.agent,
+                prompt: raw.prompt,
+                from: raw.from_peer,
+                metadata,
+                state,
+                report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
+                reason: raw.reason,
+                result: raw.result,
+                cancel_requested_at: raw.cancel_requested_at,
+                created_at: raw.created_at,
+                updated_at: raw.updated_at,
+                last_id: raw.last_id,
+            },
+            owned: Ownership {
+                runner: raw.runner.as_deref().and_then(Principal::parse),
+                ..Ownership::of_row(&raw.created_by, raw.project)
+            },
+            runner_pid,
+            runner_started: raw.runner_started,
+        })
+    }
+}
+
+/// Runs a query whose rows are tasks, each with the last event of its stream.
+macro_rules! tasks {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawTask,
+            r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
+                t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
+                t.runner_pid, t.runner_started, t.reason, t.result,
+                t.cancel_requested_at as "cancel_requested_at: Timestamp",
+                t.created_at as "created_at: Timestamp", coalesce(e.at, t.created_at) as "updated_at!: Timestamp",
+                t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
+            from task t
+            left join event e on e.stream_id = t.stream_id
+                and e.seq = (select max(seq) from event where stream_id = t.stream_id) "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// A task by its id. Its last id is that of the stream in this commit so far.
+    pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(self.checked()?).await?;
+        self.with_head(raw).await
+    }
+
+    /// The task that a caller made with this key.
+    pub async fn task_by_key(
+        &mut self,
+        created_by: &str,
+        key: &str,
+    ) -> Result<Option<TaskRow>, StoreError> {
+        let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
+            .fetch_optional(self.checked()?)
+            .await?;
+        self.with_head(raw).await
+    }
+
+    /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
+    async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>, StoreError> {
+        let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
+            return Ok(None);
+        };
+        let stream = StreamName::of("task", &row.task.task_id);
+        if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
+            row.task.last_id = head;
+        }
+        Ok(Some(row))
+    }
+
+    /// Stores a task whose stream is open already.
+    pub async fn insert_task(
+        &mut self,
+        task: &Task,
+        owned: &Ownership,
+        stream: i64,
+        idempotency_key: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let created_by = owned.owner.as_ref().map_or_else(String::new, ToString::to_string);
+        let runner = owned.runner.as_ref().map(ToString::to_string);
+        let project = owned.project.as_deref().unwrap_or_default();
+        let id = task.task_id.as_str();
+        let metadata = task
+            .metadata
+            .as_ref()
+            .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
+        let status = task.status();
+        sqlx::query!(
+            "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
+                runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            stream,
+            task.title,
+            task.agent,
+            task.prompt,
+            task.from,
+            metadata,
+            status,
+            created_by,
+            runner,
+            project,
+            idempotency_key,
+            task.created_at
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Stores what changed of a task.
+    pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
+        let task = &row.task;
+        let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
+        let runner = row.owned.runner.as_ref().map(ToString::to_string);
+        let done = sqlx::query!(
+            "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
+                cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
+            status,
+            task.report.exit_code,
+            task.report.signal,
+            task.report.error,
+            row.runner_pid,
+            row.runner_started,
+            task.cancel_requested_at,
+            closed_at,
+            runner,
+            task.reason,
+            task.result,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        changed(done.rows_affected(), "task", id)
+    }
+}
+
+impl Store {
+    /// A task by its id.
+    pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(TaskRow::try_from).transpose()
+    }
+
+    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making and id), at most
+    /// `limit`.
+    pub async fn tasks(
+        &self,
+        reader: &RowReader,
+        filter: &TaskFilter,
+        before: Option<&(Timestamp, String)>,
+        size: PageSize,
+    ) -> Result<RowPage<TaskRow>, StoreError> {
+        let limit = size.limit();
+        let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
+        let (at, id) = match before {
+            Some((at, id)) => (at.as_millis(), id.as_str()),
+            None => (i64::MAX, ""),
+        };
+        let (key, project) = (reader.key(), reader.project());
+        let rows = tasks!(
+            "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
+                and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
+                and (?8 is null or t.created_by = 'session:' || ?8 or t.runner = 'session:' || ?8 or t.project = ?9)
+            order by t.created_at desc, t.task_id desc limit ?7",
+            filter.status,
+            filter.agent,
+            filter.from,
+            since,
+            at,
+            id,
+            limit,
+            key,
+            project
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, TaskRow::try_from, |row| &row.task).await
+    }
+
+    /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
+    pub async fn tasks_with_prefix(
+        &self,
+        reader: &RowReader,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<TaskRow>, StoreError> {
+        let (key, project) = (reader.key(), reader.project());
+        let rows = tasks!(
+            "where t.task_id >= ?1 and t.task_id < ?1 || '~'
+                and (?3 is null or t.created_by = 'session:' || ?3 or t.runner = 'session:' || ?3 or t.project = ?4)
+            order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
+            prefix,
+            limit,
+            key,
+            project
+        )
+        .fetch(&self.page_readers);
+        // Candidates of an id are large rows at times.
+        let page =
+            read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
+        Ok(page.rows)
+    }
+
+    /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but
+    /// one in any case. Each is the seq and the data of its event. The flag says whether bytes were what cut them.
+    pub async fn last_frames(
+        &self,
+        id: &TaskId,
+        count: u32,
+        bytes: usize,
+    ) -> Result<(Vec<(Seq, String)>, bool), StoreError> {
+        let id = id.as_str();
+        let mut rows = sqlx::query!(
+            "select e.seq, e.data
+            from event e
+            where e.stream_id = (select stream_id from task where task_id = ?) and e.kind = 'frame'
+            order by e.seq desc limit ?",
+            id,
+            count
+        )
+        .fetch(&self.readers);
+        let (mut frames, mut total, mut cut) = (Vec::new(), 0, false);
+        while let Some(row) = rows.try_next().await? {
+            total += row.data.len();
+            if total > bytes && !frames.is_empty() {
+                cut = true;
+                break;
+            }
+            frames.push((row.seq, row.data));
+        }
+        frames.reverse();
+        Ok((frames, cut))
+    }
+
+    /// Tasks that nobody has begun and that nothing was heard of since `before`.
+    pub async fn old_pending_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+        let rows =
+            tasks!("where t.status = 'pending' and e.at <= ? order by e.at limit 500", before)
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+
+    /// Tasks that somebody runs and that nothing was heard of since `before`.
+    pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+        let rows =
+            tasks!("where t.status = 'active' and e.at <= ? order by e.at limit 500", before)
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter().map(TaskRow::try_from).collect()
+    }
+}

@@ -1,0 +1,335 @@
+//! A store on a temporary file, for tests of this crate and of those that name it.
+
+#![expect(clippy::unwrap_used, reason = "for tests alone")]
+
+use std::sync::Arc;
+
+use sqlx::{ConnectOptions as _, Connection as _};
+use svc_model::{Clock, ManualClock, NewEvent, StreamName, StreamVisibility, Timestamp};
+
+use super::{
+    connect::writer_options,
+    db::{Store, Writer},
+};
+use crate::{OpenOptions, StoreError};
+
+#[derive(Debug)]
+pub struct TestStore {
+    pub store: Store,
+    pub clock: Arc<ManualClock>,
+    writer: Writer,
+    folder: tempfile::TempDir,
+}
+
+impl TestStore {
+    pub async fn open() -> Self {
+        Self::of_size(None).await
+    }
+
+    /// One whose file has at most so many bytes.
+    pub async fn of_size(max_bytes: Option<u64>) -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_000)));
+        Self::at(tempfile::tempdir().unwrap(), clock, max_bytes).await
+    }
+
+    async fn at(
+        folder: tempfile::TempDir,
+        clock: Arc<ManualClock>,
+        max_bytes: Option<u64>,
+    ) -> Self {
+        let options = OpenOptions { path: folder.path().join("svc.db"), max_bytes, migrate: true };
+        let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;
+        let (store, writer) = Store::open(&options, shared).await.unwrap();
+        Self { store, clock, writer, folder }
+    }
+
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Changes the file beside the writer, as a person with another program may.
+    pub async fn execute(&self, sql: &'static str) {
+        let mut conn = writer_options(self.store.path()).unwrap().connect().await.unwrap();
+        sqlx::query(sql).execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
+
+    /// Gives every task a time of its end, and leaves its state.
+    pub async fn contradict_tasks(&self) {
+        self.execute("update task set closed_at = 1").await;
+    }
+
+    /// Closes and opens again.
+    pub async fn restart(self) -> Self {
+        self.writer.close(self.store).await.unwrap();
+        Self::at(self.folder, self.clock, None).await
+    }
+}
+
+pub fn event(kind: &str, data: &str) -> NewEvent {
+    NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
+}
+
+/// Appends to a stream, which is made if it is new.
+pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
+    let name = name.clone();
+    let done: Result<(), StoreError> = store
+        .write(move |tx| {
+            Box::pin(async move {
+                let visibility = match name.kind() {
+                    "mcp" => StreamVisibility::Answers,
+                    "" => StreamVisibility::Team,
+                    _ => StreamVisibility::of_daemon(),
+                };
+                tx.open_stream(&name, &visibility).await?;
+                tx.append(&name, events).await?;
+                Ok(())
+            })
+        })
+        .await;
+    done.unwrap();
+}
+
+/// The log against a plain vector: any order of appends, repeats, trims, reads, closings and restarts.
+#[cfg(test)]
+mod model {
+    use std::collections::HashMap;
+
+    use proptest::{
+        prelude::*,
+        test_runner::{Config, TestRunner},
+    };
+    use svc_model::{Framing, NewEvent, Seq, StreamName, StreamReader};
+
+    use super::{TestStore, append, event};
+    use crate::{FeedScope, StoreError};
+
+    #[derive(Debug, Clone)]
+    enum DamageStep {
+        Append { stream: usize, events: usize, id: Option<u8> },
+        Close { stream: usize },
+        Trim { share: u8 },
+        Read { stream: usize, after: u8 },
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = DamageStep> {
+        prop_oneof![
+            8 => (0..3_usize, 1..40_usize, prop::option::weighted(0.3, 0..4_u8))
+                .prop_map(|(stream, events, id)| DamageStep::Append { stream, events, id }),
+            1 => (0..3_usize).prop_map(|stream| DamageStep::Close { stream }),
+            2 => any::<u8>().prop_map(|share| DamageStep::Trim { share }),
+            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| DamageStep::Read { stream, after }),
+            1 => Just(DamageStep::Restart),
+        ]
+    }
+
+    /// One stream, as it should be.
+    #[derive(Debug, Default)]
+    struct Stream {
+        /// Seq, position and data of what is there.
+        events: Vec<(Seq, i64, String)>,
+        head: Seq,
+        closed: bool,
+        ids: HashMap<u8, Seq>,
+    }
+
+    #[derive(Debug, Default)]
+    struct CapturedLog {
+        streams: [Stream; 3],
+        position: i64,
+        trimmed: i64,
+    }
+
+    fn name(stream: usize) -> StreamName {
+        StreamName::of("task", stream)
+    }
+
+    async fn run(steps: Vec<DamageStep>) {
+        let mut test = TestStore::open().await;
+        let mut log = CapturedLog::default();
+        for stream in 0..3 {
+            append(&test.store, &name(stream), vec![event("task", "0")]).await;
+            log.position += 1;
+            log.streams[stream].events.push((1, log.position, "0".to_owned()));
+            log.streams[stream].head = 1;
+        }
+        for step in steps {
+            match step {
+                DamageStep::Append { stream, events, id } => {
+                    let model = &mut log.streams[stream];
+                    let known = id.and_then(|id| model.ids.get(&id).copied());
+                    let data = format!("{}", log.position);
+                    let batch = match id {
+                        Some(id) => vec![NewEvent {
+                            producer_id: Some(id.to_string().into()),
+                            ..event("frame", &data)
+                        }],
+                        None => vec![event("frame", &data); events],
+                    };
+                    let len = batch.len();
+                    let outcome = test.store.append(name(stream), batch).await;
+                    if let Some(seq) = known {
+                        assert_eq!(outcome.unwrap().last, seq);
+                    } else if model.closed {
+                        assert!(matches!(outcome, Err(StoreError::StreamClosed)));
+                    } else {
+                        for _ in 0..len {
+                            model.head += 1;
+                            log.position += 1;
+                            model.events.push((model.head, log.position, data.clone()));
+                        }
+                        assert_eq!(outcome.unwrap().last, model.head);
+                        if let Some(id) = id {
+                            model.ids.insert(id, model.head);
+                        }
+                    }
+                }
+                DamageStep::Close { stream } => {
+                    let closed: Result<(), StoreError> = test
+                        .store
+                        .write(move |tx| {
+                            Box::pin(async move { tx.close_stream(&name(stream)).await })
+                        })
+                        .await;
+                    closed.unwrap();
+                    log.streams[stream].closed = true;
+                }
+                DamageStep::Trim { share } => {
+                    let until = log.position * i64::from(share) / 255;
+                    test.store.trim(until, u64::MAX).await.unwrap();
+                    for stream in &mut log.streams {
+                        let head = stream.head;
+                        stream.events.retain(|(seq, position, _)| {
+                            let stays = *position > until || *seq == head;
+                            if !stays {
+                                log.trimmed = log.trimmed.max(*position);
+                            }
+                            stays
+                        });
+                        // A producer id goes with its event.
+                        let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
+                        stream.ids.retain(|_, seq| left.contains(seq));
+                    }
+                }
+                DamageStep::Read { stream, after } => {
+                    let model = &log.streams[stream];
+                    let view = test.store.view(&name(stream)).await.unwrap().unwrap();
+                    let floor = model.events.first().map_or(0, |it| it.0 - 1);
+                    assert_eq!(
+                        (view.floor, view.head, view.closed),
+                        (floor, model.head, model.closed)
+                    );
+                    let after = Seq::from(after);
+                    let mut cursor = after;
+                    let mut text = String::new();
+                    loop {
+                        let (sender, mut pages) = tokio::sync::mpsc::channel(2);
+                        let name = name(stream);
+                        let read = test.store.frames(view.id, &name, cursor, Framing::Data, sender);
+                        read.await.unwrap();
+                        if pages.is_empty() {
+                            break;
+                        }
+                        while let Some(page) = pages.recv().await {
+                            cursor = page.cursor;
+                            text.push_str(std::str::from_utf8(&page.bytes).unwrap());
+                        }
+                    }
+                    let mut expected = String::new();
+                    for (seq, _, data) in model.events.iter().filter(|(seq, ..)| *seq > after) {
+                        let kind = if *seq == 1 { "task" } else { "frame" };
+                        let frame = format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n");
+                        expected.push_str(&frame);
+                    }
+                    assert_eq!(text, expected);
+                }
+                DamageStep::Restart => test = test.restart().await,
+            }
+        }
+        let feed = test
+            .store
+            .feed_events(
+                &FeedScope::prefix("", StreamReader::Operator),
+                0,
+                i64::MAX,
+                None,
+                crate::PageSize::rows(u32::MAX),
+            )
+            .await;
+        let mut expected: Vec<i64> =
+            log.streams.iter().flat_map(|stream| stream.events.iter().map(|it| it.1)).collect();
+        expected.sort_unstable();
+        let found: Vec<i64> = feed.unwrap().events.iter().map(|event| event.position).collect();
+        assert_eq!(found, expected);
+        assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
+    }
+
+    #[test]
+    fn the_log_is_a_vector_that_survives() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+        TestRunner::new(config)
+            .run(&prop::collection::vec(step(), 1..60), |steps| {
+                runtime.block_on(run(steps));
+                Ok(())
+            })
+            .unwrap();
+    }
+}
+
+/// Records of the journal, without the service that makes them.
+pub mod journal {
+    use svc_model::{
+        GhapId, Timestamp,
+        journal::{
+            Domain, Ghap, GhapDraft, GhapState, ResolvedGhap, SessionSource, Strategy, Tier,
+            Verdict,
+        },
+    };
+
+    use super::TestStore;
+    use crate::{SessionStart, StoreError};
+
+    /// A confirmed record of session `s` that says nothing but its goal. Not yet stored; its session is.
+    pub async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
+        let start = SessionStart {
+            session_id: "s".to_owned(),
+            project: None,
+            client: None,
+            source: SessionSource::Startup,
+            created_by: "operator".to_owned(),
+        };
+        let done: Result<(), StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.begin_session(&start).await })).await;
+        done.unwrap();
+        let now = Timestamp::from_millis(1_000);
+        let draft = GhapDraft {
+            domain: Domain::Debugging,
+            strategy: Strategy::ReadTheError,
+            goal: goal.to_owned(),
+            hypothesis: String::new(),
+            action: String::new(),
+            prediction: String::new(),
+            probability: None,
+        };
+        let id = GhapId::from(format!("ghap_{number}"));
+        let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
+        ghap.state = ended(Verdict::Confirmed, now);
+        ghap
+    }
+
+    /// An end at `at` that says nothing but its verdict.
+    pub fn ended(verdict: Verdict, at: Timestamp) -> GhapState {
+        GhapState::Resolved(Box::new(ResolvedGhap {
+            verdict,
+            result: None,
+            surprise: None,
+            root_cause: None,
+            lesson: None,
+            tier: Tier::Silver,
+            outcome_id: None,
+            at,
+        }))
+    }
+}

@@ -1,0 +1,467 @@
+//! Rows of session tokens. They hold the hash of a token and never the token.
+
+use svc_model::{ClientProcess, Timestamp, TokenHash, TokenId};
+
+use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
+use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
+
+struct RawToken {
+    token_id: String,
+    session: String,
+    scopes: String,
+    project: Option<String>,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+    last_used_at: Option<Timestamp>,
+    revoked_at: Option<Timestamp>,
+    client_pid: Option<i64>,
+    client_started: Option<String>,
+    cwd: Option<String>,
+    operator_credential: Option<String>,
+}
+
+impl TryFrom<RawToken> for TokenRow {
+    type Error = StoreError;
+
+    fn try_from(raw: RawToken) -> Result<Self, StoreError> {
+        let scopes = scopes_of(&raw.token_id, &raw.scopes)?;
+        let process = process_of(&raw.token_id, raw.client_pid, raw.client_started)?;
+        Ok(Self {
+            token_id: TokenId::from(raw.token_id),
+            session: raw.session,
+            scopes,
+            project: raw.project,
+            created_at: raw.created_at,
+            expires_at: raw.expires_at,
+            last_used_at: raw.last_used_at,
+            revoked_at: raw.revoked_at,
+            process,
+            cwd: raw.cwd,
+            operator_credential: raw.operator_credential,
+        })
+    }
+}
+
+fn scopes_of(token: &str, scopes: &str) -> Result<Vec<String>, StoreError> {
+    serde_json::from_str(scopes).map_err(|error| StoreError::BadRow {
+        table: "token",
+        id: token.to_owned(),
+        why: format!("scopes: {error}"),
+    })
+}
+
+fn process_of(
+    token: &str,
+    pid: Option<i64>,
+    started: Option<String>,
+) -> Result<Option<ClientProcess>, StoreError> {
+    let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
+    let pid = u32::try_from(pid).map_err(|error| StoreError::BadRow {
+        table: "token",
+        id: token.to_owned(),
+        why: format!("client_pid: {error}"),
+    })?;
+    Ok(Some(ClientProcess { pid, started }))
+}
+
+macro_rules! tokens {
+    ($tail:literal $(, $arg:expr)*) => {
+        sqlx::query_as!(
+            RawToken,
+            r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
+                created_at as "created_at: Timestamp",
+                expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
+                revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd, operator_credential
+            from token "# + $tail
+            $(, $arg)*
+        )
+    };
+}
+
+impl WriteTx {
+    /// Stores a token's row with the SHA-256 of the token.
+    pub async fn insert_token(
+        &mut self,
+        row: &TokenRow,
+        hash: &[u8; 32],
+    ) -> Result<(), StoreError> {
+        let (id, hash) = (row.token_id.as_str(), hash.as_slice());
+        let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
+        let project = row.project.as_deref().unwrap_or_default();
+        let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
+        sqlx::query!(
+            "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
+                client_started, cwd, operator_credential)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            id,
+            hash,
+            row.session,
+            scopes,
+            project,
+            row.created_at,
+            row.expires_at,
+            pid,
+            started,
+            row.cwd,
+            row.operator_credential
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(())
+    }
+
+    /// Takes a token back for the operator; one that is taken back already keeps its time.
+    pub async fn revoke_token(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+        let id = id.as_str();
+        sqlx::query!(
+            "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?",
+            self.now,
+            TokenEnd::Revoked,
+            id
+        )
+        .execute(self.checked()?)
+        .await?;
+        let raw = tokens!("where token_id = ?", id).fetch_optional(self.checked()?).await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Takes back the minted tokens of a session: those that were good until now. That of a process ends with the process.
+    pub async fn revoke_minted_tokens_of(
+        &mut self,
+        session: &str,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
+                and operator_credential is null and client_pid is null
+            returning token_id as "token_id!""#,
+            self.now,
+            TokenEnd::Ended,
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Takes back all tokens of a session: those that were good until now.
+    pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
+                and operator_credential is null
+            returning token_id as "token_id!""#,
+            self.now,
+            TokenEnd::Ended,
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Takes back the good tokens of a process that is gone, at most `limit` of them.
+    pub async fn end_tokens_of_process(
+        &mut self,
+        process: &ClientProcess,
+        limit: u32,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
+                (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
+                limit ?5)
+            returning token_id as "token_id!""#,
+            self.now,
+            TokenEnd::Gone,
+            process.pid,
+            process.started,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Notes which process of ours bears a token of a client's process.
+    pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
+        let id = id.as_str();
+        sqlx::query!("update token set bearer = ? where token_id = ?", bearer, id)
+            .execute(self.checked()?)
+            .await?;
+        Ok(())
+    }
+
+    /// The processes that bear tokens of a client's process.
+    pub async fn bearers_of(&mut self, process: &ClientProcess) -> Result<Vec<String>, StoreError> {
+        let bearers = sqlx::query_scalar!(
+            r#"select distinct bearer as "bearer!" from token
+            where client_pid = ? and client_started = ? and bearer is not null"#,
+            process.pid,
+            process.started
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(bearers)
+    }
+
+    /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`, at most `limit`; those that the
+    /// operator took back stay.
+    pub async fn trim_tokens_of_bearer(
+        &mut self,
+        process: &ClientProcess,
+        bearer: &str,
+        kept: u32,
+        limit: u32,
+    ) -> Result<Vec<TokenId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"delete from token where token_id in
+                (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
+                    and revoke_reason is not 'revoked'
+                order by token_id desc limit ?5 offset ?4)
+            returning token_id as "token_id!""#,
+            process.pid,
+            process.started,
+            bearer,
+            kept,
+            limit
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(ids.into_iter().map(TokenId::from).collect())
+    }
+
+    /// Removes tokens whose processes are gone since before `before`, at most `limit`. Answers how many.
+    pub async fn forget_gone_processes(
+        &mut self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        let done = sqlx::query!(
+            "delete from token where token_id in (select token_id from token
+                where revoke_reason = ? and revoked_at < ? limit ?)",
+            TokenEnd::Gone,
+            before,
+            limit
+        )
+        .execute(self.checked()?)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// What is known of a process that was given tokens before.
+    pub async fn process_subject(
+        &mut self,
+        process: &ClientProcess,
+    ) -> Result<Option<ProcessSubject>, StoreError> {
+        let row = sqlx::query!(
+            r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String", cwd,
+                exists (select 1 from token where client_pid = ?1 and client_started = ?2
+                    and revoke_reason = 'revoked') as "is_barred!: bool"
+            from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
+            process.pid,
+            process.started
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let scopes = scopes_of(&row.token_id, &row.scopes)?;
+        Ok(Some(ProcessSubject {
+            token_id: Some(TokenId::from(row.token_id)),
+            session: row.session,
+            scopes,
+            project: row.project,
+            cwd: row.cwd,
+            is_barred: row.is_barred,
+        }))
+    }
+
+    /// The latest token of a process that is good.
+    pub async fn token_of_process(
+        &mut self,
+        process: &ClientProcess,
+    ) -> Result<Option<TokenRow>, StoreError> {
+        let raw = tokens!(
+            "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
+            order by token_id desc limit 1",
+            process.pid,
+            process.started,
+            self.now
+        )
+        .fetch_optional(self.checked()?)
+        .await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Whether there was ever a token of this subject.
+    pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
+        let is_subject = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
+            session
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        Ok(is_subject)
+    }
+
+    /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens of it.
+    pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
+        let has_minted = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where session = ? and client_pid is null
+                and revoked_at is null and expires_at > ?) as "has_minted!: bool""#,
+            session,
+            self.now
+        )
+        .fetch_one(self.checked()?)
+        .await?;
+        let rows = sqlx::query!(
+            r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
+            from token where session = ? and client_pid is not null and client_started is not null"#,
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        let processes = rows
+            .into_iter()
+            .map(|row| process_of(session, Some(row.client_pid), Some(row.client_started)))
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        let projects = sqlx::query_scalar!(
+            "select distinct project from token where session = ? and project <> ''",
+            session
+        )
+        .fetch_all(self.checked()?)
+        .await?;
+        Ok(SubjectHolders { has_minted, processes, projects })
+    }
+
+    /// Records that a token was used.
+    pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done =
+            sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
+                .execute(self.checked()?)
+                .await?;
+        changed(done.rows_affected(), "token", id)
+    }
+}
+
+impl Store {
+    /// The token with this SHA-256, whatever became of it.
+    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
+        let hash = hash.as_slice();
+        let raw = tokens!("where hash = ?", hash).fetch_optional(&self.readers).await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// The hash of a token that is good `now` and whose hash is from `least` to `greatest`.
+    pub async fn good_token_between(
+        &self,
+        least: &TokenHash,
+        greatest: &TokenHash,
+        now: Timestamp,
+    ) -> Result<Option<TokenHash>, StoreError> {
+        let (least, greatest) = (least.as_slice(), greatest.as_slice());
+        let hash = sqlx::query_scalar!(
+            "select hash from token where hash between ? and ? and revoked_at is null and expires_at > ?
+                and operator_credential is null limit 1",
+            least,
+            greatest,
+            now
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(hash.and_then(|hash| hash.try_into().ok()))
+    }
+
+    /// A token by its id.
+    pub async fn token(&self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+        let id = id.as_str();
+        let raw = tokens!("where token_id = ?", id).fetch_optional(&self.readers).await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// The latest token of a process that is good at `now`.
+    pub async fn token_of_process(
+        &self,
+        process: &ClientProcess,
+        now: Timestamp,
+    ) -> Result<Option<TokenRow>, StoreError> {
+        let raw = tokens!(
+            "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
+            order by token_id desc limit 1",
+            process.pid,
+            process.started,
+            now
+        )
+        .fetch_optional(&self.readers)
+        .await?;
+        raw.map(TokenRow::try_from).transpose()
+    }
+
+    /// Whether there are tokens whose processes are gone since before `before`.
+    pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool, StoreError> {
+        let has = sqlx::query_scalar!(
+            r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
+            TokenEnd::Gone,
+            before
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(has)
+    }
+
+    /// Processes that have tokens which are not taken back, at most `limit`, after the one given.
+    pub async fn token_processes(
+        &self,
+        after: Option<&ClientProcess>,
+        limit: u32,
+    ) -> Result<Vec<ClientProcess>, StoreError> {
+        let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
+        let rows = sqlx::query!(
+            r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token
+            where client_pid is not null and revoked_at is null and client_started is not null
+                and (client_pid, client_started) > (?, ?)
+            order by client_pid, client_started limit ?"#,
+            pid,
+            started,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter()
+            .map(|row| process_of("", Some(row.client_pid), Some(row.client_started)))
+            .filter_map(Result::transpose)
+            .collect()
+    }
+
+    /// Tokens whose ids begin so, those that are good first, at most `limit`.
+    pub async fn tokens_with_prefix(
+        &self,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, StoreError> {
+        let rows = tokens!(
+            "where token_id >= ?1 and token_id < ?1 || '~'
+            order by revoked_at is not null, token_id desc limit ?2",
+            prefix,
+            limit
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(TokenRow::try_from).collect()
+    }
+
+    /// Tokens, the latest first, before the one named `before`, at most `limit`.
+    pub async fn tokens(
+        &self,
+        before: Option<&str>,
+        size: PageSize,
+    ) -> Result<RowPage<TokenRow>, StoreError> {
+        let limit = size.limit();
+        let rows = tokens!(
+            "where ?1 is null or token_id < ?1 order by token_id desc limit ?2",
+            before,
+            limit
+        )
+        .fetch(&self.page_readers);
+        read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
+    }
+}

@@ -1,0 +1,103 @@
+//! Write jobs, as callers hand them to the writer.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use svc_model::{NewEvent, StreamName};
+use tokio::sync::oneshot;
+
+use super::tx::{WriteRoute, WriteTx};
+use crate::{AppendedSeqs, StoreError, ToolCall, ToolCallCount};
+
+/// What a caller hands to the writer.
+pub(super) enum WriterJob {
+    /// Events for one stream: the common case, which needs no statement of its own.
+    Append {
+        stream: StreamName,
+        events: Vec<NewEvent>,
+        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
+    },
+    /// A tool call: those of a group are counted together.
+    Count { call: ToolCall, reply: oneshot::Sender<Result<ToolCallCount, StoreError>> },
+    /// Anything else.
+    Run(Box<dyn WriteJob>),
+    /// No more: what comes after this is not taken.
+    Stop { reply: oneshot::Sender<()> },
+}
+
+/// A write job whose types are its caller's business.
+pub(super) trait WriteJob: Send {
+    /// Does the work; tells whether to keep it.
+    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
+    /// Whether it may run in a direct commit, and once more in a checked one if that has not all its statements.
+    fn is_direct(&self) -> bool;
+    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
+    /// error.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+/// A job made of a closure.
+pub(super) struct ClosureJob<F, T, E> {
+    pub(super) work: Option<F>,
+    /// Copies the work of a job that may run twice.
+    pub(super) copy: Option<fn(&F) -> F>,
+    pub(super) outcome: Option<Result<T, E>>,
+    pub(super) reply: oneshot::Sender<Result<T, E>>,
+}
+
+impl<F, T, E> WriteJob for ClosureJob<F, T, E>
+where
+    F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send,
+    T: Send,
+    E: From<StoreError> + Send,
+{
+    fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
+        let work = match (self.copy, &self.work) {
+            (Some(copy), Some(work)) if tx.route == WriteRoute::Direct => Some(copy(work)),
+            _ => self.work.take(),
+        };
+        let work = work.expect("a job runs once");
+        Box::pin(async move {
+            // A job that panics must not take the writer with it. What it did to the database is rolled back, and
+            // what it did to memory is rewound, so nothing half-done is seen afterwards.
+            let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
+            self.outcome = outcome.ok();
+            matches!(self.outcome, Some(Ok(_)))
+        })
+    }
+
+    fn is_direct(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let outcome = match (self.outcome, committed) {
+            (Some(Err(error)), _) => Err(error),
+            (_, Err(error)) => Err(error.into()),
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            (None, Ok(())) => Err(StoreError::Panicked.into()),
+        };
+        // The caller may have gone away; the commit stands all the same.
+        self.reply.send(outcome).ok();
+    }
+}
+
+impl WriterJob {
+    /// Whether it may run in a direct commit.
+    pub(super) fn is_direct(&self) -> bool {
+        match self {
+            Self::Append { .. } => true,
+            Self::Run(job) => job.is_direct(),
+            Self::Count { .. } | Self::Stop { .. } => false,
+        }
+    }
+
+    /// What it adds to a commit: jobs with statements of their own, and bytes of events.
+    pub(super) fn load(&self) -> (usize, usize) {
+        match self {
+            Self::Append { events, .. } => (0, events.iter().map(|event| event.data.len()).sum()),
+            Self::Run(_) => (1, 0),
+            Self::Count { .. } | Self::Stop { .. } => (0, 0),
+        }
+    }
+}

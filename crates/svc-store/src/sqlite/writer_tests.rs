@@ -1,0 +1,183 @@
+//! The writer under jobs that fail, panic, repeat themselves or lose their caller.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::future;
+use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
+use tokio::sync::oneshot;
+
+use crate::{
+    Store, StoreError, WriteLane, WriteTx,
+    testing::{TestStore, append, event},
+};
+
+fn name() -> StreamName {
+    StreamName::of("task", "t")
+}
+
+async fn seqs(store: &Store) -> Vec<Seq> {
+    let view = store.view(&name()).await.unwrap().unwrap();
+    let events = store
+        .events(view.id, &name(), 0, None, crate::PageSize::rows(10_000))
+        .await
+        .unwrap()
+        .events;
+    events.iter().map(|event| event.seq).collect()
+}
+
+/// What a job does that is to be undone: an append, a new stream, and the end of an old one.
+async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
+    let other = StreamName::of("task", "spoilt");
+    tx.open_stream(&other, &StreamVisibility::Team).await?;
+    tx.append(&other, vec![event("frame", "{}")]).await?;
+    tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
+    tx.close_stream(&name()).await
+}
+
+#[tokio::test]
+async fn who_writes_much_waits_behind_its_own_writes() {
+    let test = TestStore::open().await;
+    // The writer has a job that waits until the others queue: it is a thread, and takes at once what it finds.
+    let (entered, busy) = oneshot::channel();
+    let (open, opened) = oneshot::channel();
+    let held = test.store.write(move |_| {
+        Box::pin(async move {
+            entered.send(()).unwrap();
+            opened.await.map_err(|_| StoreError::Stopped)
+        })
+    });
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let write = |lane: WriteLane, name: &'static str| {
+        let (store, order) = (test.store.clone(), Arc::clone(&order));
+        async move {
+            let done: Result<(), StoreError> = store
+                .writes_in(lane)
+                .write(move |_| {
+                    Box::pin(async move {
+                        order.lock().unwrap().push(name);
+                        Ok(())
+                    })
+                })
+                .await;
+            done.unwrap();
+        }
+    };
+    let lane = |key: &str| WriteLane::of(&Principal::Session(key.into()));
+    let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
+    let others = [write(lane("other"), "other"), write(WriteLane::DAEMON, "operator")];
+    // More than a lane takes: the last of them wait for room in it.
+    let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
+    let queue_all = async {
+        busy.await.unwrap();
+        let release = async { open.send(()).unwrap() };
+        future::join(future::join_all(writes), release).await
+    };
+    let (released, _) = future::join(held, queue_all).await;
+    released.unwrap();
+    let order = order.lock().unwrap();
+    assert_eq!(order[..3], ["greedy", "other", "operator"], "one of each lane in turn");
+    assert_eq!(order.len(), limits::WRITE_LANE + 12, "and all of them in the end");
+    assert_eq!(test.store.queued(), 0);
+}
+
+#[tokio::test]
+async fn a_failing_job_undoes_only_itself() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let before = store.stats().commits;
+    // Handed over together, so that they share commits.
+    let jobs = (0..30).map(|n| async move {
+        match n % 3 {
+            0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
+            1 => {
+                let failed: Result<(), StoreError> = store
+                    .write(|tx| {
+                        Box::pin(async move {
+                            spoil(tx).await?;
+                            Err(StoreError::NoStream)
+                        })
+                    })
+                    .await;
+                matches!(failed, Err(StoreError::NoStream))
+            }
+            _ => {
+                let panicked: Result<(), StoreError> = store
+                    .write(|tx| {
+                        Box::pin(async move {
+                            spoil(tx).await?;
+                            panic!("a job that panics on purpose")
+                        })
+                    })
+                    .await;
+                matches!(panicked, Err(StoreError::Panicked))
+            }
+        }
+    });
+    let outcomes = future::join_all(jobs).await;
+    assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
+    let commits = store.stats().commits - before;
+    assert!(commits < 30, "the jobs shared commits: {commits}");
+    assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
+    let spoilt = store.view(&StreamName::of("task", "spoilt")).await.unwrap();
+    assert_eq!(spoilt, None);
+}
+
+#[tokio::test]
+async fn a_dropped_caller_neither_tears_nor_blocks() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    for _ in 0..50 {
+        let one = store.append(name(), vec![event("frame", "{}"), event("frame", "{}")]);
+        // Polled once, so that the job is handed over, and dropped.
+        drop(futures_util::poll!(Box::pin(one)));
+    }
+    store.append(name(), vec![event("frame", "{}")]).await.unwrap();
+    assert_eq!(seqs(store).await, (1..=102).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_repeat_is_answered_with_the_first_seqs() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let with_id = |id: &str| NewEvent { producer_id: Some(id.into()), ..event("frame", "{}") };
+    let appended = |ids: &[&str]| {
+        let events: Vec<_> = ids.iter().map(|id| with_id(id)).collect();
+        async move { store.append(name(), events).await.map(|it| (it.first, it.last)) }
+    };
+    assert_eq!(appended(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(appended(&["a", "b"]).await.unwrap(), (2, 3));
+    assert_eq!(appended(&["b", "c"]).await.unwrap(), (3, 4));
+    assert_eq!(appended(&["d", "d"]).await.unwrap(), (5, 5));
+    // At the same time, within one commit.
+    let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
+    assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
+    let closed: Result<(), StoreError> =
+        store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
+    closed.unwrap();
+    assert_eq!(appended(&["a", "e"]).await.unwrap(), (2, 6));
+    assert!(matches!(appended(&["f"]).await, Err(StoreError::StreamClosed)));
+    assert!(matches!(appended(&["a", "f"]).await, Err(StoreError::StreamClosed)));
+    let test = test.restart().await;
+    assert_eq!(seqs(&test.store).await, (1..=6).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn large_appends_take_several_statements_and_one_commit() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    append(store, &name(), vec![event("frame", "{}")]).await;
+    let many = |n: usize| (0..n).map(|_| event("frame", "{}")).collect::<Vec<_>>();
+    let jobs = [1, 2, 3, 511, 512, 513, 1000, 1024, 1025, 2049]
+        .map(|n| async move { store.append(name(), many(n)).await.unwrap() });
+    let appended = future::join_all(jobs).await;
+    let mut end = 1;
+    for seqs_of_job in appended {
+        assert_eq!(seqs_of_job.first, end + 1, "appends of one producer stay in order");
+        end = seqs_of_job.last;
+    }
+    assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());
+    assert_eq!(store.log_bounds().await.unwrap().1, end);
+}

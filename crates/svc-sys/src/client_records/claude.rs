@@ -1,0 +1,117 @@
+//! Claude Code's registry of its sessions: `sessions/<pid>.json` in its folder, one file for each process, which says what its
+//! session does. Hooks do not tell of everything: nothing is called when a person says No at a dialog, or presses Esc.
+//!
+//! A file counts if it and its folder are this user's and nobody else can write them, and if it names the process and the session
+//! that are asked for.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, WaitingKind};
+
+use super::environment;
+use crate::private_file;
+
+/// What Claude Code has on record of a session in a process of its own; `None` if it is nothing that counts.
+pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+    let folder = folder_of(process.pid)?.join("sessions");
+    read_in(&folder, process, session_id)
+}
+
+fn read_in(folder: &Path, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+    private_file::check_folder(folder).ok()?;
+    let file = folder.join(format!("{}.json", process.pid));
+    let text = private_file::read_settings(&file).ok()??;
+    parse(&serde_json::from_str(&text).ok()?, process, session_id)
+}
+
+fn parse(record: &Value, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+    let word = |name: &str| match &record[name] {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let started = process.started.split('@').next();
+    let is_it = record["pid"].as_u64() == Some(process.pid.into())
+        && word("procStart").as_deref() == started
+        && record["sessionId"] == session_id;
+    if !is_it {
+        return None;
+    }
+    let asked = record["waitingFor"].as_str().unwrap_or_default();
+    let state = match record["status"].as_str()? {
+        "busy" => RecordedState::Busy,
+        "idle" => RecordedState::Idle,
+        "waiting" if asked.contains("permission") => {
+            RecordedState::Waiting(WaitingKind::Permission)
+        }
+        "waiting" => RecordedState::Waiting(WaitingKind::Question),
+        _ => return None,
+    };
+    let at = record["statusUpdatedAt"].as_i64()?;
+    Some(ClientRecord { state, at: Timestamp::from_millis(at) })
+}
+
+/// Claude Code's folder, as its process was told of it.
+fn folder_of(pid: u32) -> Option<PathBuf> {
+    environment::folder(pid, "CLAUDE_CONFIG_DIR")
+        .or_else(|| Some(environment::folder(pid, "HOME")?.join(".claude")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn process() -> ClientProcess {
+        ClientProcess { pid: 28390, started: "879828@boot".to_owned() }
+    }
+
+    fn record(status: &str, waiting_for: Option<&str>) -> Value {
+        json!({
+            "pid": 28390, "sessionId": "s", "procStart": "879828", "version": "2.1.330", "kind": "interactive",
+            "status": status, "waitingFor": waiting_for, "statusUpdatedAt": 1_795_520_209_280_u64,
+        })
+    }
+
+    #[test]
+    fn a_record_says_what_the_session_of_a_process_does() {
+        for (status, waiting_for, state) in [
+            ("busy", None, RecordedState::Busy),
+            ("idle", None, RecordedState::Idle),
+            ("waiting", Some("permission prompt"), RecordedState::Waiting(WaitingKind::Permission)),
+            ("waiting", Some("input needed"), RecordedState::Waiting(WaitingKind::Question)),
+        ] {
+            let at = Timestamp::from_millis(1_795_520_209_280);
+            let read = parse(&record(status, waiting_for), &process(), "s");
+            assert_eq!(read, Some(ClientRecord { state, at }));
+        }
+        assert_eq!(parse(&record("of a later version", None), &process(), "s"), None);
+        assert_eq!(parse(&record("idle", None), &process(), "another"), None);
+        let another = ClientProcess { started: "879829@boot".to_owned(), ..process() };
+        assert_eq!(parse(&record("idle", None), &another, "s"), None, "it had the same id");
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let file = folder.path().join("28390.json");
+        assert_eq!(read_in(folder.path(), &process(), "s"), None, "there is none");
+        fs::write(&file, record("busy", None).to_string()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(read_in(folder.path(), &process(), "s").is_some());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
+        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(&file, "{").unwrap();
+        assert_eq!(read_in(folder.path(), &process(), "s"), None);
+    }
+}

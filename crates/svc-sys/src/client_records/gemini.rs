@@ -1,0 +1,125 @@
+//! Gemini CLI's record of a conversation: `tmp/<project>/chats/session-<time>-<beginning of the id>.jsonl` in its folder, one line
+//! of JSON for each entry. The first line has the id of the session. An entry says when a person ended a turn.
+//!
+//! A file counts if it is this user's and nobody else can write it, and if it names the session that is asked for.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, limits};
+
+use super::environment;
+use crate::{bounded_file, private_file};
+
+/// What stands in a record when a person has ended a turn, by Esc or by No at a dialog.
+const CANCELLED: &str = "Request cancelled.";
+
+/// That the last turn was ended by its person; `None` if it was not, or the record does not say it.
+pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+    let home = environment::folder(process.pid, "GEMINI_CLI_HOME")
+        .or_else(|| environment::folder(process.pid, "HOME"))?;
+    read_in(&home.join(".gemini/tmp"), session_id)
+}
+
+fn read_in(folder: &Path, session_id: &str) -> Option<ClientRecord> {
+    let mut file = files(folder, session_id).find_map(|path| open(&path, session_id))?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(limits::RECORD_TAIL_BYTES))).ok()?;
+    let mut tail = Vec::new();
+    file.take(limits::RECORD_TAIL_BYTES).read_to_end(&mut tail).ok()?;
+    parse(&String::from_utf8_lossy(&tail))
+}
+
+/// The files whose names have the beginning of the id.
+fn files(folder: &Path, session_id: &str) -> impl Iterator<Item = PathBuf> {
+    let beginning: String = session_id.chars().take(8).collect();
+    let end = format!("-{beginning}.jsonl");
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    entries(folder).flat_map(move |project| entries(&project.path().join("chats"))).filter_map(
+        move |file| {
+            let name = file.file_name();
+            name.to_str().is_some_and(|name| name.ends_with(&end)).then(|| file.path())
+        },
+    )
+}
+
+/// Opens a file that counts.
+fn open(path: &Path, session_id: &str) -> Option<File> {
+    let file = bounded_file::open_regular_itself(path).ok()?;
+    private_file::check_source(path, &file.metadata().ok()?).ok()?;
+    let mut first = String::new();
+    BufReader::new(&file).take(limits::RECORD_TAIL_BYTES).read_line(&mut first).ok()?;
+    let first: Value = serde_json::from_str(&first).ok()?;
+    (first["sessionId"] == session_id).then_some(file)
+}
+
+/// Looks for an end by the person after the last prompt. The first line may be a part of one.
+fn parse(tail: &str) -> Option<ClientRecord> {
+    let mut ended = None;
+    for line in tail.lines().filter(|line| line.contains(r#""type":"#)) {
+        let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
+        match entry["type"].as_str() {
+            Some("info") if entry["content"] == CANCELLED => {
+                ended = entry["timestamp"].as_str().and_then(Timestamp::parse);
+            }
+            Some("user") if is_prompt(&entry["content"]) => ended = None,
+            _ => {}
+        }
+    }
+    ended.map(|at| ClientRecord { state: RecordedState::Idle, at })
+}
+
+/// Whether a person's entry is a prompt. Results of tools are entries of the person, too, and so is the conversation's beginning,
+/// which is written again after an end by No.
+fn is_prompt(content: &Value) -> bool {
+    let text = content.as_str().or_else(|| content[0]["text"].as_str());
+    text.is_some_and(|text| !text.starts_with("<session_context>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const FIRST: &str = r#"{"sessionId":"5e984bb8-0000","projectHash":"x","kind":"main"}"#;
+    const PROMPT: &str = r#"{"id":"a","timestamp":"2026-11-26T18:16:03.386Z","type":"user","content":[{"text":"hello"}]}"#;
+    const ENDED: &str = r#"{"id":"b","timestamp":"2026-11-26T18:16:07.532Z","type":"info","content":"Request cancelled."}"#;
+    const RESULT: &str = r#"{"id":"c","timestamp":"2026-11-26T18:16:07.856Z","type":"user","content":[{"functionResponse":{"id":"d"}}]}"#;
+
+    const AGAIN: &str = r#"{"id":"e","timestamp":"2026-11-26T18:16:07.533Z","type":"user","content":[{"text":"<session_context>\\n"},{"text":"hello"}]}"#;
+
+    #[test]
+    fn a_turn_that_its_person_ended_is_over_until_the_next_prompt() {
+        let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
+        let over = Some(ClientRecord { state: RecordedState::Idle, at });
+        for (lines, expected) in [
+            (vec![FIRST, PROMPT], None),
+            (vec![FIRST, PROMPT, ENDED], over),
+            (vec![FIRST, PROMPT, ENDED, RESULT], over),
+            (vec![FIRST, PROMPT, ENDED, AGAIN], over),
+            (vec![FIRST, PROMPT, ENDED, RESULT, PROMPT], None),
+            (vec![&PROMPT[20..], ENDED], over),
+            (vec![r#"{"type":"info","content":"Request cancelled."}"#], None),
+        ] {
+            assert_eq!(parse(&lines.join("\n")), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_session_or_that_others_can_write_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let chats = folder.path().join("api/chats");
+        fs::create_dir_all(&chats).unwrap();
+        let file = chats.join("session-2026-11-26T18-16-5e984bb8.jsonl");
+        assert_eq!(read_in(folder.path(), "5e984bb8-0000"), None, "there is none");
+        fs::write(&file, [FIRST, PROMPT, ENDED].join("\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read_in(folder.path(), "5e984bb8-0000").is_some());
+        assert_eq!(read_in(folder.path(), "5e984bb8-1111"), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(read_in(folder.path(), "5e984bb8-0000"), None);
+    }
+}

@@ -1,0 +1,22 @@
+//! What coding agents have on record of their own sessions. Their hooks do not tell of everything: none is called when a person
+//! says No at a dialog, or presses Esc.
+
+mod claude;
+mod environment;
+mod gemini;
+
+use svc_model::{ClientProcess, ClientRecord};
+
+/// Claude Code's backend. Its record tells of every state.
+pub const CLAUDE: &str = "claude-code";
+/// Gemini CLI's backend. Its record tells only that a turn was ended.
+pub const GEMINI: &str = "gemini";
+
+/// What the client of a backend has on record of a session in a process; `None` if there is nothing that counts.
+pub fn read(backend: &str, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+    match backend {
+        CLAUDE => claude::read(process, session_id),
+        GEMINI => gemini::read(process, session_id),
+        _ => None,
+    }
+}

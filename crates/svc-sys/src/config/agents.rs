@@ -1,0 +1,537 @@
+//! `[agents.<instance>]`: each entry is read alone, so that a wrong one leaves the others as they are.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use svc_model::{
+    AgentInstance, InstanceStatus, InstanceView, StartAllowance, StartRate,
+    agent::{AgentBackend, PermissionMode},
+    is_instance_name,
+};
+
+use super::Env;
+
+/// The instances of a configuration.
+#[derive(Debug, Clone, Default)]
+pub struct AgentsConfig {
+    /// By name.
+    pub entries: BTreeMap<String, AgentEntry>,
+    /// The instance of a dispatch that names none.
+    pub default_agent: Option<String>,
+}
+
+/// An entry, as far as it could be read.
+#[derive(Debug, Clone)]
+pub struct AgentEntry {
+    /// The backend as written, for lists; empty if there is none.
+    backend: String,
+    /// The instance, or what is wrong with the entry.
+    instance: Result<AgentInstance, InstanceProblem>,
+}
+
+/// What is wrong with an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceProblem {
+    /// The key, dotted, from `agents` on.
+    pub key: String,
+    /// What is wrong with its value.
+    pub problem: String,
+}
+
+/// An instance with whether it can be started now.
+#[derive(Debug, Clone)]
+pub struct ResolvedInstance {
+    /// As everybody sees it, without its live agents.
+    pub view: InstanceView,
+    /// How it is run, with its variables resolved; `None` if it is not callable.
+    pub instance: Option<AgentInstance>,
+}
+
+/// An entry as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEntry {
+    backend: String,
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    args: Vec<String>,
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    #[serde(default)]
+    failover_to: Vec<String>,
+    rate: Option<String>,
+    max_concurrent: Option<u32>,
+    permission: Option<String>,
+    idle_timeout: Option<String>,
+    start_timeout: Option<String>,
+    request_timeout: Option<String>,
+    #[serde(default)]
+    may_spawn: bool,
+    #[serde(default)]
+    allow_env: Vec<String>,
+    #[serde(default)]
+    allow_args: Vec<String>,
+    #[serde(default)]
+    allow_cwd: Vec<String>,
+    turn_end: Option<String>,
+    enabled: Option<bool>,
+}
+
+impl AgentsConfig {
+    /// Reads the table `agents`.
+    pub(super) fn read(
+        table: &BTreeMap<String, toml::Value>,
+        default_agent: Option<String>,
+        env: &Env,
+    ) -> Self {
+        let mut entries: BTreeMap<String, AgentEntry> = table
+            .iter()
+            .map(|(name, value)| (name.clone(), AgentEntry::read(name, value, env)))
+            .collect();
+        // An entry may name one that stands after it, so these are looked at last.
+        let known: Vec<String> = entries.keys().cloned().collect();
+        for (name, entry) in &mut entries {
+            let Ok(instance) = &entry.instance else { continue };
+            let stray = instance.failover_to.iter().find(|to| {
+                *to == name || !known.contains(to) && backend_instance(to, &known).is_none()
+            });
+            if let Some(stray) = stray {
+                let problem = if stray == name {
+                    "names the instance itself".to_owned()
+                } else {
+                    format!("there is no instance `{stray}`")
+                };
+                entry.instance = Err(InstanceProblem::at(name, "failover_to", problem));
+            }
+        }
+        Self { entries, default_agent }
+    }
+
+    /// What is wrong, in the order of names.
+    pub fn problems(&self) -> Vec<InstanceProblem> {
+        let mut problems: Vec<InstanceProblem> =
+            self.entries.values().filter_map(|it| it.instance.clone().err()).collect();
+        let known: Vec<String> = self.entries.keys().cloned().collect();
+        if let Some(name) = &self.default_agent
+            && !known.contains(name)
+            && backend_instance(name, &known).is_none()
+        {
+            let problem = format!("there is no instance `{name}`");
+            problems.push(InstanceProblem { key: "default_agent".to_owned(), problem });
+        }
+        problems
+    }
+
+    /// Instances that ask nobody for permission, by name.
+    pub fn bypassing(&self) -> Vec<&str> {
+        let valid = self.entries.values().filter_map(|entry| entry.instance.as_ref().ok());
+        let bypassing = valid.filter(|it| it.permission == PermissionMode::Bypass);
+        bypassing.map(|instance| instance.name.as_str()).collect()
+    }
+
+    /// All instances as they are now, by name: those of the entries, and the backends whose names no entry has and whose
+    /// program is on the path.
+    pub fn instances(&self, env: &Env) -> Vec<ResolvedInstance> {
+        let known: Vec<String> = self.entries.keys().cloned().collect();
+        let mut all: Vec<ResolvedInstance> =
+            self.entries.iter().map(|(name, entry)| entry.resolve(name, env)).collect();
+        for backend in AgentBackend::ALL {
+            let Some(instance) = backend_instance(backend.as_str(), &known) else { continue };
+            if find_program(&instance.command[0], None, env).is_some() {
+                all.push(resolve(instance, env));
+            }
+        }
+        all.sort_by(|a, b| a.view.instance.cmp(&b.view.instance));
+        all
+    }
+}
+
+impl AgentEntry {
+    fn read(name: &str, value: &toml::Value, env: &Env) -> Self {
+        let backend = value.get("backend").and_then(toml::Value::as_str).unwrap_or_default();
+        Self { backend: backend.to_owned(), instance: read_instance(name, value, env) }
+    }
+
+    fn resolve(&self, name: &str, env: &Env) -> ResolvedInstance {
+        match &self.instance {
+            Ok(instance) => resolve(instance.clone(), env),
+            Err(problem) => ResolvedInstance {
+                view: InstanceView {
+                    instance: name.to_owned(),
+                    backend: self.backend.clone(),
+                    status: InstanceStatus::Misconfigured,
+                    callable: false,
+                    reason: Some(problem.to_string()),
+                    tags: Vec::new(),
+                    failover_to: Vec::new(),
+                    live: 0,
+                },
+                instance: None,
+            },
+        }
+    }
+}
+
+impl InstanceProblem {
+    fn at(name: &str, field: &str, problem: impl Into<String>) -> Self {
+        let key = if field.is_empty() {
+            format!("agents.{name}")
+        } else {
+            format!("agents.{name}.{field}")
+        };
+        Self { key, problem: problem.into() }
+    }
+}
+
+impl std::fmt::Display for InstanceProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "key `{}`: {}", self.key, self.problem)
+    }
+}
+
+/// The instance that a backend is by itself, if the name is a backend's that has a program and no entry has the name.
+fn backend_instance(name: &str, known: &[String]) -> Option<AgentInstance> {
+    let backend = AgentBackend::parse(name)?;
+    AgentInstance::of_backend(backend).filter(|_| !known.iter().any(|it| it == name))
+}
+
+fn read_instance(
+    name: &str,
+    value: &toml::Value,
+    env: &Env,
+) -> Result<AgentInstance, InstanceProblem> {
+    let wrong = |field: &str, problem: String| InstanceProblem::at(name, field, problem);
+    if !is_instance_name(name) {
+        let rule = "a name has lower-case letters, digits and `-`, at most 64, and no `__`";
+        return Err(wrong("", rule.to_owned()));
+    }
+    let raw: RawEntry = serde_path_to_error::deserialize(value.clone()).map_err(|error| {
+        let field = error.path().to_string();
+        let message = error.inner().message().trim().to_owned();
+        wrong(if field == "." { "" } else { &field }, message)
+    })?;
+    let backend = AgentBackend::parse(&raw.backend).ok_or_else(|| {
+        let rule = "is not claude, codex, gemini, opencode, acp or exec";
+        wrong("backend", format!("`{}` {rule}", raw.backend))
+    })?;
+    let command = match (raw.command, backend.program()) {
+        (Some(command), _) => command,
+        (None, Some(program)) => vec![program.to_owned()],
+        (None, None) => {
+            let problem = format!("backend {backend} has no program of its own: name one");
+            return Err(wrong("command", problem));
+        }
+    };
+    if command.first().is_none_or(|program| program.trim().is_empty()) {
+        return Err(wrong("command", "names no program".to_owned()));
+    }
+    let texts = [("command", &command), ("args", &raw.args)];
+    for (field, texts) in texts {
+        if texts.iter().any(|text| text.contains('\0')) {
+            return Err(wrong(field, "has a zero byte".to_owned()));
+        }
+    }
+    for (variable, text) in &raw.env {
+        let field = format!("env.{variable}");
+        if variable.is_empty() || variable.contains(['=', '\0']) {
+            return Err(wrong(&field, "is not the name of a variable".to_owned()));
+        }
+        expand(text, &|_| Some(String::new())).map_err(|problem| wrong(&field, problem.clone()))?;
+    }
+    let permission = match raw.permission {
+        Some(text) => permission_mode(&text).map_err(|problem| wrong("permission", problem))?,
+        None => PermissionMode::default(),
+    };
+    if permission == PermissionMode::Bypass && !backend.has_bypass() {
+        let problem = format!("backend {backend} has no switch for bypass");
+        return Err(wrong("permission", problem));
+    }
+    let rate = raw.rate.map(|text| text.parse::<StartRate>()).transpose();
+    let rate = rate.map_err(|problem| wrong("rate", problem))?;
+    if raw.max_concurrent == Some(0) {
+        return Err(wrong("max_concurrent", "must be at least 1".to_owned()));
+    }
+    if raw.turn_end.is_some() && backend != AgentBackend::Exec {
+        return Err(wrong("turn_end", "is for backend exec alone".to_owned()));
+    }
+    let time = |field: &str, text: Option<String>, default: Duration| match text {
+        None => Ok(default),
+        Some(text) => duration(&text).map_err(|problem| wrong(field, problem)),
+    };
+    let least = |field: &str, time: Duration| {
+        if time.is_zero() { Err(wrong(field, "must be more than 0".to_owned())) } else { Ok(time) }
+    };
+    let idle_timeout = time("idle_timeout", raw.idle_timeout, AgentInstance::IDLE_TIMEOUT)?;
+    let start_timeout = time("start_timeout", raw.start_timeout, AgentInstance::START_TIMEOUT)?;
+    let request_timeout =
+        time("request_timeout", raw.request_timeout, AgentInstance::REQUEST_TIMEOUT)?;
+    let cwd = raw.cwd.map(|cwd| folder(&cwd, env)).transpose();
+    let folders: Result<_, _> = raw.allow_cwd.iter().map(|text| folder(text, env)).collect();
+    let folders = folders.map_err(|problem| wrong("allow_cwd", problem))?;
+    let allow = StartAllowance { env: raw.allow_env, args: raw.allow_args, folders };
+    allow.check().map_err(|(field, problem)| wrong(field, problem))?;
+    Ok(AgentInstance {
+        name: name.to_owned(),
+        backend,
+        command,
+        args: raw.args,
+        cwd: cwd.map_err(|problem| wrong("cwd", problem))?,
+        env: raw.env,
+        tags: raw.tags,
+        failover_to: raw.failover_to,
+        rate,
+        max_concurrent: raw.max_concurrent,
+        permission,
+        idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
+        start_timeout: least("start_timeout", start_timeout)?,
+        request_timeout: least("request_timeout", request_timeout)?,
+        may_spawn: raw.may_spawn,
+        allow,
+        turn_end: raw.turn_end,
+        enabled: raw.enabled.unwrap_or(true),
+    })
+}
+
+fn permission_mode(text: &str) -> Result<PermissionMode, String> {
+    match text {
+        "ask" => Ok(PermissionMode::Ask),
+        "accept_edits" => Ok(PermissionMode::AcceptEdits),
+        "bypass" => Ok(PermissionMode::Bypass),
+        "deny" => Ok(PermissionMode::Deny),
+        _ => Err(format!("`{text}` is not ask, accept_edits, bypass or deny")),
+    }
+}
+
+/// Whether an instance can be started in this environment, and how.
+fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
+    let mut view = InstanceView {
+        instance: instance.name.clone(),
+        backend: instance.backend.to_string(),
+        status: InstanceStatus::Callable,
+        callable: true,
+        reason: None,
+        tags: instance.tags.clone(),
+        failover_to: instance.failover_to.clone(),
+        live: 0,
+    };
+    let refusal = if instance.enabled {
+        resolve_env(&mut instance, env)
+            .err()
+            .map(|reason| (InstanceStatus::Misconfigured, reason))
+            .or_else(|| {
+                let (program, cwd) = (&instance.command[0], instance.cwd.as_deref());
+                let found = find_program(program, cwd, env).is_some();
+                let reason = format!("there is no program `{program}` on the daemon's PATH");
+                (!found).then_some((InstanceStatus::BinaryMissing, reason))
+            })
+    } else {
+        Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()))
+    };
+    if let Some((status, reason)) = refusal {
+        view = InstanceView { status, callable: false, reason: Some(reason), ..view };
+        return ResolvedInstance { view, instance: None };
+    }
+    ResolvedInstance { view, instance: Some(instance) }
+}
+
+fn resolve_env(instance: &mut AgentInstance, env: &Env) -> Result<(), String> {
+    for (name, text) in &mut instance.env {
+        let value =
+            expand(text, &|variable| env.os(variable).and_then(OsStr::to_str).map(str::to_owned));
+        *text = value.map_err(|problem| format!("env.{name}: {problem}"))?;
+    }
+    Ok(())
+}
+
+/// A text with each `${VAR}` replaced.
+fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        expanded.push_str(before);
+        let (name, left) = after.split_once('}').ok_or_else(|| "a `${` has no `}`".to_owned())?;
+        let is_name = !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if !is_name {
+            return Err(format!("`${{{name}}}` names no variable"));
+        }
+        let value = value_of(name)
+            .ok_or_else(|| format!("the variable {name} is not set for the daemon"))?;
+        expanded.push_str(&value);
+        rest = left;
+    }
+    expanded.push_str(rest);
+    Ok(expanded)
+}
+
+/// The file that a program's name means: one on the daemon's `PATH`, or the path itself if it has a `/`.
+fn find_program(program: &str, cwd: Option<&Path>, env: &Env) -> Option<PathBuf> {
+    let is_program = |path: &Path| {
+        std::fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        let path = Path::new(program);
+        // Without a folder of its own a relative path is looked up where it is started, which is not known yet.
+        if path.is_relative() && cwd.is_none() {
+            return Some(path.to_path_buf());
+        }
+        let path = cwd.unwrap_or(Path::new("/")).join(path);
+        return is_program(&path).then_some(path);
+    }
+    let paths = env.os("PATH")?;
+    std::env::split_paths(paths).map(|folder| folder.join(program)).find(|path| is_program(path))
+}
+
+/// A folder as written, with `~` for the home folder.
+fn folder(text: &str, env: &Env) -> Result<PathBuf, String> {
+    let home = || env.os("HOME").map(PathBuf::from).ok_or_else(|| "HOME is not set".to_owned());
+    let path = match text.strip_prefix('~') {
+        Some("") => home()?,
+        Some(rest) if rest.starts_with('/') => home()?.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(text),
+    };
+    if path.is_absolute() { Ok(path) } else { Err(format!("`{text}` is not an absolute folder")) }
+}
+
+/// A time such as `30m`, `90s`, `500ms`, `1h`, or `0`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time such as 90s, 30m or 1h");
+    let text = text.trim();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        "d" => 24 * 60 * 60 * 1000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, env: &[(&str, &str)]) -> (AgentsConfig, Env) {
+        let env: Env = env.iter().copied().collect();
+        let table: BTreeMap<String, toml::Value> = toml::from_str(text).unwrap();
+        (AgentsConfig::read(&table, None, &env), env)
+    }
+
+    fn view(text: &str, env: &[(&str, &str)], name: &str) -> InstanceView {
+        let (config, env) = read(text, env);
+        let all = config.instances(&env);
+        all.into_iter().find(|it| it.view.instance == name).unwrap().view
+    }
+
+    #[test]
+    fn a_wrong_entry_names_its_field_and_leaves_the_others() {
+        for (entry, field) in [
+            ("backend = 'claud'", "x.backend"),
+            ("", "agents.x"),
+            ("backend = 'exec'", "x.command"),
+            ("backend = 'acp'\ncommand = []", "x.command"),
+            ("backend = 'exec'\ncommand = 'cat'", "x.command"),
+            ("backend = 'exec'\ncommand = ['cat']\nrate = '3/x'", "x.rate"),
+            ("backend = 'exec'\ncommand = ['cat']\nmax_concurrent = 0", "x.max_concurrent"),
+            ("backend = 'exec'\ncommand = ['cat']\npermission = 'bypass'", "x.permission"),
+            ("backend = 'claude'\npermission = 'never'", "x.permission"),
+            ("backend = 'claude'\nidle_timeout = '30'", "x.idle_timeout"),
+            ("backend = 'claude'\nstart_timeout = '0'", "x.start_timeout"),
+            ("backend = 'claude'\ncwd = 'src/app'", "x.cwd"),
+            ("backend = 'claude'\nallow_cwd = ['src/app']", "x.allow_cwd"),
+            ("backend = 'claude'\nallow_args = ['a[b']", "x.allow_args"),
+            ("backend = 'claude'\nallow_env = ['REVIEW', 'LD_PRELOAD']", "x.allow_env"),
+            ("backend = 'claude'\nallow_env = ['A=B']", "x.allow_env"),
+            ("backend = 'claude'\nturn_end = 'x'", "x.turn_end"),
+            ("backend = 'claude'\nenv = { A = '${B' }", "x.env.A"),
+            ("backend = 'claude'\nenv = { A = '${}' }", "x.env.A"),
+            ("backend = 'claude'\nfailover_to = ['x']", "x.failover_to"),
+            ("backend = 'claude'\nfailover_to = ['nobody']", "x.failover_to"),
+            ("backend = 'claude'\ntimeout = 3", "timeout"),
+        ] {
+            let text = format!("[x]\n{entry}\n[sh]\nbackend = 'exec'\ncommand = ['/bin/sh']\n");
+            let (config, env) = read(&text, &[]);
+            let problems = config.problems();
+            assert_eq!(problems.len(), 1, "{entry}: {problems:?}");
+            assert!(problems[0].to_string().contains(field), "{entry}: {}", problems[0]);
+            let all = config.instances(&env);
+            let wrong = &all.iter().find(|it| it.view.instance == "x").unwrap().view;
+            assert_eq!(wrong.status, InstanceStatus::Misconfigured, "{entry}");
+            assert_eq!(wrong.reason, Some(problems[0].to_string()), "{entry}");
+            let other = &all.iter().find(|it| it.view.instance == "sh").unwrap().view;
+            assert!(other.callable, "{entry}: {other:?}");
+        }
+        let (config, _) = read("[Bad_Name]\nbackend = 'claude'\n", &[]);
+        assert_eq!(config.problems()[0].key, "agents.Bad_Name");
+    }
+
+    #[test]
+    fn each_status_has_its_reason() {
+        let sh = "backend = 'exec'\ncommand = ['/bin/sh']\n";
+        let missing = view("[m]\nbackend = 'exec'\ncommand = ['no-such']\n", &[], "m");
+        assert_eq!(missing.status, InstanceStatus::BinaryMissing);
+        assert!(missing.reason.unwrap().contains("no-such"));
+        let disabled = view(&format!("[d]\n{sh}enabled = false\n"), &[], "d");
+        assert_eq!(disabled.status, InstanceStatus::Disabled);
+        let keyed = format!("[k]\n{sh}env = {{ KEY = 'a${{REVIEW_KEY}}b' }}\n");
+        let unset = view(&keyed, &[], "k");
+        assert!(!unset.callable && unset.reason.unwrap().contains("REVIEW_KEY"));
+        let (config, env) = read(&keyed, &[("REVIEW_KEY", "7")]);
+        let all = config.instances(&env);
+        let instance = all[0].instance.as_ref().unwrap();
+        assert_eq!(instance.env["KEY"], "a7b");
+        assert!(!format!("{instance:?}").contains("a7b"), "no value is shown");
+    }
+
+    #[test]
+    fn a_backend_is_an_instance_of_its_own_name_if_its_program_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("claude");
+        std::fs::write(&program, "").unwrap();
+        let path = folder.path().to_str().unwrap();
+        let names = |text: &str| {
+            let (config, env) = read(text, &[("PATH", path)]);
+            let all = config.instances(&env);
+            all.into_iter().map(|it| it.view.instance).collect::<Vec<_>>()
+        };
+        assert!(names("").is_empty(), "it cannot be run");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(names(""), ["claude"]);
+        assert_eq!(
+            names("[reviewer]\nbackend = 'claude'\n"),
+            ["claude", "reviewer"],
+            "another instance of a backend does not take its own away"
+        );
+        let other = "[claude]\nbackend = 'exec'\ncommand = ['cat']\n";
+        assert_eq!(names(other), ["claude"], "an entry has the name");
+    }
+
+    #[test]
+    fn times_and_folders() {
+        assert_eq!(duration("30m"), Ok(Duration::from_mins(30)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for text in ["", "m", "30", "1.5s", "-1s", "99999999999999999999s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        let env: Env = [("HOME", "/u")].into_iter().collect();
+        assert_eq!(folder("~/src", &env), Ok(PathBuf::from("/u/src")));
+        assert_eq!(folder("~", &env), Ok(PathBuf::from("/u")));
+        assert!(folder("~other/src", &env).is_err());
+    }
+}

@@ -1,0 +1,497 @@
+//! Servers that coding agents have in files of their own, each in its client's form.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use serde_json::{Map, Value, json};
+use svc_install::{
+    KnownClient,
+    document::{ConfigDocument, FileFormat},
+    edit::{command_of, is_our_server, url_of},
+};
+
+use super::{super::Env, FoundSource, SourceDocument};
+use crate::{bounded_file, config::DEFAULT_LISTEN};
+
+/// Largest file of a client, in bytes. Some keep a history in it.
+const MAX_IMPORT: u64 = 64 * 1024 * 1024;
+
+/// A client whose servers can be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImportedClient {
+    /// Claude Code.
+    ClaudeCode,
+    /// Codex.
+    Codex,
+    /// Gemini CLI.
+    Gemini,
+    /// OpenCode.
+    Opencode,
+}
+
+/// The file of a client that names servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportFile {
+    /// The client.
+    pub client: ImportedClient,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl ImportedClient {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::ClaudeCode, Self::Codex, Self::Gemini, Self::Opencode];
+
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClaudeCode => "claude-code",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+            Self::Opencode => "opencode",
+        }
+    }
+
+    /// Where its servers are.
+    pub fn file(self, env: &Env) -> ImportFile {
+        let folder = |name: &str| env.os(name).map(PathBuf::from);
+        let home = folder("HOME").unwrap_or_else(|| PathBuf::from("/"));
+        let path = match self {
+            Self::ClaudeCode => folder("CLAUDE_CONFIG_DIR").unwrap_or(home).join(".claude.json"),
+            Self::Codex => {
+                folder("CODEX_HOME").unwrap_or_else(|| home.join(".codex")).join("config.toml")
+            }
+            Self::Gemini => folder("GEMINI_CLI_HOME").unwrap_or(home).join(".gemini/settings.json"),
+            Self::Opencode => {
+                let folder = folder("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+                let file = |name: &str| folder.join("opencode").join(name);
+                let commented = file("opencode.jsonc");
+                if commented.exists() { commented } else { file("opencode.json") }
+            }
+        };
+        ImportFile { client: self, path }
+    }
+
+    /// The same among the clients that `svc install` knows.
+    pub const fn known(self) -> KnownClient {
+        match self {
+            Self::ClaudeCode => KnownClient::ClaudeCode,
+            Self::Codex => KnownClient::Codex,
+            Self::Gemini => KnownClient::Gemini,
+            Self::Opencode => KnownClient::Opencode,
+        }
+    }
+
+    /// The key under which its file has servers.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::ClaudeCode | Self::Gemini => "mcpServers",
+            Self::Codex => "mcp_servers",
+            Self::Opencode => "mcp",
+        }
+    }
+
+    /// Whether its file has this program among its servers.
+    pub fn has_us(self, text: &str) -> bool {
+        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
+        let document = ConfigDocument::parse(format, text).map(|document| document.value());
+        let document = document.unwrap_or_default();
+        let servers = document.get(self.key()).and_then(Value::as_object);
+        servers.into_iter().flatten().any(|(name, entry)| leads_to_us(name, entry))
+    }
+
+    /// The servers of its file as entries of ours, without those that start this program.
+    pub fn entries(self, text: &str) -> Result<Vec<(String, Value)>, String> {
+        let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
+        let document = ConfigDocument::parse(format, text).map_err(|error| error.to_string())?;
+        let document = document.value();
+        let servers = document.get(self.key()).and_then(Value::as_object);
+        let servers =
+            servers.into_iter().flatten().filter(|(name, entry)| !leads_to_us(name, entry));
+        Ok(servers.map(|(name, entry)| (name.clone(), self.converted(entry))).collect())
+    }
+
+    fn converted(self, entry: &Value) -> Value {
+        let Value::Object(entry) = entry else { return entry.clone() };
+        Value::Object(match self {
+            Self::ClaudeCode => entry.clone(),
+            Self::Codex => of_codex(entry),
+            Self::Gemini => of_gemini(entry),
+            Self::Opencode => of_opencode(entry),
+        })
+    }
+}
+
+impl FromStr for ImportedClient {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|client| client.as_str() == text.trim())
+            .ok_or_else(|| format!("`{text}` is none of claude-code, codex, gemini, opencode"))
+    }
+}
+
+impl ImportFile {
+    /// The servers of the file; `None` if there is no such file.
+    pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
+        match bounded_file::read_text(&self.path, MAX_IMPORT) {
+            Ok(text) => text.map(|text| self.client.entries(&text)),
+            Err(error) => Some(Err(format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// The servers of the file as they are followed.
+    pub(super) fn found(&self) -> Option<Result<Vec<FoundSource>, String>> {
+        Some(self.read()?.map(|entries| SourceDocument::of_client(entries).0))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether a server is this program.
+fn leads_to_us(name: &str, entry: &Value) -> bool {
+    url_of(entry).map_or_else(|| runs_us(entry), |_| is_our_url(name, entry))
+}
+
+/// Whether a URL is a daemon's of ours. Other programs on this machine have servers at `/mcp`, too: ours is known by the name that
+/// `svc install` gives it, by its usual port, or by a token of ours.
+fn is_our_url(name: &str, entry: &Value) -> bool {
+    let (text, port) = (entry.to_string(), DEFAULT_LISTEN.rsplit(':').next().unwrap_or_default());
+    is_our_server(entry)
+        && (name == "svc"
+            || text.contains(&format!(":{port}/"))
+            || ["svc_", "SVC_TOKEN"].iter().any(|word| text.contains(word)))
+}
+
+/// Whether an entry starts this program, also by way of a shell or another program that starts programs.
+fn runs_us(entry: &Value) -> bool {
+    const STARTERS: [&str; 12] = [
+        "sh", "bash", "dash", "zsh", "ksh", "fish", "env", "exec", "nohup", "nice", "setsid",
+        "timeout",
+    ];
+    if is_our_server(entry) {
+        return true;
+    }
+    let (Some(program), arguments) = command_of(entry) else { return false };
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !STARTERS.contains(&name) && !program.contains(char::is_whitespace) {
+        return false;
+    }
+    let line = [vec![program], arguments].concat().join(" ");
+    let is_between = |c: char| c.is_whitespace() || "()\"'".contains(c);
+    line.split([';', '&', '|', '\n']).any(|command| {
+        let words: Vec<&str> = command.split(is_between).filter(|word| !word.is_empty()).collect();
+        let mut starts = (0..words.len()).map(|at| words.split_at(at).1);
+        starts.any(|words| is_our_server(&json!({ "command": words[0], "args": &words[1..] })))
+    })
+}
+
+/// The same text where `${` begins a variable.
+fn literal(text: &str) -> String {
+    text.replace("${", "$${")
+}
+
+/// Text in which `$NAME` stands for a variable.
+fn with_bare_variables(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let name =
+            after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let is_name = name > 0 && !after.starts_with(|c: char| c.is_ascii_digit());
+        if is_name {
+            write!(out, "${{{}}}", &after[..name]).expect("writing to a string does not fail");
+            rest = &after[name..];
+        } else {
+            out.push('$');
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Text in which `{env:NAME}` stands for a variable.
+fn with_braced_variables(text: &str) -> String {
+    let text = literal(text);
+    let mut out = String::new();
+    let mut rest = text.as_str();
+    while let Some((before, after)) = rest.split_once("{env:") {
+        out.push_str(before);
+        if let Some((name, after)) = after.split_once('}') {
+            write!(out, "${{{name}}}").expect("writing to a string does not fail");
+            rest = after;
+        } else {
+            out.push_str("{env:");
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// All texts of a value changed.
+fn mapped(value: &Value, change: fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => json!(change(text)),
+        Value::Array(items) => items.iter().map(|item| mapped(item, change)).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.clone(), mapped(value, change))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Members under new names.
+fn renamed(
+    entry: &Map<String, Value>,
+    names: &[(&str, &str)],
+    change: fn(&str) -> String,
+) -> Map<String, Value> {
+    let members = names.iter().filter_map(|(theirs, ours)| {
+        Some(((*ours).to_owned(), mapped(entry.get(*theirs)?, change)))
+    });
+    members.collect()
+}
+
+fn millis(seconds: &Value) -> Option<Value> {
+    let duration = std::time::Duration::try_from_secs_f64(seconds.as_f64()?).ok()?;
+    u64::try_from(duration.as_millis()).ok().map(|millis| json!(millis))
+}
+
+fn of_codex(entry: &Map<String, Value>) -> Map<String, Value> {
+    let same = [
+        ("command", "command"),
+        ("args", "args"),
+        ("env", "env"),
+        ("cwd", "cwd"),
+        ("env_vars", "env_inherit"),
+        ("url", "url"),
+        ("http_headers", "headers"),
+        ("enabled", "enabled"),
+        ("startup_timeout_ms", "startup_timeout"),
+        ("enabled_tools", "tools"),
+        ("disabled_tools", "exclude_tools"),
+    ];
+    let mut ours = renamed(entry, &same, literal);
+    for (theirs, name) in
+        [("startup_timeout_sec", "startup_timeout"), ("tool_timeout_sec", "timeout")]
+    {
+        ours.extend(entry.get(theirs).and_then(millis).map(|millis| (name.to_owned(), millis)));
+    }
+    if ours.contains_key("url") {
+        ours.insert("type".to_owned(), json!("http"));
+        let mut headers = ours.get("headers").cloned().unwrap_or_else(|| json!({}));
+        let named = entry.get("env_http_headers").and_then(Value::as_object);
+        for (header, variable) in named.into_iter().flatten() {
+            headers[header] = json!(format!("${{{}}}", variable.as_str().unwrap_or_default()));
+        }
+        if let Some(variable) = entry.get("bearer_token_env_var").and_then(Value::as_str) {
+            headers["Authorization"] = json!(format!("Bearer ${{{variable}}}"));
+        }
+        if headers.as_object().is_some_and(|headers| !headers.is_empty()) {
+            ours.insert("headers".to_owned(), headers);
+        }
+    }
+    ours
+}
+
+fn of_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
+    let same = [
+        ("command", "command"),
+        ("args", "args"),
+        ("env", "env"),
+        ("cwd", "cwd"),
+        ("headers", "headers"),
+        ("timeout", "timeout"),
+        ("description", "description"),
+        ("includeTools", "tools"),
+        ("excludeTools", "exclude_tools"),
+    ];
+    let mut ours = renamed(entry, &same, with_bare_variables);
+    let kind = entry.get("type").and_then(Value::as_str);
+    for (theirs, usual) in [("url", "sse"), ("httpUrl", "http")] {
+        if let Some(url) = entry.get(theirs) {
+            ours.insert("url".to_owned(), mapped(url, with_bare_variables));
+            ours.insert("type".to_owned(), json!(kind.unwrap_or(usual)));
+        }
+    }
+    ours
+}
+
+fn of_opencode(entry: &Map<String, Value>) -> Map<String, Value> {
+    let same = [
+        ("environment", "env"),
+        ("url", "url"),
+        ("headers", "headers"),
+        ("enabled", "enabled"),
+        ("timeout", "startup_timeout"),
+    ];
+    let mut ours = renamed(entry, &same, with_braced_variables);
+    if let Some(Value::Array(line)) = entry.get("command") {
+        let mut words = line.iter().map(|word| mapped(word, with_braced_variables));
+        ours.extend(words.next().map(|program| ("command".to_owned(), program)));
+        let args: Vec<Value> = words.collect();
+        if !args.is_empty() {
+            ours.insert("args".to_owned(), json!(args));
+        }
+    }
+    if ours.contains_key("url") {
+        ours.insert("type".to_owned(), json!("http"));
+    }
+    ours
+}
+
+#[cfg(test)]
+mod tests {
+    use svc_model::source::SourceEntry;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_that_starts_this_program_in_any_way_is_left_out() {
+        for (command, args, is_ours) in [
+            ("svc", json!(["stdio"]), true),
+            ("sh", json!(["-c", "svc stdio"]), true),
+            ("/bin/bash", json!(["-lc", "cd /p && exec '/opt/bin/svc' stdio --url x"]), true),
+            ("env", json!(["A=b", "svc-0.4", "stdio"]), true),
+            ("svc stdio", json!([]), true),
+            ("sh", json!(["-c", "other stdio"]), false),
+            ("sh", json!(["-c", "svc mcp list; other stdio"]), false),
+            ("sh", json!(["-c", "exec server-svc stdio"]), false),
+            ("docker", json!(["run", "svc", "stdio"]), false),
+        ] {
+            let document = json!({ "mcpServers": { "a": { "command": command, "args": args } } });
+            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{command} {args}");
+        }
+        let document = r#"{"mcp":{"a":{"type":"local","command":["sh","-c","svc stdio"]}}}"#;
+        assert_eq!(ImportedClient::Opencode.entries(document), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_server_of_another_program_on_this_machine_is_no_daemon_of_ours() {
+        let plain = json!({ "type": "http", "url": "http://127.0.0.1:3845/mcp" });
+        let mut token = plain.clone();
+        token["headers"] = json!({ "Authorization": "Bearer ${SVC_TOKEN}" });
+        for (name, entry, is_ours) in [
+            ("figma", plain.clone(), false),
+            ("svc", plain, true),
+            ("team", token, true),
+            ("team", json!({ "type": "http", "url": "http://localhost:6334/mcp" }), true),
+            ("far", json!({ "type": "http", "url": "https://h:6334/mcp" }), false),
+        ] {
+            let document = json!({ "mcpServers": { name: entry } });
+            let entries = ImportedClient::ClaudeCode.entries(&document.to_string());
+            assert_eq!(entries.expect("can be read").is_empty(), is_ours, "{document}");
+        }
+    }
+
+    #[test]
+    fn each_clients_form_becomes_ours() {
+        let claude = r#"{"numStartups": 3, "mcpServers": {
+            "a": {"type": "stdio", "command": "x", "args": ["${A:-b}"], "env": {"K": "v"}},
+            "svc": {"command": "/opt/bin/svc", "args": ["stdio"]}
+        }}"#;
+        let codex = r#"
+            model = "o"
+            [mcp_servers.a]
+            command = "x"
+            args = ["${literal}"]
+            env_vars = ["K"]
+            startup_timeout_sec = 1.5
+            tool_timeout_sec = 60
+            enabled_tools = ["t"]
+            [mcp_servers.b]
+            url = "https://h/mcp"
+            bearer_token_env_var = "TOK"
+            http_headers = { "X-A" = "1" }
+            env_http_headers = { "X-B" = "VARB" }
+            [mcp_servers.svc]
+            command = "svc"
+            args = ["stdio"]
+        "#;
+        let gemini = r#"{"mcpServers": {
+            "a": {"command": "x", "env": {"K": "$TOK-${OTHER}$"}, "trust": true, "includeTools": ["t"]},
+            "b": {"httpUrl": "https://h/mcp"}, "c": {"url": "https://h/sse"}
+        }}"#;
+        let opencode = r#"{ // comments
+            "mcp": {
+                "a": {"type": "local", "command": ["x", "-y"], "environment": {"K": "{env:TOK}!${x}"}, "enabled": false},
+                "b": {"type": "remote", "url": "https://h/mcp", "headers": {"A": "Bearer {env:TOK}"}},
+            }
+        }"#;
+        for (client, text, expected) in [
+            (
+                ImportedClient::ClaudeCode,
+                claude,
+                json!({ "a": { "type": "stdio", "command": "x", "args": ["${A:-b}"], "env": { "K": "v" } } }),
+            ),
+            (
+                ImportedClient::Codex,
+                codex,
+                json!({
+                    "a": {
+                        "command": "x", "args": ["$${literal}"], "env_inherit": ["K"], "startup_timeout": 1500,
+                        "timeout": 60_000, "tools": ["t"],
+                    },
+                    "b": {
+                        "type": "http", "url": "https://h/mcp",
+                        "headers": { "X-A": "1", "X-B": "${VARB}", "Authorization": "Bearer ${TOK}" },
+                    },
+                }),
+            ),
+            (
+                ImportedClient::Gemini,
+                gemini,
+                json!({
+                    "a": { "command": "x", "env": { "K": "${TOK}-${OTHER}$" }, "tools": ["t"] },
+                    "b": { "type": "http", "url": "https://h/mcp" }, "c": { "type": "sse", "url": "https://h/sse" },
+                }),
+            ),
+            (
+                ImportedClient::Opencode,
+                opencode,
+                json!({
+                    "a": { "command": "x", "args": ["-y"], "env": { "K": "${TOK}!$${x}" }, "enabled": false },
+                    "b": { "type": "http", "url": "https://h/mcp", "headers": { "A": "Bearer ${TOK}" } },
+                }),
+            ),
+        ] {
+            let entries = client.entries(text).expect("can be read");
+            for (name, entry) in &entries {
+                SourceEntry::parse(entry, true)
+                    .unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            }
+            let entries: Value = entries.into_iter().collect::<Map<_, _>>().into();
+            assert_eq!(entries, expected, "{}", client.as_str());
+        }
+        assert_eq!(ImportedClient::Codex.entries("").expect("is empty"), []);
+        ImportedClient::Gemini.entries("{").expect_err("is no JSON");
+    }
+
+    #[test]
+    fn files_are_where_their_clients_look() {
+        let env: Env = [("HOME", "/h"), ("CODEX_HOME", "/c")].into_iter().collect();
+        for (client, path) in [
+            ("claude-code", "/h/.claude.json"),
+            ("codex", "/c/config.toml"),
+            ("gemini", "/h/.gemini/settings.json"),
+            ("opencode", "/h/.config/opencode/opencode.json"),
+        ] {
+            let client: ImportedClient = client.parse().expect("is known");
+            assert_eq!(client.file(&env).path(), Path::new(path));
+        }
+        "vim".parse::<ImportedClient>().expect_err("is unknown");
+    }
+}

@@ -1,0 +1,407 @@
+//! Secrets and logins of servers, encrypted in a file of their own.
+//!
+//! `credentials` is sealed with AES-256-GCM under a key in `credentials.key`. Both are the user's alone, and no link to them is followed.
+//! Each change happens under a lock, as a command and the daemon may both write.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use svc_model::source::SecretDestination;
+
+use crate::private_file;
+
+/// What the file begins with.
+const MARK: &[u8] = b"svc-credentials-1\n";
+/// Largest file, in bytes.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// Longest secret, in bytes.
+pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
+
+/// Values of secrets, by name.
+type SecretValues = BTreeMap<String, String>;
+
+/// The entry that secrets are wanted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretBearer {
+    /// The server's name.
+    pub server: String,
+    /// Where they would go.
+    pub destination: SecretDestination,
+    /// Whether the person's own files name it.
+    pub is_own: bool,
+}
+
+/// Secrets of all servers as they were at one time.
+#[derive(Default)]
+pub struct KeptSecrets(VaultContent);
+
+impl std::fmt::Debug for KeptSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptSecrets").finish_non_exhaustive()
+    }
+}
+
+/// Secrets and logins of servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceVault {
+    home: PathBuf,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct VaultContent {
+    /// By server, by name: set before any entry bore the server's name. They are for the person's own entry alone.
+    #[serde(default)]
+    secrets: BTreeMap<String, SecretValues>,
+    /// By server, by what names the destination, by name.
+    #[serde(default)]
+    bound: BTreeMap<String, BTreeMap<String, SecretValues>>,
+    /// By what names a server.
+    #[serde(default)]
+    logins: BTreeMap<String, Value>,
+}
+
+impl VaultContent {
+    fn remove_unbound(&mut self, server: &str, name: &str) -> bool {
+        let Some(own) = self.secrets.get_mut(server) else { return false };
+        let was_there = own.remove(name).is_some();
+        if own.is_empty() {
+            self.secrets.remove(server);
+        }
+        was_there
+    }
+}
+
+impl KeptSecrets {
+    /// The secrets that an entry is given, by name.
+    pub fn given_to(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        let unbound = self.0.secrets.get(&bearer.server).filter(|_| bearer.is_own);
+        let bound = self.0.bound.get(&bearer.server);
+        let bound = bound.and_then(|own| own.get(bearer.destination.id()));
+        // What was set for it wins.
+        let all = unbound.into_iter().chain(bound).flatten();
+        all.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// The secrets of an entry's name that it is not given, by name, with where they are to go.
+    pub fn kept_from(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        let given = self.given_to(bearer);
+        let of = |values: &SecretValues, destination: &str| -> Vec<(String, String)> {
+            let kept = values.keys().filter(|name| !given.contains_key(*name));
+            kept.map(|name| (name.clone(), destination.to_owned())).collect()
+        };
+        let unbound = self.0.secrets.get(&bearer.server);
+        let mut all: BTreeMap<String, String> = unbound
+            .into_iter()
+            .flat_map(|values| of(values, "the server of that name in your own configuration"))
+            .collect();
+        for (id, values) in self.0.bound.get(&bearer.server).into_iter().flatten() {
+            all.extend(of(values, &SecretDestination::named(id).to_string()));
+        }
+        all
+    }
+
+    /// The names of a server's secrets, with where they are to go: nowhere yet, if that is not known.
+    pub fn of_server(&self, server: &str) -> Vec<(String, Option<SecretDestination>)> {
+        let unbound = self.0.secrets.get(server).into_iter().flat_map(BTreeMap::keys);
+        let unbound = unbound.map(|name| (name.clone(), None));
+        let bound = self.0.bound.get(server).into_iter().flatten().flat_map(|(id, values)| {
+            values.keys().map(move |name| (name.clone(), Some(SecretDestination::named(id))))
+        });
+        unbound.chain(bound).collect()
+    }
+
+    /// Whether a server has secrets that are bound to no entry yet.
+    pub fn has_unbound(&self, server: &str) -> bool {
+        self.0.secrets.contains_key(server)
+    }
+
+    /// What changes with the secrets that an entry is given, or is not.
+    pub fn stamp(&self, bearer: &SecretBearer) -> String {
+        let (given, kept) = (self.given_to(bearer), self.kept_from(bearer));
+        if given.is_empty() && kept.is_empty() {
+            return String::new();
+        }
+        let mut hash = Sha256::new();
+        for values in [given, kept] {
+            hash.update(values.len().to_be_bytes());
+            for part in values.iter().flat_map(|(name, value)| [name, value]) {
+                hash.update(part.len().to_be_bytes());
+                hash.update(part);
+            }
+        }
+        hex::encode(hash.finalize())
+    }
+}
+
+impl SourceVault {
+    /// The vault of a data folder.
+    pub fn of(home: &Path) -> Self {
+        Self { home: home.to_owned() }
+    }
+
+    /// The file.
+    pub fn file(&self) -> PathBuf {
+        self.home.join("credentials")
+    }
+
+    /// The file with the key.
+    pub fn key_file(&self) -> PathBuf {
+        self.home.join("credentials.key")
+    }
+
+    /// The secrets of all servers.
+    pub fn kept(&self) -> io::Result<KeptSecrets> {
+        self.read().map(KeptSecrets)
+    }
+
+    /// Keeps a secret of a server for an entry; without one for the person's own entry of that name, when there is one.
+    pub fn set_secret(
+        &self,
+        server: &str,
+        bearer: Option<&SecretBearer>,
+        name: &str,
+        value: &str,
+    ) -> io::Result<()> {
+        self.change(|content| {
+            if bearer.is_none_or(|bearer| bearer.is_own) {
+                content.remove_unbound(server, name);
+            }
+            let own = match bearer {
+                None => content.secrets.entry(server.to_owned()).or_default(),
+                Some(bearer) => {
+                    let own = content.bound.entry(server.to_owned()).or_default();
+                    own.entry(bearer.destination.id().to_owned()).or_default()
+                }
+            };
+            own.insert(name.to_owned(), value.to_owned());
+        })
+    }
+
+    /// Binds the secrets that are bound to no entry yet to the person's own entries of those names.
+    pub fn bind(&self, bearers: &[SecretBearer]) -> io::Result<()> {
+        self.change(|content| {
+            for bearer in bearers.iter().filter(|bearer| bearer.is_own) {
+                let Some(values) = content.secrets.remove(&bearer.server) else { continue };
+                let own = content.bound.entry(bearer.server.clone()).or_default();
+                let own = own.entry(bearer.destination.id().to_owned()).or_default();
+                for (name, value) in values {
+                    own.entry(name).or_insert(value);
+                }
+            }
+        })
+    }
+
+    /// Forgets a secret of a server, wherever it was to go; `false` if there is none of that name.
+    pub fn unset_secret(&self, server: &str, name: &str) -> io::Result<bool> {
+        self.change(|content| {
+            let mut was_there = content.remove_unbound(server, name);
+            let Some(own) = content.bound.get_mut(server) else { return was_there };
+            own.retain(|_, values| {
+                was_there |= values.remove(name).is_some();
+                !values.is_empty()
+            });
+            if own.is_empty() {
+                content.bound.remove(server);
+            }
+            was_there
+        })
+    }
+
+    /// A login.
+    pub fn login(&self, id: &str) -> io::Result<Option<Value>> {
+        Ok(self.read()?.logins.remove(id))
+    }
+
+    /// Keeps a login, or forgets it.
+    pub fn set_login(&self, id: &str, login: Option<Value>) -> io::Result<()> {
+        self.change(|content| match login {
+            Some(login) => drop(content.logins.insert(id.to_owned(), login)),
+            None => drop(content.logins.remove(id)),
+        })
+    }
+
+    fn read(&self) -> io::Result<VaultContent> {
+        if !self.file().exists() && !self.file().is_symlink() {
+            return Ok(VaultContent::default());
+        }
+        let _lock = self.lock(FlockOperation::LockShared)?;
+        self.open()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut VaultContent) -> T) -> io::Result<T> {
+        private_file::prepare_home(&self.home)?;
+        let _lock = self.lock(FlockOperation::LockExclusive)?;
+        let mut content = self.open()?;
+        let outcome = change(&mut content);
+        self.seal(&content)?;
+        Ok(outcome)
+    }
+
+    fn lock(&self, operation: FlockOperation) -> io::Result<File> {
+        let file = private_file::append(&self.home.join("credentials.lock"))?;
+        flock(&file, operation)?;
+        Ok(file)
+    }
+
+    fn open(&self) -> io::Result<VaultContent> {
+        let Some(sealed) = private_file::read_secret_bytes(&self.file(), MAX_FILE)? else {
+            return Ok(VaultContent::default());
+        };
+        let damaged = || {
+            let text = format!(
+                "{} cannot be opened with the key in {}: remove it, and log in again",
+                self.file().display(),
+                self.key_file().display()
+            );
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        let key = self.key()?.ok_or_else(damaged)?;
+        let sealed = sealed.strip_prefix(MARK).ok_or_else(damaged)?;
+        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>().ok_or_else(damaged)?;
+        let mut text = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let opened = key.open_in_place(nonce, Aad::from(MARK), &mut text).map_err(|_| damaged())?;
+        serde_json::from_slice(opened).map_err(|_| damaged())
+    }
+
+    fn seal(&self, content: &VaultContent) -> io::Result<()> {
+        let key = match self.key()? {
+            Some(key) => key,
+            None => self.make_key()?,
+        };
+        let mut nonce = [0; NONCE_LEN];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let mut text = serde_json::to_vec(content).map_err(io::Error::other)?;
+        let unique = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(unique, Aad::from(MARK), &mut text)
+            .map_err(|_| io::Error::other("the credentials cannot be sealed"))?;
+        private_file::replace(&self.file(), &[MARK, nonce.as_slice(), &text].concat())
+    }
+
+    fn key(&self) -> io::Result<Option<LessSafeKey>> {
+        let Some(text) = private_file::read_secret(&self.key_file())? else { return Ok(None) };
+        let bytes = hex::decode(text.trim()).ok();
+        let key = bytes.and_then(|bytes| UnboundKey::new(&AES_256_GCM, &bytes).ok());
+        let damaged = || {
+            let text = format!("{} holds no key", self.key_file().display());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        key.map(LessSafeKey::new).map(Some).ok_or_else(damaged)
+    }
+
+    fn make_key(&self) -> io::Result<LessSafeKey> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        private_file::create_new(&self.key_file(), hex::encode(bytes).as_bytes())?;
+        let key = UnboundKey::new(&AES_256_GCM, &bytes);
+        key.map(LessSafeKey::new).map_err(|_| io::Error::other("the key is of no use"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn own(server: &str, destination: &str) -> SecretBearer {
+        let destination = SecretDestination::named(destination);
+        SecretBearer { server: server.to_owned(), destination, is_own: true }
+    }
+
+    fn given(vault: &SourceVault, bearer: &SecretBearer) -> BTreeMap<String, String> {
+        vault.kept().expect("opens").given_to(bearer)
+    }
+
+    #[test]
+    fn a_secret_goes_where_it_was_set_for_and_nowhere_else() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::of(home.path());
+        let mine = own("a", "https://a.example");
+        let of_project = |id: &str| SecretBearer { is_own: false, ..own("a", id) };
+        let theirs = of_project("https://b.example");
+        vault.set_secret("a", Some(&mine), "KEY", "one").expect("is kept");
+        assert_eq!(given(&vault, &mine)["KEY"], "one");
+        // The same address is the same server, whoever names it.
+        assert_eq!(given(&vault, &of_project("https://a.example"))["KEY"], "one");
+        for other in [&theirs, &own("a", "https://b.example"), &own("b", "https://a.example")] {
+            assert_eq!(given(&vault, other), BTreeMap::new(), "{other:?}");
+        }
+        let kept_from = vault.kept().expect("opens").kept_from(&theirs);
+        assert_eq!(kept_from["KEY"], "https://a.example");
+        vault.set_secret("a", Some(&theirs), "KEY", "two").expect("is kept");
+        assert_eq!(
+            (&*given(&vault, &mine)["KEY"], &*given(&vault, &theirs)["KEY"]),
+            ("one", "two")
+        );
+        // Those of before, and those set before there was an entry, are for the person's own entry as it stands.
+        vault.set_secret("c", None, "OLD", "old").expect("is kept");
+        let mine = own("c", "own");
+        let theirs = SecretBearer { is_own: false, ..own("c", "/p/.mcp.json") };
+        assert_eq!(given(&vault, &theirs), BTreeMap::new());
+        let before = vault.kept().expect("opens").stamp(&mine);
+        vault.bind(&[theirs.clone(), mine.clone()]).expect("is bound");
+        assert_eq!(vault.kept().expect("opens").stamp(&mine), before, "nothing starts anew for it");
+        assert!(!vault.kept().expect("opens").has_unbound("c"));
+        assert_eq!(given(&vault, &mine)["OLD"], "old");
+        assert_eq!(given(&vault, &own("c", "https://c.example")), BTreeMap::new());
+        assert_eq!(given(&vault, &theirs), BTreeMap::new());
+        assert!(vault.unset_secret("a", "KEY").expect("is gone"));
+        assert!(vault.kept().expect("opens").of_server("a").is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_is_sealed_and_comes_back() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::of(home.path());
+        let bearer = own("a", "https://a.example");
+        assert_eq!(given(&vault, &bearer), BTreeMap::new());
+        vault.set_secret("a", Some(&bearer), "KEY", "hidden-value").expect("is kept");
+        vault.set_login("a\n", Some(json!({ "token": "hidden-token" }))).expect("is kept");
+        for file in [vault.file(), vault.key_file()] {
+            let mode = std::fs::metadata(&file).expect("is there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+            let text =
+                String::from_utf8_lossy(&std::fs::read(&file).expect("is read")).into_owned();
+            assert!(!text.contains("hidden") && !text.contains("KEY"), "{text}");
+        }
+        let again = SourceVault::of(home.path());
+        assert_eq!(given(&again, &bearer)["KEY"], "hidden-value");
+        assert_eq!(again.login("a\n").expect("opens"), Some(json!({ "token": "hidden-token" })));
+        assert!(again.unset_secret("a", "KEY").expect("is gone"));
+        assert!(!again.unset_secret("a", "KEY").expect("was gone"));
+        again.set_login("a\n", None).expect("is forgotten");
+        assert_eq!(again.login("a\n").expect("opens"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_open_to_others_or_a_link_is_refused_and_stays() {
+        let home = tempfile::tempdir().expect("a folder");
+        let vault = SourceVault::of(home.path());
+        vault.set_secret("a", None, "KEY", "value").expect("is kept");
+        let good = std::fs::read(vault.file()).expect("is read");
+        let mut bad = good.clone();
+        *bad.last_mut().expect("has bytes") ^= 1;
+        private_file::replace(&vault.file(), &bad).expect("is written");
+        assert!(vault.kept().is_err());
+        assert!(vault.set_secret("a", None, "KEY", "other").is_err(), "it is not written over");
+        private_file::replace(&vault.file(), &good).expect("is written");
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(vault.file(), open).expect("is ours");
+        let error = vault.kept().map(|_| ()).expect_err("others can read it").to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        std::fs::rename(vault.file(), home.path().join("elsewhere")).expect("is moved");
+        symlink("elsewhere", vault.file()).expect("is linked");
+        let error = vault.kept().map(|_| ()).expect_err("it is a link").to_string();
+        assert!(error.contains("symbolic link"), "{error}");
+    }
+}

@@ -1,0 +1,49 @@
+//! The folder of the project that a folder belongs to.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Whoever may write to a folder, as in `/tmp`.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// Root of the project that a folder belongs to: the nearest folder from it upwards that has a `.git`, else the folder.
+///
+/// A folder that everybody may write to is no project: any user can put a `.git` there, and the sandboxes of some
+/// agents leave an empty one in `/tmp`. All that lies below would be one project of strangers.
+pub fn project_root(folder: &Path) -> &Path {
+    folder.ancestors().find(|up| is_root(up)).unwrap_or(folder)
+}
+
+fn is_root(folder: &Path) -> bool {
+    folder.join(".git").exists()
+        && folder.metadata().is_ok_and(|meta| meta.mode() & WRITABLE_BY_ALL == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_repository_is_the_project_and_a_folder_of_everybody_is_none() {
+        let tmp = tempfile::tempdir().expect("a folder");
+        let outer = tmp.path().join("outer");
+        let inner = outer.join("inner");
+        let deep = inner.join("a/b");
+        fs::create_dir_all(&deep).expect("folders");
+        fs::create_dir(outer.join(".git")).expect("a folder");
+        assert_eq!(project_root(&deep), outer);
+        // The `.git` of a worktree is a file.
+        fs::write(inner.join(".git"), "gitdir: elsewhere\n").expect("a file");
+        assert_eq!(project_root(&deep), inner);
+        assert_eq!(project_root(&inner), inner);
+
+        fs::set_permissions(&inner, Permissions::from_mode(0o1777)).expect("it is ours");
+        assert_eq!(project_root(&deep), outer);
+        fs::set_permissions(&outer, Permissions::from_mode(0o1777)).expect("it is ours");
+        fs::create_dir(deep.join(".git")).expect("a folder");
+        assert_eq!(project_root(&deep), deep);
+    }
+}

@@ -1,0 +1,93 @@
+//! The secrets by which clients take their sessions up again: a file in the data folder for each session.
+//!
+//! A client that is resumed is another process, and to the daemon another principal. Its hook reads the file of the session that
+//! it names and shows the secret to the daemon. So whoever reads the person's files may resume the person's sessions, and who
+//! only calls tools may not. The daemon writes the file at the session's first event and keeps the hash.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use svc_model::{TokenHash, new_secret, token_hash};
+
+use crate::private_file;
+
+/// The folder with the files.
+#[derive(Debug, Clone)]
+pub struct SessionSecrets {
+    folder: PathBuf,
+}
+
+impl SessionSecrets {
+    /// Those of a data folder, which need not exist.
+    pub fn in_home(home: &Path) -> Self {
+        Self { folder: home.join("sessions") }
+    }
+
+    /// What stands in the file of a session; `None` if there is none, or somebody else could have written it.
+    pub fn read(&self, session_id: &str) -> Option<String> {
+        let text = private_file::read_secret(&self.file(session_id)).ok().flatten()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// The hash of a session's secret, which is in its file from now on. Two calls at one moment may write different secrets:
+    /// the caller takes turns.
+    pub fn ensure(&self, session_id: &str) -> io::Result<TokenHash> {
+        if let Some(text) = self.read(session_id) {
+            return Ok(token_hash(&text));
+        }
+        let text = new_secret();
+        private_file::create_folder(&self.folder)?;
+        private_file::replace(&self.file(session_id), text.as_bytes())?;
+        Ok(token_hash(&text))
+    }
+
+    /// Removes the file of a session.
+    pub fn remove(&self, session_id: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.file(session_id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// A client's id may hold what a file's name may not.
+    fn file(&self, session_id: &str) -> PathBuf {
+        self.folder.join(hex::encode(Sha256::digest(session_id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_session_has_one_secret_in_a_private_file() {
+        let home = tempfile::tempdir().expect("a folder");
+        let secrets = SessionSecrets::in_home(home.path());
+        assert_eq!(secrets.read("s"), None);
+        let hash = secrets.ensure("s").expect("it is written");
+        let text = secrets.read("s").expect("a secret");
+        assert_eq!((token_hash(&text), text.len()), (hash, 64));
+        assert_eq!(secrets.ensure("s").expect("it is there"), hash);
+        assert_ne!(secrets.ensure("../s").expect("it is written"), hash);
+        let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode();
+        assert_eq!(mode(&secrets.folder) & 0o777, 0o700);
+        assert_eq!(mode(&secrets.file("s")) & 0o777, 0o600);
+        secrets.remove("s").expect("it goes");
+        secrets.remove("s").expect("it is gone");
+        assert_ne!(secrets.ensure("s").expect("it is written"), hash);
+    }
+
+    #[test]
+    fn a_file_that_others_read_is_no_secret() {
+        let home = tempfile::tempdir().expect("a folder");
+        let secrets = SessionSecrets::in_home(home.path());
+        secrets.ensure("s").expect("it is written");
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(secrets.file("s"), open).expect("it is mine");
+        assert_eq!(secrets.read("s"), None);
+    }
+}

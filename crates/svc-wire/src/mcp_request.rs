@@ -1,0 +1,473 @@
+//! Requests to an MCP server over Streamable HTTP, with the headers that repeat what stands in the body (SEP-2243).
+//!
+//! Every request to an MCP server is made by [`post`], so that one function derives the headers from the body. Revisions
+//! with sessions ignore most of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use svc_model::ToolExposure;
+
+use crate::mcp::{
+    CLIENT_PROCESS, EXPOSE, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION,
+    Revision, SESSION_ID, encode_value, meta, name_member,
+};
+
+/// Header that names the last event that was seen of a stream.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// A request without its address, which can be sent again by [`Client::open`](svc_client::Client::open).
+#[derive(Debug, Clone)]
+pub struct McpRequest {
+    /// `POST`, `GET` or `DELETE`.
+    pub method: Method,
+    /// Everything but what belongs to the connection and the credential.
+    pub headers: HeaderMap,
+    /// One JSON document, or nothing.
+    pub body: Bytes,
+}
+
+/// What the headers of a request depend on beside its body.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RequestSetting<'a> {
+    /// The revision in force: the one negotiated by `initialize`, or the one that the caller speaks. A body that names
+    /// one in `params._meta` speaks for itself, also if we do not know that revision.
+    pub revision: Option<Revision>,
+    /// The session, in revisions that have them.
+    pub session: Option<&'a HeaderValue>,
+    /// For `tools/call`, the tool's `inputSchema`, if the caller knows it: it says which arguments are repeated in
+    /// headers.
+    pub input_schema: Option<&'a Value>,
+    /// The client's process, if it is on this machine. The daemon finds the session by it where nothing else names one.
+    pub process: Option<u32>,
+    /// Which tools the list is to have, if the client says so.
+    pub expose: Option<ToolExposure>,
+}
+
+/// The envelope of a JSON-RPC message. Its contents stay as they are written.
+///
+/// A `null` counts as absent.
+#[derive(Debug, Deserialize)]
+pub struct JsonRpcEnvelope<'a> {
+    /// The id, as it is written.
+    #[serde(borrow, default)]
+    pub id: Option<&'a RawValue>,
+    /// The method of a request or notification.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// Its parameters.
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+    /// The result of a response.
+    #[serde(borrow, default)]
+    pub result: Option<&'a RawValue>,
+    /// The error of a response.
+    #[serde(borrow, default)]
+    pub error: Option<&'a RawValue>,
+}
+
+impl<'a> JsonRpcEnvelope<'a> {
+    /// Reads one message, which is an object and no batch.
+    pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+
+    /// Whether this is a request: it has a method and wants an answer.
+    pub fn is_request(&self) -> bool {
+        self.method.is_some() && self.id.is_some()
+    }
+
+    /// Whether this is a notification.
+    pub fn is_notification(&self) -> bool {
+        self.method.is_some() && self.id.is_none()
+    }
+
+    /// A member of `params`, as it is written.
+    pub fn param(&self, name: &str) -> Option<&'a RawValue> {
+        member(self.params?, name)
+    }
+
+    /// A member of `params` that is a string.
+    pub fn text_param(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.param(name)?.get()).ok()
+    }
+
+    /// The revision that the message itself names, as those without sessions do in every request.
+    pub fn revision(&self) -> Option<String> {
+        let revision = member(self.param("_meta")?, meta::PROTOCOL_VERSION)?;
+        serde_json::from_str(revision.get()).ok()
+    }
+}
+
+/// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
+///
+/// A notification carries `Mcp-Method`, too; responses and batches carry neither that nor `Mcp-Name`. A body that is no JSON gets
+/// the headers that need none of it; the server says what is wrong.
+pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
+    let mut headers = both_kinds();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let message = JsonRpcEnvelope::parse(&body).ok();
+    let named = message.as_ref().and_then(JsonRpcEnvelope::revision);
+    add_setting(&mut headers, setting, named.as_deref());
+    if let Some(message) = message.filter(|message| message.method.is_some()) {
+        add_copies(&mut headers, &message, setting.input_schema);
+    }
+    McpRequest { method: Method::POST, headers, body }
+}
+
+/// A `GET` of a session's stream, resumed after an event if there is one.
+pub fn get(setting: RequestSetting<'_>, last_event_id: Option<&str>) -> McpRequest {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    add_setting(&mut headers, setting, None);
+    if let Some(id) = last_event_id {
+        add(&mut headers, LAST_EVENT_ID, id);
+    }
+    McpRequest { method: Method::GET, headers, body: Bytes::new() }
+}
+
+/// The `DELETE` that ends a session.
+pub fn delete(setting: RequestSetting<'_>) -> McpRequest {
+    let mut headers = both_kinds();
+    add_setting(&mut headers, setting, None);
+    McpRequest { method: Method::DELETE, headers, body: Bytes::new() }
+}
+
+fn both_kinds() -> HeaderMap {
+    let both = HeaderValue::from_static("application/json, text/event-stream");
+    HeaderMap::from_iter([(ACCEPT, both)])
+}
+
+fn add_setting(headers: &mut HeaderMap, setting: RequestSetting<'_>, named: Option<&str>) {
+    if let Some(revision) = named.or(setting.revision.map(Revision::as_str)) {
+        add(headers, HeaderName::from_static(PROTOCOL_VERSION), revision);
+    }
+    if let Some(session) = setting.session {
+        headers.insert(SESSION_ID, session.clone());
+    }
+    if let Some(process) = setting.process {
+        headers.insert(CLIENT_PROCESS, HeaderValue::from(process));
+    }
+    if let Some(expose) = setting.expose {
+        headers.insert(EXPOSE, HeaderValue::from_static(expose.as_str()));
+    }
+}
+
+/// The headers that repeat parts of a request or notification.
+fn add_copies(headers: &mut HeaderMap, message: &JsonRpcEnvelope<'_>, schema: Option<&Value>) {
+    let Some(method) = &message.method else {
+        return;
+    };
+    add(headers, HeaderName::from_static(METHOD), method);
+    let name = name_member(method).and_then(|member| message.text_param(member));
+    if let Some(name) = name {
+        add(headers, HeaderName::from_static(NAME), &encode_value(&name));
+    }
+    let Some(schema) = schema.filter(|_| method == "tools/call") else {
+        return;
+    };
+    let arguments: Option<Value> =
+        message.param("arguments").and_then(|text| serde_json::from_str(text.get()).ok());
+    for (header, path) in annotated(schema) {
+        let value = arguments.as_ref().and_then(|arguments| {
+            path.iter().try_fold(arguments, |value, name| value.get(name)).and_then(plain)
+        });
+        if let Some(value) = value {
+            add(headers, header, &encode_value(&value));
+        }
+    }
+}
+
+/// A value that cannot stand in a header is left out; the server, which misses it, says so better than we could.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// Why no client may call a tool with this schema: what it says of headers is not allowed.
+pub fn header_problem(schema: &Value) -> Option<String> {
+    let mut seen = HashSet::new();
+    find_header_problem(schema, true, &mut seen)
+}
+
+/// `is_plain_way` says that the schema is reached through `properties` alone.
+fn find_header_problem(
+    schema: &Value,
+    is_plain_way: bool,
+    seen: &mut HashSet<String>,
+) -> Option<String> {
+    if let Value::Array(items) = schema {
+        return items.iter().find_map(|item| find_header_problem(item, false, seen));
+    }
+    let members = schema.as_object()?;
+    for (name, value) in members {
+        let properties = value.as_object().filter(|_| name == "properties" && is_plain_way);
+        let Some(properties) = properties else {
+            // Under these, a member of that name is data and no annotation.
+            let is_data = matches!(name.as_str(), "const" | "enum" | "default" | "examples");
+            let found = if is_data { None } else { find_header_problem(value, false, seen) };
+            if found.is_some() {
+                return found;
+            }
+            if name == PARAM_ANNOTATION {
+                return Some(format!("{PARAM_ANNOTATION} stands where no argument is"));
+            }
+            continue;
+        };
+        for (name, property) in properties {
+            if let Some(annotation) = property.get(PARAM_ANNOTATION) {
+                let token = annotation.as_str().unwrap_or_default();
+                let problem = if param_header(token).is_none() {
+                    "is no name of a header"
+                } else if !is_plain(property) {
+                    "is on an argument that is no string, integer or boolean"
+                } else if !seen.insert(token.to_ascii_lowercase()) {
+                    "is there twice"
+                } else {
+                    ""
+                };
+                if !problem.is_empty() {
+                    return Some(format!("{PARAM_ANNOTATION} of {name:?} {problem}"));
+                }
+            }
+            let mut below = property.clone();
+            if let Some(below) = below.as_object_mut() {
+                below.remove(PARAM_ANNOTATION);
+            }
+            let found = find_header_problem(&below, true, seen);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+    None
+}
+
+/// How an argument stands in a header; `None` for null and for what no header may carry.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(yes) => Some(yes.to_string()),
+        Value::Number(number) if number.is_f64() => {
+            // An integer may be written as 42.0.
+            number.as_f64().filter(|float| float.fract() == 0.0).map(|float| format!("{float:.0}"))
+        }
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// The headers that a schema asks for, each with the way to its argument.
+///
+/// An annotation counts only where it is unambiguous: a token, unique whatever its case, on a property that is a string,
+/// an integer or a boolean and is reached through `properties` alone.
+fn annotated(schema: &Value) -> Vec<(HeaderName, Vec<&str>)> {
+    let mut found = Vec::new();
+    walk(schema, &mut Vec::new(), &mut found);
+    let mut uses: HashMap<HeaderName, usize> = HashMap::new();
+    for (header, _) in &found {
+        *uses.entry(header.clone()).or_default() += 1;
+    }
+    found.retain(|(header, _)| uses.get(header) == Some(&1));
+    found
+}
+
+fn walk<'a>(
+    schema: &'a Value,
+    path: &mut Vec<&'a str>,
+    found: &mut Vec<(HeaderName, Vec<&'a str>)>,
+) {
+    for (name, property) in
+        schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+    {
+        path.push(name);
+        let header = property.get(PARAM_ANNOTATION).and_then(Value::as_str);
+        if let Some(header) = header.filter(|_| is_plain(property)).and_then(param_header) {
+            found.push((header, path.clone()));
+        }
+        walk(property, path, found);
+        path.pop();
+    }
+}
+
+fn param_header(token: &str) -> Option<HeaderName> {
+    let is_token = !token.is_empty()
+        && token.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+    if !is_token {
+        return None;
+    }
+    HeaderName::try_from(format!("{PARAM_PREFIX}{token}")).ok()
+}
+
+fn is_plain(property: &Value) -> bool {
+    matches!(property.get("type").and_then(Value::as_str), Some("string" | "integer" | "boolean"))
+}
+
+fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    let members: BTreeMap<String, &'a RawValue> = serde_json::from_str(object.get()).ok()?;
+    members.get(name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The headers of interest as text, sorted.
+    fn shown(outgoing: &McpRequest) -> Vec<String> {
+        let mut lines: Vec<String> = outgoing
+            .headers
+            .iter()
+            .filter(|(name, _)| ["mcp-", "svc-"].iter().any(|own| name.as_str().starts_with(own)))
+            .map(|(name, value)| format!("{name}: {}", value.to_str().expect("is ASCII")))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    fn posted(body: &str, setting: RequestSetting<'_>) -> Vec<String> {
+        shown(&post(Bytes::copy_from_slice(body.as_bytes()), setting))
+    }
+
+    #[test]
+    fn every_post_says_what_it_brings_and_takes() {
+        let outgoing = post(Bytes::from_static(b"{}"), RequestSetting::default());
+        assert_eq!(outgoing.method, Method::POST);
+        assert_eq!(outgoing.headers[CONTENT_TYPE], "application/json");
+        assert_eq!(outgoing.headers[ACCEPT], "application/json, text/event-stream");
+        assert_eq!(outgoing.headers.len(), 2);
+    }
+
+    #[test]
+    fn headers_by_table() {
+        let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
+        let cases: Vec<(String, Vec<&str>)> = vec![
+            (r#"{"id":1,"method":"tools/list"}"#.to_owned(), vec!["mcp-method: tools/list"]),
+            (
+                r#"{"id":1,"method":"tools/call","params":{"name":"echo"}}"#.to_owned(),
+                vec!["mcp-method: tools/call", "mcp-name: echo"],
+            ),
+            (
+                r#"{"id":1,"method":"resources/read","params":{"uri":"file:///grün"}}"#.to_owned(),
+                vec!["mcp-method: resources/read", "mcp-name: =?base64?ZmlsZTovLy9ncsO8bg==?="],
+            ),
+            (
+                r#"{"id":1,"method":"tasks/get","params":{"taskId":"t1"}}"#.to_owned(),
+                vec!["mcp-method: tasks/get", "mcp-name: t1"],
+            ),
+            // A name that is none, and one where none belongs.
+            (
+                r#"{"id":1,"method":"prompts/get","params":{"name":7}}"#.to_owned(),
+                vec!["mcp-method: prompts/get"],
+            ),
+            (
+                r#"{"id":1,"method":"tools/list","params":{"name":"x"}}"#.to_owned(),
+                vec!["mcp-method: tools/list"],
+            ),
+            (
+                format!(r#"{{"id":"a","method":"server/discover","params":{{{modern}}}}}"#),
+                vec!["mcp-method: server/discover", "mcp-protocol-version: 2026-07-28"],
+            ),
+            // The body speaks for itself, also of a revision that we do not know.
+            (
+                format!(r#"{{"id":1,"method":"ping","params":{{{modern}}}}}"#)
+                    .replace("2026-07-28", "2031-01-01"),
+                vec!["mcp-method: ping", "mcp-protocol-version: 2031-01-01"],
+            ),
+            (
+                format!(
+                    r#"{{"method":"notifications/cancelled","params":{{"name":"x",{modern}}}}}"#
+                ),
+                vec!["mcp-method: notifications/cancelled", "mcp-protocol-version: 2026-07-28"],
+            ),
+            // Nothing is defined for these.
+            (r#"{"id":1,"result":{"name":"x"}}"#.to_owned(), vec![]),
+            (r#"[{"id":1,"method":"ping"}]"#.to_owned(), vec![]),
+            ("no JSON".to_owned(), vec![]),
+            ("{\"id\":1,\"method\":\"a\\nb\"}".to_owned(), vec![]),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(posted(&body, RequestSetting::default()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_session_and_its_revision_go_with_everything() {
+        let id = HeaderValue::from_static("s1");
+        let setting = RequestSetting {
+            revision: Some(Revision::V2025_06_18),
+            session: Some(&id),
+            process: Some(7),
+            ..RequestSetting::default()
+        };
+        let common =
+            ["mcp-protocol-version: 2025-06-18", "mcp-session-id: s1", "svc-client-process: 7"];
+        let posted = posted(r#"{"method":"notifications/initialized"}"#, setting);
+        assert_eq!(posted[0], "mcp-method: notifications/initialized");
+        assert_eq!(posted[1..], common);
+        assert_eq!(shown(&delete(setting)), common);
+        let resumed = get(setting, Some("st.4"));
+        assert_eq!(shown(&resumed), common);
+        assert_eq!(resumed.headers[LAST_EVENT_ID], "st.4");
+        assert_eq!(resumed.headers[ACCEPT], "text/event-stream");
+        assert!(!get(setting, None).headers.contains_key(LAST_EVENT_ID));
+    }
+
+    #[test]
+    fn arguments_are_repeated_where_the_schema_says_so() {
+        let string = |header: &str| json!({ "type": "string", "x-mcp-header": header });
+        let schema = json!({ "type": "object", "properties": {
+            "region": string("Region"),
+            "count": { "type": "integer", "x-mcp-header": "Count" },
+            "dry": { "type": "boolean", "x-mcp-header": "Dry" },
+            "where": { "type": "object", "properties": { "city": string("City") } },
+            // None of these is an annotation.
+            "plain": { "type": "string" },
+            "maybe": { "type": ["string", "null"], "x-mcp-header": "Maybe" },
+            "ratio": { "type": "number", "x-mcp-header": "Ratio" },
+            "blank": string("no token"),
+            "empty": string(""),
+            "one": string("Same"),
+            "two": string("sAME"),
+            "list": { "type": "array", "items": string("FollowItem") },
+            "either": { "anyOf": [{ "properties": { "x": string("Either") } }] },
+            "x-mcp-header": { "type": "string" },
+        } });
+        let cases = [
+            (
+                json!({ "region": "eu", "count": 42, "dry": false, "where": { "city": "Köln" } }),
+                vec![
+                    "mcp-param-city: =?base64?S8O2bG4=?=",
+                    "mcp-param-count: 42",
+                    "mcp-param-dry: false",
+                    "mcp-param-region: eu",
+                ],
+            ),
+            (json!({ "region": null, "count": 42.0, "dry": null }), vec!["mcp-param-count: 42"]),
+            (json!({ "count": -3, "where": "nowhere" }), vec!["mcp-param-count: -3"]),
+            (json!({ "count": 1.5, "region": ["eu"] }), vec![]),
+            (
+                json!({ "ratio": 1, "blank": "b", "empty": "e", "one": "1", "two": "2", "list": ["i"],
+                    "either": { "x": "x" }, "x-mcp-header": "y", "plain": "p", "maybe": "m" }),
+                vec![],
+            ),
+            (json!(null), vec![]),
+        ];
+        let setting = RequestSetting { input_schema: Some(&schema), ..RequestSetting::default() };
+        for (arguments, expected) in cases {
+            let call = json!({ "id": 1, "method": "tools/call", "params": { "name": "t", "arguments": arguments } });
+            let mut params = posted(&call.to_string(), setting);
+            params.retain(|line| line.starts_with("mcp-param-"));
+            assert_eq!(params, expected, "{arguments}");
+        }
+        let other = r#"{"id":1,"method":"prompts/get","params":{"arguments":{"region":"eu"}}}"#;
+        assert_eq!(posted(other, setting), ["mcp-method: prompts/get"]);
+    }
+}
