@@ -83,12 +83,12 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
         let options: Vec<String> =
             options.map(|it| output::visible(&output::cell(it, "option_id"))).collect();
         output::block(&format!(
-            "{} needs permission: {} ({since})\n  svc agent answer {} {} {}\n\n",
+            "{} needs permission: {} ({since})\n  svc agent answer {} {} OPTION ({})\n\n",
             cell("session_key"),
             cell("title"),
             cell("session_key"),
             cell("request_id"),
-            options.join("|")
+            options.join(", ")
         ))?;
     }
     for peer in waiting {

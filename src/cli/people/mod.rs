@@ -126,11 +126,11 @@ async fn no_open_question(client: &Client) -> AdvisedError {
             let options: Vec<String> =
                 options.map(|option| output::visible(&output::cell(option, "option_id"))).collect();
             format!(
-                "{} needs permission ({}), and `svc agent answer {} latest {}` answers that",
+                "{} needs permission ({}), and `svc agent answer {} latest OPTION` answers that ({})",
                 cell("session_key"),
                 cell("title"),
                 cell("session_key"),
-                options.join("|")
+                options.join(", ")
             )
         }
     };

@@ -310,8 +310,9 @@ async fn give_words(
         AgentEventBody::Request(AgentRequest { title, options, .. }) => {
             let key = &row.info.session_key;
             let options: Vec<&str> = options.iter().map(|it| it.option_id.as_str()).collect();
-            let options = options.join("|");
-            let why = format!("{key} asks {title:?}: svc agent answer {key} latest {options}");
+            let options = options.join(", ");
+            let why =
+                format!("{key} asks {title:?}: svc agent answer {key} latest OPTION ({options})");
             wait_for_person(tx, work, Some(why)).await?;
         }
         AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,
