@@ -44,7 +44,7 @@ impl BareAxum {
 }
 
 impl Peer for BareAxum {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "axum, bare group commit"
     }
 
