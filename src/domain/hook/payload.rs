@@ -162,7 +162,7 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
     })
 }
 
-/// What a client says of a turn that failed; something in any case.
+/// Why a turn failed: what the client says, on one line, or a sentence of ours.
 fn failure(said: Option<String>) -> String {
     said.map_or_else(|| "the turn failed".to_owned(), |said| prompt::one_line(&said))
 }

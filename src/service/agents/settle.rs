@@ -319,7 +319,7 @@ fn writer_of(dispatch: &DispatchRow, task: &TaskRow) -> String {
     }
 }
 
-/// The peer that the word is from. A process may have several sessions, so of those it is the one that was asked.
+/// The sender of the message about the end of a task. A process may have several sessions: the session that was asked sends it.
 async fn writing_peer(
     tx: &mut WriteTx,
     dispatch: &DispatchRow,
