@@ -190,17 +190,16 @@ struct AskedRequest {
     id: String,
     title: String,
     options: Vec<AskedOption>,
-    /// The line that chose one which holds for good.
+    /// Number of a permanent option that was typed once and waits for its confirmation.
     chosen: Option<String>,
 }
 
-/// What may be answered to it.
+/// An option of such a request.
 #[derive(Debug)]
 struct AskedOption {
     id: String,
     name: String,
-    /// Nobody is asked again after it.
-    holds_for_good: bool,
+    is_permanent: bool,
 }
 
 impl Printer {
@@ -333,7 +332,7 @@ impl Printer {
                     .map(|it| AskedOption {
                         id: output::cell(it, "option_id"),
                         name: output::cell(it, "name"),
-                        holds_for_good: output::cell(it, "kind").ends_with("_always"),
+                        is_permanent: is_permanent(&output::cell(it, "kind")),
                     })
                     .collect();
                 let (id, title) = (output::cell(event, "request_id"), output::cell(event, "title"));
@@ -365,7 +364,7 @@ impl Printer {
         Some((&asked.id, &asked.option(line)?.id))
     }
 
-    /// Asks once more whether a line is meant that chooses what holds for good.
+    /// Asks for a confirmation if a line chooses a permanent option for the first time. Returns true if it asked.
     fn asks_once_more(&mut self, line: &str) -> bool {
         let question = self.asked.as_mut().and_then(|asked| asked.question_about(line));
         question.inspect(|question| output::note(&format!("svc: {question}"))).is_some()
@@ -381,6 +380,16 @@ impl Printer {
     }
 }
 
+/// Whether a client asks no more after an option of this kind (`allow_always`, `reject_always`).
+pub(super) fn is_permanent(kind: &str) -> bool {
+    kind.ends_with("_always")
+}
+
+/// The request to confirm the permanent option that has this name and number.
+pub(super) fn confirmation(name: &str, number: impl std::fmt::Display) -> String {
+    format!("{name}: this holds from now on; {number} again answers")
+}
+
 impl AskedRequest {
     /// The option that a line chooses by its number.
     fn option(&self, line: &str) -> Option<&AskedOption> {
@@ -388,15 +397,15 @@ impl AskedRequest {
         self.options.get(number.checked_sub(1)?)
     }
 
-    /// What is asked about a line that chooses, for the first time, what holds for good.
+    /// The request to confirm a permanent option, if a line chooses one for the first time.
     fn question_about(&mut self, line: &str) -> Option<String> {
         let earlier = self.chosen.take();
-        let option = self.option(line).filter(|option| option.holds_for_good)?;
+        let option = self.option(line).filter(|option| option.is_permanent)?;
         let number = line.trim().to_owned();
         if earlier.as_ref() == Some(&number) {
             return None;
         }
-        let question = format!("{}: this holds from now on; {number} again answers", option.name);
+        let question = confirmation(&option.name, &number);
         self.chosen = Some(number);
         Some(question)
     }
@@ -428,11 +437,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_for_good_is_asked_once_more() {
-        let option = |id: &str, holds_for_good| AskedOption {
+    fn a_permanent_option_needs_a_confirmation() {
+        let option = |id: &str, is_permanent| AskedOption {
             id: id.to_owned(),
             name: format!("Name of {id}"),
-            holds_for_good,
+            is_permanent,
         };
         let options = vec![option("once", false), option("ever", true)];
         let mut asked =
@@ -441,7 +450,7 @@ mod tests {
         for (line, expected) in [
             ("1", None),
             ("2", question.clone()),
-            // Something else came in between.
+            // Another line discards the first choice.
             ("3", None),
             ("2", question),
             (" 2 ", None),

@@ -376,12 +376,12 @@ fn a_request_is_seen_and_answered_where_a_person_looks() {
     svc(&d.home, &["inbox", "--ack"]).ok();
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     let open = format!("{key} needs permission: Write: /etc/x");
-    let answer = format!("svc agent answer {key} {id} allow|deny");
+    let answer = format!("svc agent answer {key} {id} OPTION (allow, deny)");
     assert!(inbox.contains(&open) && inbox.contains(&answer), "it is still open: {inbox}");
 
     let reply = svc(&d.home, &["reply", "latest", "allow"]);
     assert_eq!(reply.code, Some(1), "{reply:?}");
-    let advice = format!("svc agent answer {key} latest allow|deny");
+    let advice = format!("svc agent answer {key} latest OPTION` answers that (allow, deny)");
     assert!(reply.stderr.contains(&advice), "{reply:?}");
 
     let beginning = &id[..id.len() - 3];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, ended, kill, over, with_config};
-use crate::daemon::{Daemon, Home, eventually, until};
+use crate::daemon::{Daemon, Home, Running, eventually, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
@@ -381,6 +381,27 @@ fn a_question_whose_attended_session_ended_is_not_acknowledged() {
     hook(&d, "claude-code", "SessionEnd", &json!({ "reason": "exit" }));
     let why = "the session ended in the turn: what came of it is not known";
     came_to_nothing(&d, &asker, &question, why);
+}
+
+#[test]
+fn a_person_whose_question_came_to_nothing_has_no_answer_printed() {
+    let d = Daemon::start();
+    hook(&d, "claude-code", "SessionStart", &json!({ "source": "startup" }));
+    hook(&d, "claude-code", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    let to = peer_of(&d, "s");
+    let asking = Running::spawn(d.home.command(&["ask", &to, "is it green?"]));
+    let waiting = format!("/v1/peers/{to}/messages?peek=true");
+    eventually(SOON, || d.get(&waiting).ok(200)["messages"] != json!([]));
+    let given = hook(&d, "claude-code", "Stop", &json!({ "last_assistant_message": "so" }));
+    assert!(given.contains("is it green?"), "{given}");
+    let failure = json!({ "hook_event_name": "StopFailure", "error": "x", "last_assistant_message": "no credit" });
+    hook(&d, "claude-code", "x", &failure);
+    let ran = asking.wait(SOON);
+    assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{ran:?}");
+    assert!(
+        ran.stderr.contains("No answer to msg_") && ran.stderr.contains("no credit"),
+        "{ran:?}"
+    );
 }
 
 #[test]

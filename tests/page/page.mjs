@@ -285,7 +285,7 @@ test('a person replies in a thread, and an answer is read when it was seen', asy
   await axe(tab, 'a reply');
   await tab.page.type('.compose textarea', '8081');
   await tab.page.click('.compose button.primary');
-  await tab.has('you answers ann');
+  await tab.has('you answer ann');
   const [answer] = (await daemon.get(`/v1/peers/${ann.peer_id}/messages?peek=true`)).messages;
   assert.deepEqual([answer.text, answer.type, answer.correlation_id], ['8081', 'response', question.id]);
   await until(() => state(question), (now) => now === 'acked', 'its answer acknowledges it');

@@ -129,7 +129,10 @@ pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<()> {
     if args.kind == Kind::Raw {
         return raw();
     }
-    let runtime = append_inproc::runtime()?;
+    let runtime = match args.kind {
+        Kind::Commits { .. } => append_inproc::runtime()?,
+        _ => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
+    };
     let router = router(&args.kind)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -153,7 +156,7 @@ fn router(kind: &Kind) -> anyhow::Result<Router> {
         Kind::Commits { database } => {
             let group = GroupCommit::start(database, i64::try_from(append_inproc::STREAMS)?)?;
             let appender = group.appender();
-            // Ends with the process.
+            // The loop runs until the process ends.
             std::mem::forget(group);
             Router::new().route("/append/{stream}/{events}", post(commit)).with_state(appender)
         }

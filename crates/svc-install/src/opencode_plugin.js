@@ -39,7 +39,7 @@ const post = async (body) => {
   const signal = AbortSignal.timeout(PATIENCE)
   if ((await stat(socketPath)).uid !== process.getuid()) throw new Error("another user's socket")
   return await new Promise((resolve, reject) => {
-    // Bun, which opencode runs in, tells an aborted request of its close and of no error.
+    // opencode runs in Bun, where an aborted request emits `close` and no `error`.
     signal.addEventListener("abort", () => reject(signal.reason), { once: true })
     const headers = {
       Host: "localhost", "Content-Type": "application/json", Accept: "application/json",

@@ -137,7 +137,7 @@ impl Caller {
                 }
             }
             Self::Session { process: Some(_), key, .. } => {
-                // All its terminals are sessions of one process, which outlives them.
+                // All terminals of Codex are sessions of one process that outlives them.
                 let restart = if key.starts_with("codex-") {
                     "and then restarts Codex' background process: `codex app-server daemon stop`"
                 } else {

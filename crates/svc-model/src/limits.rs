@@ -113,7 +113,7 @@ pub const LEASE: Duration = Duration::from_mins(1);
 pub const TURN_SILENCE: Duration = Duration::from_mins(10);
 /// How often clients' own records of their sessions, and what hooks left in their spool, are looked at.
 pub const RECORDS_LOOK: Duration = Duration::from_millis(400);
-/// A turn that is over for so long, and of which no hook has told the last words, answers nobody. Such a hook may come late.
+/// Time after the end of a turn in which a late hook may still report its last words. Then the questions of that turn fail.
 pub const TURN_WORDS: Duration = Duration::from_secs(3);
 /// A client's record that is older than its last event counts when it still says the same after so long.
 pub const RECORD_GRACE: Duration = Duration::from_secs(1);

@@ -270,8 +270,11 @@ impl AnswerWait<'_> {
 
     /// Prints the answer, which then waits in the inbox no more.
     async fn print(&self, answer: &Value) -> anyhow::Result<ExitCode> {
+        let is_failure = self.is_failure(answer);
         if self.context.json {
             output::json(answer)?;
+        } else if is_failure {
+            self.note(&output::visible(&output::cell(answer, "text")));
         } else {
             output::block(&format!("{}\n", output::cell(answer, "text")))?;
         }
@@ -289,7 +292,14 @@ impl AnswerWait<'_> {
         if let Err(error) = acked {
             output::note(&format!("svc: the answer stays in `svc inbox`: {error}"));
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// Whether a message is the daemon's word that the question came to nothing: its turn failed, or ended without text.
+    fn is_failure(&self, message: &Value) -> bool {
+        let beginning = format!("No answer to {}:", output::cell(self.question, "id"));
+        message["type"] == "notification"
+            && message["text"].as_str().is_some_and(|text| text.starts_with(&beginning))
     }
 
     /// Tells who waits how far it is. Standard output has the answer alone.

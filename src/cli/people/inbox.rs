@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, with_query};
 
-use super::{inbox_path, name_of, open_questions, peer, present};
+use super::{inbox_path, name_of, open_questions, option_ids, peer, present};
 use crate::cli::agent_list::is_hosted;
 use crate::cli::peer::waits_at_terminal;
 use crate::cli::{Context, output};
@@ -63,7 +63,7 @@ async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError
     Ok(waiting.filter(|peer| !is_hosted(peer)).cloned().collect())
 }
 
-/// Open requests of agents that no message of this page tells of: who acknowledged the message has not answered the agent.
+/// Open requests that no message of this page is about: to acknowledge such a message does not answer its request.
 async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, ClientError> {
     let open: Value = client.get("/v1/requests?open=true&limit=500").await?;
     let messages = output::items(page, "messages");
@@ -79,16 +79,13 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
     for request in requests {
         let cell = |member| output::visible(&output::cell(request, member));
         let since = context.screen.time(&output::cell(request, "opened_at"));
-        let options = output::items(request, "options").iter();
-        let options: Vec<String> =
-            options.map(|it| output::visible(&output::cell(it, "option_id"))).collect();
         output::block(&format!(
-            "{} needs permission: {} ({since})\n  svc agent answer {} {} {}\n\n",
+            "{} needs permission: {} ({since})\n  svc agent answer {} {} OPTION ({})\n\n",
             cell("session_key"),
             cell("title"),
             cell("session_key"),
             cell("request_id"),
-            options.join("|")
+            option_ids(request)
         ))?;
     }
     for peer in waiting {
@@ -100,7 +97,7 @@ fn print_waiting(context: &Context, waiting: &[Value], requests: &[Value]) -> an
     Ok(())
 }
 
-/// Shows the messages, after this many lines about who waits.
+/// Shows the messages, below the notes on `waiting` peers and requests.
 async fn print(
     context: &Context,
     client: &Client,

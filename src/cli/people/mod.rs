@@ -120,19 +120,23 @@ async fn no_open_question(client: &Client) -> AdvisedError {
         None => advice.to_owned(),
         Some(request) => {
             let cell = |key| output::visible(&output::cell(request, key));
-            let options = output::items(request, "options").iter();
-            let options: Vec<String> =
-                options.map(|option| output::visible(&output::cell(option, "option_id"))).collect();
             format!(
-                "{} needs permission ({}), and `svc agent answer {} latest {}` answers that",
+                "{} needs permission ({}), and `svc agent answer {} latest OPTION` answers that ({})",
                 cell("session_key"),
                 cell("title"),
                 cell("session_key"),
-                options.join("|")
+                option_ids(request)
             )
         }
     };
     AdvisedError::new(ClientError::Problem(Box::new(problem)), &advice)
+}
+
+/// The options of an open request, in the words that `svc agent answer` takes.
+fn option_ids(request: &Value) -> String {
+    let options = output::items(request, "options").iter();
+    let ids = options.map(|option| output::visible(&output::cell(option, "option_id")));
+    ids.collect::<Vec<_>>().join(", ")
 }
 
 /// Questions to the operator that nobody has answered, the latest first, at most `most`.
@@ -210,7 +214,7 @@ async fn note_successor(client: &Client, receiver: &Value) {
     }
     let (backend, path) = (cell("backend"), cell("path"));
     let query = [("backend", Some(&*backend)), ("path", Some(&*path)), ("live", Some("true"))];
-    // What was sent is sent, whatever comes of this.
+    // The message is stored: a failed look for others fails nothing.
     let page: Value = client.get(&with_query("/v1/peers", &query)).await.unwrap_or_default();
     let names: Vec<String> = output::items(&page, "peers")
         .iter()

@@ -341,7 +341,7 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let client = context.client()?;
     let peer = format!("/v1/peers/{}", encode(&draft.to));
     let sent: Value = client.post(&format!("{peer}/messages"), &body).await?;
-    // What was sent is sent, whatever comes of this.
+    // The message is stored: a failed look at its receiver fails nothing.
     let receiver: Value = client.get(&peer).await.unwrap_or_default();
     let status = receiver["status"].as_str().unwrap_or_default();
     Ok(terminal::line(delivery::when(&sent, status)).into_owned())

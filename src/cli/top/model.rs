@@ -99,7 +99,7 @@ pub(super) struct RequestChoice {
     pub(super) title: String,
     /// A number chooses one.
     pub(super) options: Vec<TeamRequestOption>,
-    /// One that holds for good and was chosen once.
+    /// Index of a permanent option that was chosen once and waits for its confirmation.
     pub(super) chosen: Option<usize>,
 }
 

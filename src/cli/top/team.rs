@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use svc_model::{PeerId, Timestamp};
 
+use crate::cli::agent_attach::is_permanent;
 use crate::cli::peer::is_of_task;
 use crate::cli::terminal;
 
@@ -126,9 +127,8 @@ pub(super) struct TeamRequestOption {
 }
 
 impl TeamRequestOption {
-    /// Whether nobody is asked again after it.
-    pub(super) fn holds_for_good(&self) -> bool {
-        self.kind.ends_with("_always")
+    pub(super) fn is_permanent(&self) -> bool {
+        is_permanent(&self.kind)
     }
 }
 

@@ -426,7 +426,7 @@ fn asking() -> Model {
 }
 
 #[test]
-fn what_holds_for_good_is_asked_once_more() {
+fn a_permanent_option_needs_a_confirmation() {
     let mut model = asking();
     let always = json!({ "option_id": "ever", "name": "Always allow", "kind": "allow_always" });
     let option = serde_json::from_value(always).expect("an option");
@@ -435,7 +435,7 @@ fn what_holds_for_good_is_asked_once_more() {
     assert_eq!(press(&mut model, &[Key::Char('3')]), None);
     let asked = "Always allow: this holds from now on; 3 again answers";
     assert_eq!(model.notice.as_deref(), Some(asked));
-    // Whoever thinks better of it chooses another, and is asked again.
+    // Leaving the choice discards the first press.
     assert_eq!(
         press(&mut model, &[Key::Char('9'), Key::Escape, Key::Char('a'), Key::Char('3')]),
         None

@@ -4,6 +4,7 @@ use svc_model::{PeerId, Timestamp};
 
 use super::model::{DaemonConnectionState, Draft, Model, Overlay, Pane, RequestChoice, Row};
 use super::team::TeamSnapshot;
+use crate::cli::agent_attach::confirmation;
 
 /// A key, as far as the page knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,9 +180,9 @@ fn choose(model: &mut Model, mut choice: RequestChoice, key: Key) -> Option<Scre
     };
     let index = number.and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
     if let Some(option) = index.and_then(|index| choice.options.get(index)) {
-        if option.holds_for_good() && choice.chosen != index {
+        if option.is_permanent() && choice.chosen != index {
             let (name, number) = (&option.name, number.unwrap_or_default());
-            model.notice = Some(format!("{name}: this holds from now on; {number} again answers"));
+            model.notice = Some(confirmation(name, number));
             choice.chosen = index;
             model.overlay = Some(Overlay::Choose(choice));
             return None;

@@ -1,5 +1,5 @@
 //! The least that one stack and one database can do: an axum handler, and a bare group commit behind it. No rules, no
-//! identity, no parsing. It is no peer, but the ceiling of ours beside the peers.
+//! identity, no parsing. Not a peer: the ceiling of svc on this stack, measured beside the peers.
 
 use anyhow::bail;
 
@@ -44,7 +44,7 @@ impl BareAxum {
 }
 
 impl Peer for BareAxum {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "axum, bare group commit"
     }
 

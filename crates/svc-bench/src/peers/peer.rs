@@ -45,7 +45,7 @@ pub(super) trait Peer {
     /// Appends by `producers`, one event at a time each.
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
 
-    /// The same where ours has sixteen events in a request. A protocol of others stays at one, as ever.
+    /// Appends in the contest of batches. The protocol of a peer has one event in a request, so this is [`Self::append`].
     fn append_batches(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
         self.append(window_of, producers)
     }

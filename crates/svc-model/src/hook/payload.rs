@@ -79,7 +79,7 @@ fn common(
         },
         "StopFailure" => {
             let said = text(payload, "last_assistant_message").or_else(|| text(payload, "error"));
-            HookMoment::TurnOver { failure: failure(said) }
+            HookMoment::TurnOver { failure: Some(failure(said)) }
         }
         "Interrupt" => HookMoment::TurnOver { failure: None },
         "PermissionRequest" => HookMoment::Waiting(prompt::of_tool(&tool_use(payload)?)),
@@ -162,9 +162,9 @@ fn opencode(event: Option<&str>, payload: &Value) -> Result<HookEvent, MissingFi
     })
 }
 
-/// What a client says of a turn that failed; something in any case.
-fn failure(said: Option<String>) -> Option<String> {
-    Some(said.map_or_else(|| "the turn failed".to_owned(), |said| prompt::one_line(&said)))
+/// Why a turn failed: what the client says, on one line, or a sentence of ours.
+fn failure(said: Option<String>) -> String {
+    said.map_or_else(|| "the turn failed".to_owned(), |said| prompt::one_line(&said))
 }
 
 /// Why a turn of opencode failed; `None` if its person ended it.
@@ -173,7 +173,7 @@ fn opencode_failure(error: &Value) -> Option<String> {
     if name.as_deref() == Some("MessageAbortedError") {
         return None;
     }
-    failure(text(&error["data"], "message").or(name))
+    Some(failure(text(&error["data"], "message").or(name)))
 }
 
 /// The texts that a person typed. Other parts are files, or made by the client.

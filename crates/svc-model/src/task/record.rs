@@ -26,7 +26,7 @@ pub struct Task {
     pub state: TaskState,
     /// What its runner reported of the process. A runner may report before the end.
     pub report: TaskReport,
-    /// What it waits for, while it does: before it begins, or for a permission.
+    /// What the task waits for: a free agent, the end of a turn, a person who types, or an answer to a permission request.
     pub reason: Option<String>,
     /// What came of it, in the words of the agent that did it.
     pub result: Option<String>,

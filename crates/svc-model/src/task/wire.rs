@@ -41,7 +41,7 @@ struct TaskWire<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// What it waits for, while it does: before it begins, or for a permission.
+    /// What the task waits for: a free agent, the end of a turn, a person who types, or an answer to a permission request.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     /// What came of it, in the words of the agent that did it.

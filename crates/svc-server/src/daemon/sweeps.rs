@@ -60,7 +60,10 @@ async fn read_client_records(services: Services) {
             pause = limits::PID_CHECK;
         }
         if let Err(error) = services.team.end_silent_turns().await {
-            tracing::error!(error = chain(&error), "cannot end the turns of which no hook told");
+            tracing::error!(
+                error = chain(&error),
+                "cannot end the turns whose end no hook has reported"
+            );
             pause = limits::PID_CHECK;
         }
         tokio::time::sleep(pause).await;

@@ -635,7 +635,7 @@ impl Store {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// Receivers whose turn is over since before then, and has answered none of the questions with which it began.
+    /// Peers whose turn ended before this time and left a question unanswered with which it had begun.
     pub async fn peers_of_silent_turns(
         &self,
         before: Timestamp,

@@ -28,7 +28,7 @@ enum Progress {
     Given,
     /// The session has answered, or its turn ended without words.
     Answered(Option<String>),
-    /// The turn that it began came to nothing: why.
+    /// The turn of the question failed or was interrupted: the reason.
     Failed(String),
     /// The session did not take the message, or either is gone: why.
     Gone(&'static str),
@@ -226,7 +226,7 @@ impl Agents {
                 let (done, none) = (TaskStatus::Done, TaskReport::default());
                 end_task(tx, &core, &mut dispatch, &mut task, done, text, none).await?;
                 if task.task.from.is_none() && task.owned.owner == Some(Principal::Operator) {
-                    // Who gave the work without an inbox for its end reads the answer in the task.
+                    // No peer was named for the end, so the answer is read in the task.
                     note_returned(tx, &dispatch).await?;
                 }
                 Ok(())

@@ -305,9 +305,12 @@ async fn give_words(
                 add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
             }
         }
-        AgentEventBody::Request(_) => {
+        AgentEventBody::Request(AgentRequest { title, options, .. }) => {
             let key = &row.info.session_key;
-            let why = format!("{key} needs an answer: svc agent answer {key} latest OPTION");
+            let options: Vec<&str> = options.iter().map(|it| it.option_id.as_str()).collect();
+            let options = options.join(", ");
+            let why =
+                format!("{key} asks {title:?}: svc agent answer {key} latest OPTION ({options})");
             wait_for_person(tx, work, Some(why)).await?;
         }
         AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,

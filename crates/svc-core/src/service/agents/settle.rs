@@ -316,7 +316,7 @@ fn writer_of(dispatch: &DispatchRow, task: &TaskRow) -> String {
     }
 }
 
-/// The peer that the word is from. A process may have several sessions, so of those it is the one that was asked.
+/// The sender of the message about the end of a task. A process may have several sessions: the session that was asked sends it.
 async fn writing_peer(
     tx: &mut WriteTx,
     dispatch: &DispatchRow,
@@ -414,13 +414,13 @@ pub(super) async fn tell_operator(
         request.options.iter().map(|option| option.option_id.as_str()).collect();
     // What is asked comes first: lists show the beginning alone.
     let text = format!(
-        "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} {}",
+        "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} OPTION ({})",
         request.title,
         info.session_key,
         info.id,
         info.id,
         request.request_id,
-        options.join("|")
+        options.join(", ")
     );
     let own = sender_of(tx, &info.session_key).await?;
     for peer in tx.operator_peers(limits::TOLD_PEERS).await? {

@@ -12,7 +12,7 @@ use super::{
 use crate::service::Error;
 
 impl Team {
-    /// Ends the turns that are over and of which no hook has told the end: whoever asked waits for no answer of theirs.
+    /// Fails the questions of turns whose end no hook has reported within [`limits::TURN_WORDS`].
     pub async fn end_silent_turns(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::TURN_WORDS);
         for peer in self.core.store.peers_of_silent_turns(before).await? {

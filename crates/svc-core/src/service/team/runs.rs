@@ -174,7 +174,7 @@ pub(in crate::service) async fn turn_said(
     Ok(())
 }
 
-/// The same without last words: it failed for this reason, or was interrupted.
+/// Fails the questions of a turn without last words: for this reason, or as its person interrupted it.
 pub(in crate::service) async fn turn_failed(
     tx: &mut WriteTx,
     core: &Core,
@@ -188,7 +188,7 @@ pub(in crate::service) async fn turn_failed(
     Ok(())
 }
 
-/// The same where no hook has told of it: the client's own record has, its process is gone, or it was silent for too long.
+/// Fails the questions of a turn whose end no hook has reported: by the client's own record, the end of its process, or silence.
 pub(super) async fn silent_turn_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -205,7 +205,7 @@ pub(super) async fn silent_turn_ended(
     };
     let is_hosted = tx.is_hosted(peer).await?;
     for question in end_turn(tx, peer).await? {
-        // Of a hosted agent's turns its host tells.
+        // The host of a hosted agent reports its turns.
         if !is_hosted {
             reply(tx, core, question, TurnWords::Failed(code, why.to_owned())).await?;
         }
@@ -213,7 +213,7 @@ pub(super) async fn silent_turn_ended(
     Ok(())
 }
 
-/// The questions with which the turn began that is over now. None of them is one of the next turn.
+/// The questions with which the ended turn had begun. Clears their mark, so that the next turn does not answer them.
 async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
     let mut questions = tx.questions_of_turn(peer).await?;
     // One that was given a moment ago may belong to the next turn.
@@ -350,7 +350,7 @@ async fn reply(
     if kind != MessageType::Response {
         terms.turn = None;
     }
-    // Of a task that fails, its end is the word to whoever gave it.
+    // The message about the end of a failed task says it already.
     let is_told = failure.is_some() && tool_of(&question) == SourceTool::SendMessage;
     let reply_id =
         if is_told { None } else { put_reply(tx, core, &question, (kind, text), terms).await? };

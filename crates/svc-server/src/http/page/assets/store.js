@@ -348,7 +348,7 @@ function hearDelta({ stream, data, at }) {
   for (const tell of followers.get(stream) ?? []) tell({ kind: 'delta', data });
 }
 
-/** What is being said, as a feed that begins tells it. */
+/** The frames that repeat all unfinished entries, as at the beginning of a feed. */
 function wordsSoFar() {
   const said = [...state.words].filter(([, { of, text }]) => of && text);
   return [['silence', 'null'], ...said.map(([id, { at, ...data }]) => ['delta', JSON.stringify({ stream: `agent/${id}`, data, at })])];
@@ -610,7 +610,7 @@ function hear({ type, status, from, frames }) {
   if (type === 'hello') {
     if (!isLeader) return;
     tellOthers({ type: 'status', status: state.connection.status });
-    // Whoever joins has not heard how an unfinished entry began.
+    // A tab that joins has not received the beginning of an unfinished entry.
     tellOthers({ type: 'frames', frames: wordsSoFar() });
   } else if (isLeader) {
     // Two tabs may read for a moment, when one takes over from the other.

@@ -14,7 +14,7 @@ import { Action, Answers, Asked, Choice, Dialog, Empty, Facts, Failure, FactLine
 const KEPT = 2000;
 /** Entries of the past that are read more at a time. */
 const PAGE = 400;
-/** What stands for the entry of the lines that a program prints. */
+/** Key of the entry that collects the output lines of a program. */
 const LINES = 'lines';
 /** Agents that a list shows at once. */
 const SHOWN = 300;
