@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use super::server::{Reply, TestServer};
 
 /// Who makes requests: the operator, or a session.
-pub struct Client {
+pub(crate) struct Client {
     local: Rc<Local>,
     token: Option<String>,
 }

@@ -36,7 +36,7 @@ pub(super) struct TestServer {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: String,
