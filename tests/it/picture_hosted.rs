@@ -369,6 +369,28 @@ fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
     }
 }
 
+/// Gemini CLI tells at the end of a turn all that was said since its person's prompt, also where the turn failed.
+#[test]
+fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
+    let d = Daemon::start();
+    let asker = asker(&d);
+    hook(&d, "gemini", "SessionStart", &json!({ "source": "startup" }));
+    let turn = |told: &str| {
+        let question = begin_turn(&d, &asker, "gemini", ("BeforeAgent", "AfterAgent"));
+        // What it goes on with comes as a prompt.
+        let prompt = format!("messageId {question}.\n> is it green?");
+        hook(&d, "gemini", "BeforeAgent", &json!({ "prompt": prompt }));
+        let end = json!({ "prompt_response": told, "stop_hook_active": true });
+        hook(&d, "gemini", "AfterAgent", &end);
+        question
+    };
+    turn("so\nit is green");
+    assert_eq!(inbox(&asker), ["it is green"]);
+    let failed = turn("so");
+    let nothing = format!("No answer to {failed}: the turn ended without text.");
+    assert_eq!(inbox(&asker), ["it is green".to_owned(), nothing]);
+}
+
 /// A session that is gone in the middle of a turn answers nobody either, and neither does one whose turn is over without a
 /// hook that says so, as its client's record shows.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{call_ties::CallTies, waiters::MailWaiters};
+use super::{call_ties::CallTies, earlier_words::EarlierWords, waiters::MailWaiters};
 use crate::{
     domain::{McpSessionId, hook::HookPolicy, limits},
     service::{Error, access::Access, core::Core, journal::Journal, team::Team},
@@ -18,6 +18,7 @@ pub struct Hooks {
     /// Which session an MCP tool is called in.
     pub ties: Arc<CallTies>,
     pub(super) waiters: Arc<MailWaiters>,
+    pub(super) earlier_words: Arc<EarlierWords>,
     pub(super) policy: HookPolicy,
 }
 
@@ -35,6 +36,7 @@ impl Hooks {
             journal,
             ties: Arc::default(),
             waiters: Arc::default(),
+            earlier_words: Arc::default(),
             policy: HookPolicy::default(),
         }
     }
