@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, ended, kill, over, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
@@ -166,6 +166,28 @@ fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
         let sent = d.post(&inbox, &json!({ "text": "hello" })).ok(200);
         assert_eq!(sent["delivery"], delivery, "{name}: {sent}");
     }
+}
+
+#[test]
+fn who_speaks_to_an_agent_that_needs_permission_is_told_how_to_give_it() {
+    let d = world();
+    start(&d, "asks", Some("go"));
+    eventually(SOON, || peer(&d, "asks")["status"] == "waiting");
+    let key = "agent:asks:main";
+    let answer = format!("svc agent answer {key} latest OPTION");
+    let told = svc(&d.home, &["tell", key, "hello"]);
+    assert!(told.ok().contains(&format!("; it needs your answer first: {answer}")), "{told:?}");
+    let asked = svc(&d.home, &["ask", key, "are you there?", "--timeout", "0"]);
+    assert!(asked.ok().contains(&answer), "{asked:?}");
+    let task = dispatch(&d, json!({ "instance": key, "prompt": "go" }));
+    let reason = until(SOON, || {
+        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+        task["reason"].as_str().map(str::to_owned)
+    });
+    assert!(
+        reason.ends_with(&format!("present turn, which needs your answer: {answer}")),
+        "{reason}"
+    );
 }
 
 #[test]
