@@ -114,6 +114,23 @@ fn the_end_of_a_task_is_told_by_the_session_that_was_asked() {
     assert_eq!(told["from_peer"], json!(asked), "{told}");
 }
 
+/// A message wakes none of these clients.
+#[test]
+fn work_for_an_idle_terminal_waits_for_somebody_to_type() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "codex", "web", "");
+    client.hook_as("codex", &event("s", "SessionStart", &json!({ "source": "startup" })));
+    client.hook_as("codex", &prompt("s"));
+    client.hook_as("codex", &event("s", "Stop", &json!({ "last_assistant_message": "so" })));
+    assert_eq!(status(&d, "s"), "idle");
+    let peer = peer_of(&d, "s");
+    let body = json!({ "instance": id_of(&peer), "prompt": "go", "opts": { "async": true } });
+    let task = d.post("/v1/send_message", &body).ok(202)["task_id"].clone();
+    let path = format!("/v1/tasks/{}", task.as_str().expect("an id"));
+    let reason = until(SOON, || d.get(&path).ok(200)["reason"].as_str().map(str::to_owned));
+    assert!(reason.ends_with("it reads the prompt when somebody types there"), "{reason}");
+}
+
 #[test]
 fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let d = Daemon::start();
