@@ -206,6 +206,21 @@ fn an_agent_whose_host_does_not_answer_is_unreachable() {
 }
 
 #[test]
+fn work_for_an_instance_says_which_agent_of_its_name_is_here() {
+    let d = world();
+    start(&d, "task", None);
+    let sent = svc(&d.home, &["send", "task", "this"]);
+    assert_eq!(sent.ok(), "did this\n");
+    assert!(sent.stderr.contains("svc send agent:task:main"), "{sent:?}");
+    let sent = svc(&d.home, &["send", "agent:task:main", "that"]);
+    assert_eq!(
+        (sent.ok(), sent.stderr.contains("agent:task:main")),
+        ("did that\n", false),
+        "{sent:?}"
+    );
+}
+
+#[test]
 fn a_long_first_word_is_no_failed_start() {
     let d = world();
     let task = dispatch(&d, json!({ "instance": "slow", "prompt": "go" }));
