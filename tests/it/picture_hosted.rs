@@ -36,6 +36,9 @@ command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"control_request","r
 [agents.fails]
 backend = "claude"
 command = ["sh", "-c", '''HELLO; while read prompt; do echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; done''']
+[agents.recovers]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; read prompt; sleep 600''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -226,6 +229,20 @@ fn a_long_first_word_is_no_failed_start() {
     let task = dispatch(&d, json!({ "instance": "slow", "prompt": "go" }));
     let task = over(&d, &task);
     assert_eq!((&task["status"], &task["result"]), (&json!("done"), &json!("at last")), "{task}");
+}
+
+/// What a turn failed by is no word about the next one.
+#[test]
+fn an_agent_in_a_turn_has_no_error_of_an_earlier_one() {
+    let d = world();
+    let id = text(&start(&d, "recovers", Some("go")), "id");
+    let shown = || d.get(&format!("/v1/hosts/{id}")).ok(200);
+    let state = |shown: &Value| (text(shown, "state"), shown["error"].as_str().map(str::to_owned));
+    let failed = ("idle".to_owned(), Some("no credit".to_owned()));
+    eventually(SOON, || state(&shown()) == failed);
+    d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "again" })).ok(200);
+    eventually(SOON, || shown()["state"] == "running");
+    assert_eq!(state(&shown()), ("running".to_owned(), None));
 }
 
 #[test]
