@@ -200,7 +200,7 @@ async fn by_daemon(context: &Context, command: AgentCommand) -> anyhow::Result<E
         AgentCommand::Send { agent, input, steer } => {
             let body = json!({ "input": input, "mode": if steer { "steer" } else { "queue" } });
             let sent: Value = context.client()?.post(&host(&agent, "/send"), &body).await?;
-            print_sent(context, &sent)
+            print_sent(context, &sent, steer)
         }
         AgentCommand::Answer { agent, request, option } => {
             let body = json!({ "request_id": request, "option_id": option });

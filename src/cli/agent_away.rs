@@ -59,7 +59,7 @@ pub(super) async fn send(
 ) -> anyhow::Result<ExitCode> {
     let (host, _) = find_answering(context, named, away).await?;
     let sent = host.send(&input_of(input, mode)).await?;
-    print_sent(context, &serde_json::to_value(sent)?)
+    print_sent(context, &serde_json::to_value(sent)?, mode == SendMode::Steer)
 }
 
 /// Ends an agent.

@@ -99,14 +99,27 @@ pub(super) fn print_history(context: &Context, page: &Value) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows that an agent's host has an input.
-pub(super) fn print_sent(context: &Context, sent: &Value) -> anyhow::Result<ExitCode> {
+/// Shows that an agent's host has an input, which was for the present turn or not.
+pub(super) fn print_sent(
+    context: &Context,
+    sent: &Value,
+    is_steering: bool,
+) -> anyhow::Result<ExitCode> {
     if context.json {
         output::json(sent)?;
     } else {
         output::object(&context.screen, sent, &["message_id", "queued"])?;
+        if let Some(note) = not_steered(sent, is_steering) {
+            output::note(note);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of an input for the present turn that waits for the next one.
+fn not_steered(sent: &Value, is_steering: bool) -> Option<&'static str> {
+    let is_queued = is_steering && sent["queued"] == true;
+    is_queued.then_some("svc: this agent takes nothing in a turn: the input begins its next one")
 }
 
 #[cfg(test)]
@@ -114,6 +127,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_input_that_came_too_late_for_the_turn_says_so() {
+        let sent = |queued: bool| json!({ "message_id": "m", "queued": queued });
+        assert!(not_steered(&sent(true), true).is_some_and(|note| note.contains("next one")));
+        assert_eq!(not_steered(&sent(false), true), None);
+        assert_eq!(not_steered(&sent(true), false), None);
+    }
 
     #[test]
     fn an_agent_is_shown_in_words_and_without_a_process_that_is_gone() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::output::cell;
+use super::output::{cell, visible};
 
 /// When a message that was just sent reaches its receiver, which is in this state: the daemon's word for it as a clause. Empty
 /// if an earlier daemon says nothing.
@@ -21,12 +21,33 @@ pub(super) fn when<'a>(sent: &'a Value, status: &str) -> &'a str {
     }
 }
 
-/// The same behind the state of the receiver, for a sentence about it.
-pub(super) fn expected(sent: &Value, status: &str) -> String {
-    match when(sent, status) {
+/// The same behind the state of the receiver, for a sentence about it, and what a person has to do before it goes on.
+pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
+    let status = cell(receiver, "status");
+    let mut words = match when(sent, &status) {
         "" => format!("which is {status}"),
         when => format!("which is {status}: {when}"),
+    };
+    if let Some(needs) = needs(receiver) {
+        words.push_str("; ");
+        words.push_str(&needs);
     }
+    words
+}
+
+/// What a person has to do before a receiver goes on; `None` if it needs nobody.
+fn needs(receiver: &Value) -> Option<String> {
+    let is_asked =
+        matches!(receiver["waiting_for"]["kind"].as_str(), Some("permission" | "question"));
+    if receiver["status"] != "waiting" || !is_asked {
+        return None;
+    }
+    Some(match receiver["agent"].as_str() {
+        Some(key) => {
+            format!("it needs your answer first: svc agent answer {} latest OPTION", visible(key))
+        }
+        None => "somebody has to answer at its terminal first".to_owned(),
+    })
 }
 
 /// A state of a delivery in words.
@@ -83,12 +104,34 @@ mod tests {
             ("when_back", "when it is back"),
             ("never", "its agent has ended, and the message cannot be delivered"),
         ] {
-            let said = expected(&json!({ "delivery": delivery }), "idle");
+            let said = expected(&json!({ "delivery": delivery }), &json!({ "status": "idle" }));
             assert!(said.starts_with("which is idle: ") && said.ends_with(words), "{said}");
         }
-        let busy = expected(&json!({ "delivery": "next_turn" }), "busy");
+        let next = json!({ "delivery": "next_turn" });
+        let busy = expected(&next, &json!({ "status": "busy" }));
         assert_eq!(busy, "which is busy: it reads the message in its next turn");
-        assert_eq!(expected(&json!({}), "idle"), "which is idle", "of an earlier daemon");
+        let idle = json!({ "status": "idle" });
+        assert_eq!(expected(&json!({}), &idle), "which is idle", "of an earlier daemon");
+    }
+
+    #[test]
+    fn who_cannot_go_on_without_a_person_says_so() {
+        let waiting = |kind: &str, agent: Option<&str>| {
+            let receiver =
+                json!({ "status": "waiting", "waiting_for": { "kind": kind }, "agent": agent });
+            expected(&json!({ "delivery": "next_turn" }), &receiver)
+        };
+        let hosted = waiting("permission", Some("agent:claude:main"));
+        assert!(
+            hosted.ends_with(
+                "; it needs your answer first: svc agent answer agent:claude:main latest OPTION"
+            ),
+            "{hosted}"
+        );
+        let attended = waiting("question", None);
+        assert!(attended.ends_with("; somebody has to answer at its terminal first"), "{attended}");
+        let limited = waiting("limit", Some("agent:claude:main"));
+        assert!(limited.ends_with("in its next turn"), "{limited}");
     }
 
     #[test]

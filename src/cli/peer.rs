@@ -237,10 +237,12 @@ pub(super) fn is_of_task(name: &str) -> bool {
     name.contains(":task-")
 }
 
-/// Leaves out the agents of tasks: who looks for them looks at their tasks.
+/// Leaves out the agents of tasks, except those that wait for a person: who looks for the others looks at their tasks.
 fn leave_out_tasks(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
-        peers.retain(|peer| !is_of_task(&output::cell(peer, "display_name")));
+        peers.retain(|peer| {
+            peer["waits_for"].is_string() || !is_of_task(&output::cell(peer, "display_name"))
+        });
         let count = peers.len();
         page["count"] = count.into();
     }
@@ -320,10 +322,10 @@ mod tests {
             peer("a", "busy", "2026-01-01"), peer("b", "offline", "2026-01-02"), peer("c", "offline", "2026-01-03"),
             { "peer_id": "d", "display_name": "codex:task-01", "status": "busy" },
         ] });
-        page["peers"][0]["display_name"] = "a-task".into();
-        leave_out_tasks(&mut page);
+        page["peers"][0]["display_name"] = "codex:task-02".into();
         let requests = json!({ "requests": [{ "peer_id": "a", "title": "Write: /etc/x" }, { "title": "of nobody" }] });
         mark_waiting(&mut page, &requests);
+        leave_out_tasks(&mut page);
         latest_offline_first(&mut page);
         let ids: Vec<String> = output::items(&page, "peers")
             .iter()

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use svc_client::TokenSource;
+use svc_client::{Client, TokenSource};
 use svc_model::PeerId;
 
 use super::people::which_one;
@@ -17,7 +17,7 @@ pub(super) const EXAMPLES: &str = concat!(
   svc send reviewer 'look at the last commit'
   svc send --tag review --async - < prompt.txt
 
-NAME is an instance, which starts an agent for this work, or anybody who is here. Without NAME and --tag: $SVC_AGENT, then \
+NAME is an instance, which starts an agent for this work, or else anybody who is here. Without NAME and --tag: $SVC_AGENT, then \
 `default_agent` of the configuration, then the only callable instance.
 
 ",
@@ -92,6 +92,9 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         Ok(sent) => sent,
         Err(error) => return Err(agent::unread(context, instance, error)),
     };
+    if let Some(name) = instance.filter(|name| sent["instance"] == *name) {
+        note_namesake(&client, name, &body["opts"]["mode"]).await;
+    }
     if args.is_async {
         if context.json {
             output::json(&sent)?;
@@ -102,4 +105,22 @@ pub(super) async fn run(context: &Context, args: SendArgs) -> anyhow::Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     task::watch(context, &output::cell(&sent, "task_id"), None).await
+}
+
+/// Says which agent that is here has the name of the instance that starts a new one.
+async fn note_namesake(client: &Client, name: &str, mode: &Value) {
+    if !mode.is_null() && mode != "spawn-only" {
+        return;
+    }
+    // The work is on its way: a failed look for others fails nothing.
+    let page: Value = client.get("/v1/peers?live=true&limit=500").await.unwrap_or_default();
+    let mut peers = output::items(&page, "peers").iter();
+    let namesake = peers.find(|peer| peer["display_name"] == name && peer["agent"].is_string());
+    if let Some(peer) = namesake {
+        let key = output::visible(&output::cell(peer, "agent"));
+        output::note(&format!(
+            "svc: {} is an instance, so a new agent starts; `svc send {key} …` is for the one that is here",
+            output::visible(name)
+        ));
+    }
 }

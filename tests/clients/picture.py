@@ -9,6 +9,7 @@ Each case has a home of its own in which `svc install` was run, and a scripted m
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import urllib.request
@@ -18,7 +19,7 @@ import hooks  # noqa: E402
 from agents import tool  # noqa: E402
 from daemon import wait_for  # noqa: E402
 from hooks import Model, only  # noqa: E402
-from install import COMMANDS, quiet, run_cases  # noqa: E402
+from install import BIN, COMMANDS, quiet, run_cases  # noqa: E402
 from terminals import TMUX, Terminal, end_all_below  # noqa: E402
 
 # A machine that is busy with tests is slow.
@@ -121,6 +122,10 @@ class Desk(hooks.Agent):
         """Types a prompt; the model has been asked when it is back."""
         before = len(self.model.calls())
         terminal.say(text, lambda: len(self.model.calls()) >= before + calls, 120)
+
+    def hold(self, terminal, text, name):
+        """Types a prompt; the model is asked and does not answer before it is released."""
+        terminal.say(text, lambda: any(it.get("holding") == name for it in self.model.entries()), 120)
 
     def close(self, terminal):
         """Its person closes the terminal."""
@@ -261,6 +266,49 @@ def told(desk):
     return sent["delivery"]
 
 
+def failed_turn(desk):
+    """A question whose turn fails is told why and has no answer, and nothing of what was said before; its session is idle. One that a message wakes is
+    woken by the next one, too, however the turn of the first ends."""
+    terminal = desk.open(desk.api)
+    desk.hold(terminal, "tidy up", "first")
+    name = desk.peer()["display_name"]
+    asking = subprocess.Popen([BIN, "ask", name, "is it green?"], env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: "is it green?" in desk.svc("message", "list", "--open"), "the question is sent", SOON)
+        desk.model.release("first")
+        # Its turn goes on with the question.
+        desk.model.asked(1)
+        out, said = asking.communicate(timeout=SOON)
+    finally:
+        asking.kill()
+    assert (asking.returncode, out) == (1, "") and "No answer to msg_" in said, (asking.returncode, out, said)
+    if desk.client.name != "gemini":
+        assert "scripted failure" in said, said
+    desk.until("idle", "its turn failed")
+    if desk.client.name != "claude":
+        assert "does not wake it" in desk.svc("tell", name, "and now?")
+        return None
+    tell(desk, name, "news one", 2)
+    desk.until("idle", "a turn that a message began failed")
+    tell(desk, name, "news two", 3, held="second")
+    terminal.press("Escape")
+    desk.until("idle", "Esc in a turn that a message began")
+    desk.model.release("second")
+    tell(desk, name, "news three", 4)
+    return None
+
+
+def tell(desk, name, text, step, held=None):
+    """Tells an idle session something that wakes it. The model's answer `step` (from 0) is to that."""
+    sent = wait_for(lambda: (it := json.loads(desk.svc("tell", name, text, "--json")))["delivery"] == "wakes" and it, "a waiter", SOON)
+    assert sent["delivery"] == "wakes", (sent, desk.terminals[-1].screen())
+    if held:
+        desk.model.holding(held, SOON)
+        return
+    desk.model.asked(step, SOON)
+    assert text in desk.model.body(step), desk.model.body(step)
+
+
 def harmless_tools(desk):
     """`install status` names the tools before which the client asks its person; there it asks, and nowhere else."""
     [status] = json.loads(desk.svc("install", "status", desk.name, "--json"))["clients"]
@@ -290,6 +338,7 @@ def harmless_tools(desk):
 
 RECORD = tool("start_ghap", **hooks.RECORD)
 DONE = {"text": "done"}
+FAILS = {"error": {"status": 400, "type": "invalid_request_error", "message": "scripted failure"}}
 
 
 def slow(client):
@@ -306,12 +355,15 @@ CASES = {
     "a long tool": (long_tool, lambda client: [*slow(client), *[DONE] * 4], False),
     "a permission": (permission, lambda client: [command(client, "touch first", True), command(client, "touch second", True), DONE, DONE], True),
     "told": (told, lambda client: [DONE] * 4, False),
+    "a failed turn": (failed_turn, lambda client: [{"text": "for its person", "hold": "first"}, FAILS, FAILS, {**DONE, "hold": "second"}, DONE, DONE], False),
     "harmless tools": (harmless_tools, lambda client: [tool("peer_list"), DONE] * 2, True),
 }
 
 
 def applies(client, case):
-    """An earlier Claude Code asks its model before it has the tools of a server."""
+    """An earlier Claude Code asks its model before it has the tools of a server. The turns of opencode do not go on with messages."""
+    if case == "a failed turn" and client.name == "opencode":
+        return False
     return case not in ("two projects", "harmless tools") or client.name != "claude" or client.numbers() >= (2, 1, 300)
 
 

@@ -1279,6 +1279,10 @@ fn a_label_means_the_living_and_else_the_last_of_the_dead() {
     // What an agent was started with as its name is its label, too.
     let sent = call(&caller, "sessions_send", &json!({ "label": "b", "message": "hello" }));
     assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got hello")), "{sent}");
+    // Lists of peers have names, so one is taken where a key is wanted.
+    let sent =
+        call(&caller, "sessions_send", &json!({ "sessionKey": "echo:b", "message": "again" }));
+    assert_eq!((&sent["status"], &sent["reply"]), (&json!("ok"), &json!("got again")), "{sent}");
     let mut last = Value::Null;
     for _ in 0..3 {
         let wish = json!({ "task": "x", "agentId": "task", "label": "digger" });

@@ -649,7 +649,8 @@ fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() 
     let next = hook(&d.home, "claude", &claude("s", "UserPromptSubmit", &json!({ "prompt": "x" })));
     assert_eq!(context(&next), "", "it was given once");
     assert_eq!(state(&d, &message), "injected");
-    // What waits already wakes at once; a session that is over wakes nobody.
+    // What waits already wakes at once when the turn is over; a session that is over wakes nobody.
+    hook(&d.home, "claude", &claude("s", "Stop", &json!({ "stop_hook_active": false })));
     let waiting = d.post(&inbox, &json!({ "text": "still here" })).ok(200);
     assert_eq!(waiter(&d.home, "s").wait(SOON).code, Some(2));
     assert_eq!(state(&d, &waiting), "offered");
@@ -1014,7 +1015,8 @@ fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
     command.env("SVC_URL", swallowing(&d, 1, Fate::Cut)).stdin(Stdio::piped());
     command.env("SVC_TOKEN", d.home.token().expect("a token"));
     let mut running = Running::spawn(command);
-    running.stdin().write_all(prompt("s", "").to_string().as_bytes()).expect("it reads");
+    let stop = claude("s", "Stop", &json!({ "stop_hook_active": false }));
+    running.stdin().write_all(stop.to_string().as_bytes()).expect("it reads");
     let ran = running.wait(SOON);
     assert!(ran.code == Some(2) && ran.stderr.contains("precious"), "{ran:?}");
     assert_eq!(state(&d, &message), "offered");

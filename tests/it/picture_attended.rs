@@ -114,6 +114,23 @@ fn the_end_of_a_task_is_told_by_the_session_that_was_asked() {
     assert_eq!(told["from_peer"], json!(asked), "{told}");
 }
 
+/// A message wakes none of these clients.
+#[test]
+fn work_for_an_idle_terminal_waits_for_somebody_to_type() {
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "codex", "web", "");
+    client.hook_as("codex", &event("s", "SessionStart", &json!({ "source": "startup" })));
+    client.hook_as("codex", &prompt("s"));
+    client.hook_as("codex", &event("s", "Stop", &json!({ "last_assistant_message": "so" })));
+    assert_eq!(status(&d, "s"), "idle");
+    let peer = peer_of(&d, "s");
+    let body = json!({ "instance": id_of(&peer), "prompt": "go", "opts": { "async": true } });
+    let task = d.post("/v1/send_message", &body).ok(202)["task_id"].clone();
+    let path = format!("/v1/tasks/{}", task.as_str().expect("an id"));
+    let reason = until(SOON, || d.get(&path).ok(200)["reason"].as_str().map(str::to_owned));
+    assert!(reason.ends_with("it reads the prompt when somebody types there"), "{reason}");
+}
+
 #[test]
 fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let d = Daemon::start();
@@ -143,7 +160,7 @@ fn who_shows_a_prompt_is_waiting_and_says_for_what() {
     let told = svc(&d.home, &["inbox"]).ok().to_owned();
     let name = peer["display_name"].as_str().expect("a name");
     let words = format!("{name} waits for permission, at its terminal: touch made");
-    assert!(told.contains(&words) && told.contains("your inbox is empty"), "{told}");
+    assert!(told.contains(&words) && !told.contains("your inbox is empty"), "{told}");
     let told = svc(&d.home, &["inbox", "--json"]).json();
     assert_eq!(told["waiting"][0]["waiting_for"], *asked, "{told}");
     let waiting = d.get("/v1/peers?status=waiting").ok(200);
@@ -245,6 +262,47 @@ fn a_turn_of_gemini_that_its_person_ended_is_over() {
     fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).expect("its mode");
     fs::rename(&new, chats.join("session-2026-11-26T18-16-5e984bb8.jsonl")).expect("it moves");
     eventually(SOON, || status(&d, SESSION) == "idle");
+}
+
+/// Codex calls none when a turn fails. An entry in the record of the thread says so, and why.
+#[test]
+fn a_turn_of_codex_that_failed_is_over_and_who_asked_is_told() {
+    const SESSION: &str = "01a21a18-80eb-7a33-bee1-3121f6c570d0";
+    let d = Daemon::start();
+    let mut client = FakeClient::start(&d.home, "codex", "web", "");
+    if started(client.pid()).is_none() {
+        return;
+    }
+    client.hook_as("codex", &event(SESSION, "SessionStart", &json!({ "source": "startup" })));
+    client.hook_as("codex", &event(SESSION, "UserPromptSubmit", &json!({ "prompt": "build it" })));
+    let ask = json!({ "text": "is it green?", "type": "query" });
+    let inbox = format!("/v1/peers/{}/messages", id_of(&peer_of(&d, SESSION)));
+    let sent = d.post(&inbox, &ask).ok(200);
+    // The turn goes on with the question, and no hook follows.
+    client.hook_as("codex", &event(SESSION, "Stop", &json!({ "last_assistant_message": "so" })));
+    assert_eq!(status(&d, SESSION), "busy");
+    let day = d.home.user().join(".codex/sessions/2026/11/26");
+    fs::create_dir_all(&day).expect("a folder");
+    let at = d.get("/v1/peers").ok(200)["as_of"].clone();
+    let entry =
+        |payload: Value| json!({ "timestamp": at, "type": "event_msg", "payload": payload });
+    let error = json!({ "message": json!({ "error": { "message": "no credit" } }).to_string() });
+    let lines = [
+        entry(json!({ "type": "task_started" })),
+        entry(json!({ "type": "task_complete", "last_agent_message": "so", "error": error })),
+    ];
+    let new = day.join("new");
+    fs::write(&new, lines.map(|line| line.to_string()).join("\n")).expect("a file");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).expect("its mode");
+    let name = format!("rollout-2026-11-26T23-02-23-{SESSION}.jsonl");
+    fs::rename(&new, day.join(name)).expect("it moves");
+    eventually(SOON, || status(&d, SESSION) == "idle");
+    let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
+    let states = question["states"].as_array().expect("states");
+    assert_eq!(question["state"], "injected", "{question}");
+    assert_eq!(states.last().expect("one")["reason"], "no credit", "{question}");
+    let told = page(&d.get("/v1/peers/operator/messages?peek=true"), "messages");
+    assert_eq!(told[0]["correlation_id"], sent["id"], "{told:?}");
 }
 
 /// When a process started, in the system's own count.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents::{dispatch, ended, kill, over, with_config};
-use crate::daemon::{Daemon, Home, Running, eventually, until};
+use crate::daemon::{Daemon, Home, Running, eventually, svc, until};
 use crate::expect::text;
 use crate::wire::{Caller, Reply};
 
@@ -36,6 +36,9 @@ command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"control_request","r
 [agents.fails]
 backend = "claude"
 command = ["sh", "-c", '''HELLO; while read prompt; do echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; done''']
+[agents.recovers]
+backend = "claude"
+command = ["sh", "-c", '''HELLO; read prompt; echo '{"type":"result","subtype":"error_during_execution","is_error":true,"result":"no credit"}'; read prompt; sleep 600''']
 [agents.task]
 backend = "exec"
 command = ["sh", "-c", "read line; echo did $line"]
@@ -169,6 +172,28 @@ fn an_agent_is_as_its_host_says_however_long_it_is_silent() {
 }
 
 #[test]
+fn who_speaks_to_an_agent_that_needs_permission_is_told_how_to_give_it() {
+    let d = world();
+    start(&d, "asks", Some("go"));
+    eventually(SOON, || peer(&d, "asks")["status"] == "waiting");
+    let key = "agent:asks:main";
+    let answer = format!("svc agent answer {key} latest OPTION");
+    let told = svc(&d.home, &["tell", key, "hello"]);
+    assert!(told.ok().contains(&format!("; it needs your answer first: {answer}")), "{told:?}");
+    let asked = svc(&d.home, &["ask", key, "are you there?", "--timeout", "0"]);
+    assert!(asked.ok().contains(&answer), "{asked:?}");
+    let task = dispatch(&d, json!({ "instance": key, "prompt": "go" }));
+    let reason = until(SOON, || {
+        let task = d.get(&format!("/v1/tasks/{task}")).ok(200);
+        task["reason"].as_str().map(str::to_owned)
+    });
+    assert!(
+        reason.ends_with(&format!("present turn, which needs your answer: {answer}")),
+        "{reason}"
+    );
+}
+
+#[test]
 fn an_agent_whose_host_does_not_answer_is_unreachable() {
     let d = world();
     let agent = start(&d, "task", None);
@@ -184,11 +209,40 @@ fn an_agent_whose_host_does_not_answer_is_unreachable() {
 }
 
 #[test]
+fn work_for_an_instance_says_which_agent_of_its_name_is_here() {
+    let d = world();
+    start(&d, "task", None);
+    let sent = svc(&d.home, &["send", "task", "this"]);
+    assert_eq!(sent.ok(), "did this\n");
+    assert!(sent.stderr.contains("svc send agent:task:main"), "{sent:?}");
+    let sent = svc(&d.home, &["send", "agent:task:main", "that"]);
+    assert_eq!(
+        (sent.ok(), sent.stderr.contains("agent:task:main")),
+        ("did that\n", false),
+        "{sent:?}"
+    );
+}
+
+#[test]
 fn a_long_first_word_is_no_failed_start() {
     let d = world();
     let task = dispatch(&d, json!({ "instance": "slow", "prompt": "go" }));
     let task = over(&d, &task);
     assert_eq!((&task["status"], &task["result"]), (&json!("done"), &json!("at last")), "{task}");
+}
+
+/// What a turn failed by is no word about the next one.
+#[test]
+fn an_agent_in_a_turn_has_no_error_of_an_earlier_one() {
+    let d = world();
+    let id = text(&start(&d, "recovers", Some("go")), "id");
+    let shown = || d.get(&format!("/v1/hosts/{id}")).ok(200);
+    let state = |shown: &Value| (text(shown, "state"), shown["error"].as_str().map(str::to_owned));
+    let failed = ("idle".to_owned(), Some("no credit".to_owned()));
+    eventually(SOON, || state(&shown()) == failed);
+    d.post(&format!("/v1/hosts/{id}/send"), &json!({ "input": "again" })).ok(200);
+    eventually(SOON, || shown()["state"] == "running");
+    assert_eq!(state(&shown()), ("running".to_owned(), None));
 }
 
 #[test]
@@ -367,6 +421,28 @@ fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
         hook(&d, client, stop, &json!({ "last_assistant_message": "it is red" }));
         assert_eq!(message(&d, &next)["state"], "acked", "{client}");
     }
+}
+
+/// Gemini CLI tells at the end of a turn all that was said since its person's prompt, also where the turn failed.
+#[test]
+fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
+    let d = Daemon::start();
+    let asker = asker(&d);
+    hook(&d, "gemini", "SessionStart", &json!({ "source": "startup" }));
+    let turn = |told: &str| {
+        let question = begin_turn(&d, &asker, "gemini", ("BeforeAgent", "AfterAgent"));
+        // What it goes on with comes as a prompt.
+        let prompt = format!("messageId {question}.\n> is it green?");
+        hook(&d, "gemini", "BeforeAgent", &json!({ "prompt": prompt }));
+        let end = json!({ "prompt_response": told, "stop_hook_active": true });
+        hook(&d, "gemini", "AfterAgent", &end);
+        question
+    };
+    turn("so\nit is green");
+    assert_eq!(inbox(&asker), ["it is green"]);
+    let failed = turn("so");
+    let nothing = format!("No answer to {failed}: the turn ended without text.");
+    assert_eq!(inbox(&asker), ["it is green".to_owned(), nothing]);
 }
 
 /// A session that is gone in the middle of a turn answers nobody either, and neither does one whose turn is over without a

@@ -58,7 +58,10 @@ fn a_tool_without_its_scope_says_how_a_person_grants_it() {
     assert!(!d.home.path("config.toml").exists(), "nothing is written");
     let granted = svc(&d.home, &["install", "claude-code", "--scope", "agents"]);
     assert!(granted.ok().contains("have the scope agents; restart open ones"), "{granted:?}");
-    svc(&d.home, &["install", "--scope", "approve", "--scope", "agents", "claude-code"]).ok();
+    assert!(!granted.ok().contains("app-server"), "{granted:?}");
+    let scopes = ["--scope", "approve", "--scope", "agents"];
+    let both = svc(&d.home, &[&["install", "claude-code", "codex"][..], &scopes].concat());
+    assert!(both.ok().contains("`codex app-server daemon stop` ends it"), "{both:?}");
     let config = String::from_utf8(d.home.read("config.toml")).expect("text");
     assert!(config.contains("scopes = [\"agents\", \"approve\"]"), "{config}");
 

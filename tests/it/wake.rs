@@ -184,6 +184,38 @@ fn each_message_of_a_wake_has_its_line_on_the_screen() {
     }
 }
 
+/// The waiter ended with the message that began the turn. The next one begins with the turn, which may end without a hook, and
+/// takes nothing in it: the turn's own hooks hand messages over.
+#[test]
+fn a_session_is_woken_again_after_a_turn_that_a_message_began_and_that_failed() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    let woken_turn = |begun_by: &str, text: &str| {
+        let ran = waiter(&d.home, "s", begun_by, &[]).wait(SOON);
+        woken(&ran, text);
+        let prompt = json!({ "prompt": format!("<task-notification>\n{}", ran.stderr) });
+        hook(&d.home, "claude", &event("s", "UserPromptSubmit", &prompt));
+    };
+    let fail = || {
+        let failure = json!({ "error": "server_error" });
+        hook(&d.home, "claude", &event("s", "StopFailure", &failure));
+    };
+    send(&d, &inbox, "is it green?");
+    woken_turn("SessionStart", "is it green?");
+    fail();
+    assert_eq!(send(&d, &inbox, "is it red?")["delivery"], "next_turn", "nobody waits for it");
+
+    woken_turn("StopFailure", "is it red?");
+    let waiting = waiter(&d.home, "s", "UserPromptSubmit", &[]);
+    assert_eq!(send(&d, &inbox, "which one?")["delivery"], "now");
+    let tool = json!({ "tool_name": "Bash", "tool_input": { "command": "ls" } });
+    let given = hook(&d.home, "claude", &event("s", "PreToolUse", &tool));
+    assert!(given.to_string().contains("which one?"), "{given}");
+    assert_eq!(send(&d, &inbox, "and now?")["delivery"], "now");
+    fail();
+    woken(&waiting.wait(SOON), "and now?");
+}
+
 /// The waiter of a client that was killed may live on for a moment, and would take what nobody reads.
 #[test]
 fn the_waiter_of_a_killed_client_takes_nothing() {

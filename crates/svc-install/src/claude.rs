@@ -22,10 +22,13 @@ use super::version::ClientVersion;
 
 /// The first version that passes `args` to a hook's command.
 const ARGS_SINCE: ClientVersion = ClientVersion([2, 1, 139]);
-/// Events that earlier versions do not know. They refuse the whole file because of them, with all that the person has there.
-const LATE_EVENTS: [&str; 2] = ["PostToolUseFailure", "PermissionRequest"];
-/// The first version that knows them.
-const LATE_EVENTS_SINCE: ClientVersion = ClientVersion([2, 0, 57]);
+/// Events with the first version that knows each. Earlier ones refuse the whole file because of them, with all that the person
+/// has there.
+const LATE_EVENTS: [(&str, ClientVersion); 3] = [
+    ("PostToolUseFailure", ClientVersion([2, 0, 57])),
+    ("PermissionRequest", ClientVersion([2, 0, 57])),
+    ("StopFailure", ClientVersion([2, 1, 78])),
+];
 
 /// The events of which the daemon makes something, and how long a handler may take, in seconds. `svc hook` has a shorter limit of its own; these are for a
 /// machine that is out of breath.
@@ -38,6 +41,7 @@ const EVENTS: &[(&str, u32)] = &[
     ("PermissionRequest", 5),
     ("Notification", 5),
     ("Stop", 10),
+    ("StopFailure", 10),
     // All handlers of this event share 1.5 s unless they say otherwise.
     ("SessionEnd", 5),
 ];
@@ -45,11 +49,11 @@ const EVENTS: &[(&str, u32)] = &[
 /// The notifications that tell of a prompt, or of a turn that is over.
 const WAITING: &str = "idle_prompt|permission_prompt|agent_needs_input|elicitation_dialog";
 
-/// The events after which a session is idle: a waiter begins.
-const WAKING_EVENTS: [&str; 2] = ["SessionStart", "Stop"];
+/// The events at which a waiter begins. The last waiter ended with the message that began the turn, and no hook tells of a turn
+/// that its person interrupts: so the next one begins with the turn.
+const WAKING_EVENTS: [&str; 4] = ["SessionStart", "UserPromptSubmit", "Stop", "StopFailure"];
 
-/// How long the waiter that wakes an idle session waits, in seconds: a day. Each start of a session and each end of a turn begins
-/// a new one.
+/// How long the waiter that wakes an idle session waits, in seconds: a day. Each of those events begins a new one.
 const WAIT: u32 = 86_400;
 
 pub(crate) fn folder(locations: &ClientLocations) -> PathBuf {
@@ -113,11 +117,13 @@ pub(crate) fn refused(settings: &Value, version: ClientVersion) -> Option<String
              {ARGS_SINCE} is the first that does not"
         ));
     }
-    let late = LATE_EVENTS.iter().find(|late| ours.iter().any(|(event, _)| event == *late));
-    if let Some(event) = late.filter(|_| version < LATE_EVENTS_SINCE) {
+    let unknown = |(late, since): &&(&str, ClientVersion)| {
+        version < *since && ours.iter().any(|(event, _)| event == late)
+    };
+    if let Some((event, since)) = LATE_EVENTS.iter().find(unknown) {
         return Some(format!(
             "have the event {event}, for which Claude Code {version} ignores the whole file; \
-             {LATE_EVENTS_SINCE} is the first that knows it"
+             {since} is the first that knows it"
         ));
     }
     None
@@ -147,7 +153,8 @@ fn groups(
         (event, group)
     };
     let is_known = |event: &str| {
-        !LATE_EVENTS.contains(&event) || version.is_none_or(|version| version >= LATE_EVENTS_SINCE)
+        let late = LATE_EVENTS.iter().find(|(late, _)| *late == event);
+        late.is_none_or(|(_, since)| version.is_none_or(|version| version >= *since))
     };
     EVENTS.iter().filter(|(event, _)| is_known(event)).map(group).collect()
 }

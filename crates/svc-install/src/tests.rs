@@ -582,16 +582,19 @@ fn what_a_version_of_claude_code_refuses_is_told() {
         let (text, _) = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies");
         value(FileFormat::Json, &text)
     };
-    for (version, late_event) in [
-        (None, true),
-        (Some([2, 0, 0]), false),
-        (Some([2, 0, 56]), false),
-        (Some([2, 0, 57]), true),
-        (Some([2, 1, 330]), true),
+    for (version, knows_failed_tools, knows_failed_turns) in [
+        (None, true, true),
+        (Some([2, 0, 0]), false, false),
+        (Some([2, 0, 56]), false, false),
+        (Some([2, 0, 57]), true, false),
+        (Some([2, 1, 77]), true, false),
+        (Some([2, 1, 78]), true, true),
+        (Some([2, 1, 330]), true, true),
     ] {
         let settings = written(version, InstallScope::User);
-        let there = settings["hooks"].get("PostToolUseFailure").is_some();
-        assert_eq!(there, late_event, "{version:?}");
+        let has = |event: &str| settings["hooks"].get(event).is_some();
+        let there = (has("PostToolUseFailure"), has("StopFailure"));
+        assert_eq!(there, (knows_failed_tools, knows_failed_turns), "{version:?}");
         assert!(!settings.to_string().contains("\"args\""), "{settings}");
         let version = ClientVersion(version.unwrap_or([9, 0, 0]));
         assert_eq!(claude::refused(&settings, version), None, "{version}");
@@ -599,6 +602,8 @@ fn what_a_version_of_claude_code_refuses_is_told() {
     let shared = written(Some([2, 0, 0]), InstallScope::Project);
     let refused = claude::refused(&shared, ClientVersion([2, 0, 0])).expect("it is refused");
     assert!(refused.contains("PostToolUseFailure"), "{refused}");
+    let refused = claude::refused(&shared, ClientVersion([2, 1, 70])).expect("it is refused");
+    assert!(refused.contains("StopFailure") && refused.contains("2.1.78"), "{refused}");
     let former = json!({ "hooks": { "Stop": [{ "hooks": [
         { "type": "command", "command": "/a/svc", "args": ["hook", "claude-code"] },
     ]}]}});
@@ -609,6 +614,27 @@ fn what_a_version_of_claude_code_refuses_is_told() {
         { "type": "command", "command": "/a/other", "args": ["x"] },
     ]}]}});
     assert_eq!(claude::refused(&others, ClientVersion([2, 0, 60])), None, "the person's own");
+}
+
+/// However a turn ends that a message began, a waiter was started since: the last one ended with that message.
+#[test]
+fn a_waiter_of_claude_code_begins_with_each_turn_and_at_each_end() {
+    let locations = ClientLocations::new("/h".into(), "/p".into(), |_| None);
+    let command = ClientCommand::new(Path::new("/b/svc"), Path::new("/d"), Some(Path::new("/d")));
+    let parts = InstallParts { server: false, hooks: true };
+    let command = command.expect("is text");
+    let changes = KnownClient::ClaudeCode.changes(&locations, &command, InstallScope::User, parts);
+    let (text, _) = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies");
+    let hooks = value(FileFormat::Json, &text)["hooks"].clone();
+    let mut waking: Vec<&str> = hooks
+        .as_object()
+        .expect("events")
+        .iter()
+        .filter(|(_, groups)| groups.to_string().contains("\"asyncRewake\":true"))
+        .map(|(event, _)| event.as_str())
+        .collect();
+    waking.sort_unstable();
+    assert_eq!(waking, ["SessionStart", "Stop", "StopFailure", "UserPromptSubmit"]);
 }
 
 /// Gemini CLI compares the names in rules with the tools that it is shown, and warns of those that are nearly one.

@@ -3,12 +3,14 @@
 use super::{Peer, PeerStatus, Timestamp, WaitingFor, WaitingKind, limits};
 
 /// What a client has written down of its session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientRecord {
     /// What the session does.
     pub state: RecordedState,
     /// Since when.
     pub at: Timestamp,
+    /// Why the turn that is over failed, on one line.
+    pub failure: Option<String>,
 }
 
 /// What a session does by its client's record.
@@ -94,7 +96,7 @@ mod tests {
             (asks, after, Offline, later, None),
         ] {
             let peer = Peer { status, since, ..Peer::operator(since) };
-            let corrected = ClientRecord { state, at }.corrects(&peer, now);
+            let corrected = ClientRecord { state, at, failure: None }.corrects(&peer, now);
             let waits = corrected.as_ref().is_some_and(|(_, waiting_for)| waiting_for.is_some());
             assert_eq!(corrected.map(|(status, _)| status), expected, "{state:?} {status:?}");
             assert_eq!(waits, expected == Some(Waiting));

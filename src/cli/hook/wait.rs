@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::hook_log::HookLog;
 use super::revival::DaemonRevival;
-use super::waiting_client::WaitingClient;
+use super::waiting_client::{WaitingClient, precedes_turn};
 use super::{offline, payload, print};
 use crate::cli::context::Context;
 use crate::cli::process;
@@ -30,8 +30,9 @@ const MAX_UNANSWERED: usize = 500;
 const CLIENT_POLL: Duration = Duration::from_secs(1);
 /// How long the waiter tries to say that it has shown nobody what it was given.
 const GIVE_BACK: Duration = Duration::from_secs(3);
-/// How long a waiter lets the hook of the same start go first: what waits already goes with that, and only a question wakes.
-const AFTER_START: Duration = Duration::from_millis(500);
+/// How long a waiter lets the hook of the same event go first: what waits already goes with that, and at the start of a session
+/// only a question wakes.
+const AFTER_HOOK: Duration = Duration::from_millis(500);
 
 /// The daemon's answer to one request.
 #[derive(Debug, Deserialize)]
@@ -64,12 +65,12 @@ pub(super) fn run(context: &Context) -> ExitCode {
         }
         let session = payload.get("session_id").and_then(Value::as_str).map(str::to_owned);
         let session = session.ok_or("the payload has no session_id")?;
-        let is_start = payload.get("hook_event_name").is_some_and(|name| name == "SessionStart");
+        let lets_hook_go_first = precedes_turn(&payload);
         let starter = WaiterStarter { parent: rustix::process::getppid(), process };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let waiter = Waiter { context, session: &session, starter, log: &log };
-        runtime.block_on(waiter.run(is_start))
+        runtime.block_on(waiter.run(lets_hook_go_first))
     });
     match result {
         Ok(true) => ExitCode::from(WAKE),
@@ -121,12 +122,12 @@ struct Waiter<'a> {
 
 impl Waiter<'_> {
     /// Waits, and prints what came. Whether it did.
-    async fn run(&self, is_start: bool) -> Result<bool, String> {
+    async fn run(&self, lets_hook_go_first: bool) -> Result<bool, String> {
         // The id begins with the time, so that a later waiter's is greater; so is a later request's of one waiter.
         let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
         let request = RefCell::new(waiter.clone());
         let wake_up = tokio::select! {
-            wake_up = self.wait(is_start, &waiter, &request) => wake_up?,
+            wake_up = self.wait(lets_hook_go_first, &waiter, &request) => wake_up?,
             () = self.starter.gone() => {
                 // It may have been given just now.
                 let request = request.borrow().clone();
@@ -165,12 +166,12 @@ impl Waiter<'_> {
     /// Asks until a message comes. `request` is the id of the present question.
     async fn wait(
         &self,
-        is_start: bool,
+        lets_hook_go_first: bool,
         waiter: &str,
         request: &RefCell<String>,
     ) -> Result<Option<WakeUp>, String> {
-        if is_start {
-            sleep(AFTER_START).await;
+        if lets_hook_go_first {
+            sleep(AFTER_HOOK).await;
         }
         // Requests that the daemon may have answered without being heard.
         let mut unanswered = offline::unprinted(&self.context.paths.home, self.session);

@@ -46,8 +46,8 @@ impl WaitingClient {
     /// Whether a waiter may begin at the event in `payload`: its session is one that `mode` wants to be woken, its client can
     /// wake it, and nobody waits for the waiter.
     pub(super) fn can_be_woken(&self, mode: WakeMode, env: &Env, payload: &Value) -> bool {
-        let is_start = payload.get("hook_event_name").is_some_and(|name| name == "SessionStart");
-        let version = self.version(env, payload, is_start);
+        let is_before_turn = precedes_turn(payload);
+        let version = self.version(env, payload, is_before_turn);
         let is_headless = is_headless(env);
         match mode {
             WakeMode::Never => return false,
@@ -59,18 +59,18 @@ impl WaitingClient {
         let since = if is_headless { HEADLESS_SINCE } else { REWAKE_SINCE };
         match version {
             Some(version) => version >= since,
-            // One that waits for the waiter would not even begin its session.
-            None => !is_start,
+            // One that waits for the waiter would not even begin its session, or the turn.
+            None => !is_before_turn,
         }
     }
 
-    /// The version that runs. At the start of a session there is no transcript yet, or one of an earlier run.
-    fn version(&self, env: &Env, payload: &Value, is_start: bool) -> Option<ClientVersion> {
+    /// The version that runs. Before the first turn of a session there is no transcript yet, or one of an earlier run.
+    fn version(&self, env: &Env, payload: &Value, is_before_turn: bool) -> Option<ClientVersion> {
         let words = self.words.as_deref().unwrap_or_default();
         let running =
             probe::version_of_running(KnownClient::ClaudeCode, self.executable.as_deref(), words);
         running
-            .or_else(|| if is_start { None } else { version_in_transcript(payload) })
+            .or_else(|| if is_before_turn { None } else { version_in_transcript(payload) })
             .or_else(|| version_in_environment(env))
     }
 
@@ -80,6 +80,12 @@ impl WaitingClient {
         words.iter().any(|word| word == STREAM_INPUT)
             || words.iter().any(|word| word == "--input-format=stream-json")
     }
+}
+
+/// Whether the hooks of the event in `payload` run before the model is asked: one of them has what waits for the session.
+pub(super) fn precedes_turn(payload: &Value) -> bool {
+    let event = payload.get("hook_event_name").and_then(Value::as_str);
+    matches!(event, Some("SessionStart" | "UserPromptSubmit"))
 }
 
 /// Whether a program runs the session.
@@ -127,7 +133,7 @@ mod tests {
         use WakeMode::{Always, Never, Terminal};
         let folder = tempfile::tempdir().expect("a folder");
         let transcript = folder.path().join("t.jsonl");
-        let (start, stop) = ("SessionStart", "Stop");
+        let (start, prompt, stop) = ("SessionStart", "UserPromptSubmit", "Stop");
         let sdk = "sdk-cli";
         let stream = &["claude", "-p", "--input-format", "stream-json"][..];
         let joined = &["claude", "-p", "--input-format=stream-json"][..];
@@ -138,6 +144,8 @@ mod tests {
             (Terminal, "cli", &["claude"], middle, start, true),
             (Terminal, "cli", &["claude"], old, start, false),
             (Terminal, "cli", &["claude"], None, start, false),
+            (Terminal, "cli", &["claude"], new, prompt, true),
+            (Terminal, "cli", &["claude"], None, prompt, false),
             (Terminal, "cli", &["claude"], None, stop, true),
             (Terminal, sdk, stream, new, stop, false),
             (Always, sdk, stream, new, start, true),
@@ -170,7 +178,8 @@ mod tests {
         let env: Env = [("AI_AGENT", "claude-code_2-1-90_harness")].into_iter().collect();
         let payload = json!({ "transcript_path": transcript });
         let here = WaitingClient { executable: Some(native), words: None };
-        let version = |client: &WaitingClient, is_start| client.version(&env, &payload, is_start);
+        let version =
+            |client: &WaitingClient, is_before_turn| client.version(&env, &payload, is_before_turn);
         assert_eq!(version(&here, false), Some(ClientVersion([2, 1, 80])));
         let unknown = WaitingClient::default();
         assert_eq!(version(&unknown, false), Some(ClientVersion([2, 1, 70])));

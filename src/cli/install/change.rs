@@ -102,10 +102,17 @@ pub(in crate::cli) async fn install(
         }
     };
     if granted.is_some() && !args.dry_run {
-        notes.push(format!(
+        let mut note = format!(
             "sessions that you start from now on have the scope {}; restart open ones",
             args.scope.join(", ")
-        ));
+        );
+        if results.iter().any(|result| result.client == KnownClient::Codex) {
+            note.push_str(
+                ". All terminals of Codex run in one process: `codex app-server daemon stop` ends it and cuts off those \
+                 that are open",
+            );
+        }
+        notes.push(note);
     }
     if args.scope.is_empty() {
         notes.extend(scopes_note(context));

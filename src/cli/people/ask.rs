@@ -68,8 +68,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
     }
     let _presence = OperatorPresence::keep(context);
     let wait = AnswerWait { context, question: &question, name: &name };
-    let asked =
-        format!("asked {name}, {}", expected(&question, &output::cell(&receiver, "status")));
+    let asked = format!("asked {name}, {}", expected(&question, &receiver));
     if args.timeout == Some(0) {
         if context.json {
             output::json(&question)?;

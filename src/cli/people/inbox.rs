@@ -106,8 +106,10 @@ async fn print(
 ) -> anyhow::Result<()> {
     let messages = output::items(page, "messages");
     if messages.is_empty() && waiting > 0 {
-        output::line("your inbox is empty")?;
-    } else if messages.is_empty() {
+        // What stands above waits for the person, too.
+        return Ok(());
+    }
+    if messages.is_empty() {
         output::line(
             "your inbox is empty; `svc ask NAME …` asks an agent, `svc peer list` shows who is here",
         )?;

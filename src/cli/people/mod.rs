@@ -194,8 +194,7 @@ async fn report_sent(context: &Context, client: &Client, sent: &Value) -> anyhow
     if reaches_nobody(sent) {
         bail!("{name} gets no message: its agent has ended");
     }
-    let status = output::cell(&receiver, "status");
-    let when = expected(sent, &status);
+    let when = expected(sent, &receiver);
     output::line(&format!("sent {} to {name}, {when}", output::cell(sent, "id")))?;
     note_successor(client, &receiver).await;
     Ok(ExitCode::SUCCESS)

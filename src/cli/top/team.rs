@@ -245,6 +245,11 @@ impl TeamSnapshot {
         (others().count() - away, away)
     }
 
+    /// Whether an agent is here that was started for one task.
+    pub(super) fn has_agent_of_task(&self) -> bool {
+        self.peers.iter().any(|peer| peer.is_of_task() && !peer.is_away())
+    }
+
     /// What a peer needs permission for.
     pub(super) fn request_of(&self, peer: &TeamPeer) -> Option<&TeamRequest> {
         self.requests.iter().find(|request| request.peer_id == peer.peer_id)

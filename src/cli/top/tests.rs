@@ -514,4 +514,9 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     assert!(shown.contains("claude@api → everybody"), "{shown}");
     assert_eq!(shown.matches("the same words").count(), 2, "{shown}");
     assert!(shown.contains("1 here  live") && !shown.contains("codex:task-"), "{shown}");
+    let mut alone = model.team.clone();
+    alone.peers.retain(|peer| peer.is_of_task());
+    update(&mut model, ScreenInput::Fetched(Box::new(alone)));
+    let shown = page(&model, 100, 30);
+    assert!(shown.contains("agents of tasks work") && !shown.contains("nobody is here"), "{shown}");
 }

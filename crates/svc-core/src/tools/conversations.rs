@@ -42,7 +42,7 @@ accepted: the answer comes later, as a message. inReplyTo answers a message. Key
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct SessionsSendArguments {
-    /// The session's key.
+    /// The session's key, or its name.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     session_key: Option<String>,
     /// The text.

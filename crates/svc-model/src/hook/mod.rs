@@ -31,5 +31,6 @@ pub use headline::{headline, headlines};
 pub use mail::{MailDigest, turn_text};
 pub use output::{UnexpectedOutput, checked_output};
 pub use payload::{MissingField, read, session_of};
+pub use prompt::one_line;
 pub use record_notes::{EarlierRun, abandoned_record_note, is_evidence, own_record_note, run_note};
 pub use reply::{HookNote, HookReply, ReplyParts};

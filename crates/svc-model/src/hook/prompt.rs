@@ -56,7 +56,7 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 /// A text within its bound, on one line.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(limits::WAITING_TITLE_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),

@@ -49,7 +49,7 @@ fn parse(record: &Value, process: &ClientProcess, session_id: &str) -> Option<Cl
         _ => return None,
     };
     let at = record["statusUpdatedAt"].as_i64()?;
-    Some(ClientRecord { state, at: Timestamp::from_millis(at) })
+    Some(ClientRecord { state, at: Timestamp::from_millis(at), failure: None })
 }
 
 /// Claude Code's folder, as its process was told of it.
@@ -88,7 +88,7 @@ mod tests {
         ] {
             let at = Timestamp::from_millis(1_795_520_209_280);
             let read = parse(&record(status, waiting_for), &process(), "s");
-            assert_eq!(read, Some(ClientRecord { state, at }));
+            assert_eq!(read, Some(ClientRecord { state, at, failure: None }));
         }
         assert_eq!(parse(&record("of a later version", None), &process(), "s"), None);
         assert_eq!(parse(&record("idle", None), &process(), "another"), None);

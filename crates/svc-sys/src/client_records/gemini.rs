@@ -4,13 +4,13 @@
 //! A file counts if it is this user's and nobody else can write it, and if it names the session that is asked for.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, limits};
 
-use super::environment;
+use super::{environment, tail_of};
 use crate::{bounded_file, private_file};
 
 /// What stands in a record when a person has ended a turn, by Esc or by No at a dialog.
@@ -24,12 +24,8 @@ pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRe
 }
 
 fn read_in(folder: &Path, session_id: &str) -> Option<ClientRecord> {
-    let mut file = files(folder, session_id).find_map(|path| open(&path, session_id))?;
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(limits::RECORD_TAIL_BYTES))).ok()?;
-    let mut tail = Vec::new();
-    file.take(limits::RECORD_TAIL_BYTES).read_to_end(&mut tail).ok()?;
-    parse(&String::from_utf8_lossy(&tail))
+    let file = files(folder, session_id).find_map(|path| open(&path, session_id))?;
+    parse(&tail_of(file)?)
 }
 
 /// The files whose names have the beginning of the id.
@@ -68,7 +64,7 @@ fn parse(tail: &str) -> Option<ClientRecord> {
             _ => {}
         }
     }
-    ended.map(|at| ClientRecord { state: RecordedState::Idle, at })
+    ended.map(|at| ClientRecord { state: RecordedState::Idle, at, failure: None })
 }
 
 /// Whether a person's entry is a prompt. Results of tools are entries of the person, too, and so is the conversation's beginning,
@@ -94,14 +90,14 @@ mod tests {
     #[test]
     fn a_turn_that_its_person_ended_is_over_until_the_next_prompt() {
         let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
-        let over = Some(ClientRecord { state: RecordedState::Idle, at });
+        let over = || Some(ClientRecord { state: RecordedState::Idle, at, failure: None });
         for (lines, expected) in [
             (vec![FIRST, PROMPT], None),
-            (vec![FIRST, PROMPT, ENDED], over),
-            (vec![FIRST, PROMPT, ENDED, RESULT], over),
-            (vec![FIRST, PROMPT, ENDED, AGAIN], over),
+            (vec![FIRST, PROMPT, ENDED], over()),
+            (vec![FIRST, PROMPT, ENDED, RESULT], over()),
+            (vec![FIRST, PROMPT, ENDED, AGAIN], over()),
             (vec![FIRST, PROMPT, ENDED, RESULT, PROMPT], None),
-            (vec![&PROMPT[20..], ENDED], over),
+            (vec![&PROMPT[20..], ENDED], over()),
             (vec![r#"{"type":"info","content":"Request cancelled."}"#], None),
         ] {
             assert_eq!(parse(&lines.join("\n")), expected, "{lines:?}");

@@ -1,14 +1,20 @@
 //! What coding agents have on record of their own sessions. Their hooks do not tell of everything: none is called when a person
-//! says No at a dialog, or presses Esc.
+//! says No at a dialog, or presses Esc, or when a turn of Codex fails.
 
 mod claude;
+mod codex;
 mod environment;
 mod gemini;
 
-use svc_model::{ClientProcess, ClientRecord};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+
+use svc_model::{ClientProcess, ClientRecord, limits};
 
 /// Claude Code's backend. Its record tells of every state.
 pub const CLAUDE: &str = "claude-code";
+/// Codex' backend. Its record tells only that a turn is over.
+pub const CODEX: &str = "codex";
 /// Gemini CLI's backend. Its record tells only that a turn was ended.
 pub const GEMINI: &str = "gemini";
 
@@ -16,7 +22,17 @@ pub const GEMINI: &str = "gemini";
 pub fn read(backend: &str, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
     match backend {
         CLAUDE => claude::read(process, session_id),
+        CODEX => codex::read(process, session_id),
         GEMINI => gemini::read(process, session_id),
         _ => None,
     }
+}
+
+/// The end of a record with a line for each entry.
+fn tail_of(mut file: File) -> Option<String> {
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(limits::RECORD_TAIL_BYTES))).ok()?;
+    let mut tail = Vec::new();
+    file.take(limits::RECORD_TAIL_BYTES).read_to_end(&mut tail).ok()?;
+    Some(String::from_utf8_lossy(&tail).into_owned())
 }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use svc_model::{
-    Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, PeerId, PeerReference,
-    PeerStatus, Principal, RowReader, RunId, TaskChange, TaskId, TaskReport, TaskStatus, TokenId,
+    Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
+    PeerReference, PeerStatus, Principal, RowReader, RunId, TaskChange, TaskId, TaskReport,
+    TaskStatus, TokenId,
     conversation::{RunMode, RunState, SourceTool},
     hook::HookClient,
     limits,
@@ -133,9 +134,7 @@ impl Agents {
         dispatch.wish.message_id = Some(message.id);
         tx.update_dispatch(dispatch).await?;
         give_to(tx, task, session).await?;
-        let (name, status) = (&row.peer.display_name, row.peer.status.as_str());
-        let why = format!("waits in the inbox of {name}, which is {status}");
-        set_reason(tx, task, Some(why)).await
+        set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
     }
 
     /// Ends the tasks whose questions were answered, or will not be.
@@ -267,6 +266,20 @@ impl Agents {
             None => Ok(()),
         }
     }
+}
+
+/// Why a prompt waits in the inbox of a session, and who has to do something before the session has it.
+fn waits_in_inbox(peer: &Peer) -> String {
+    let (name, status) = (&peer.display_name, peer.status.as_str());
+    let is_woken = HookClient::parse(&peer.backend) == Some(HookClient::ClaudeCode);
+    let until = match peer.status {
+        PeerStatus::Waiting => ": somebody has to answer at its terminal first",
+        PeerStatus::Online | PeerStatus::Idle if !is_woken => {
+            ": it reads the prompt when somebody types there"
+        }
+        _ => "",
+    };
+    format!("waits in the inbox of {name}, which is {status}{until}")
 }
 
 /// A message that nobody has been given yet reaches nobody.

@@ -157,6 +157,10 @@ async fn apply(
             if row.info.state != *state {
                 presence::show(tx, row, *state, *until).await?;
             }
+            if (row.info.state, *state) == (AgentState::Idle, AgentState::Running) {
+                // It was that of an earlier turn.
+                row.info.error = None;
+            }
             row.info.state = *state;
             let known = [
                 (task, &mut row.info.task),

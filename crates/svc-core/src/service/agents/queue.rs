@@ -261,7 +261,13 @@ impl Agents {
         tx.update_dispatch(dispatch).await?;
         give_to(tx, task, &row.info.session_key).await?;
         if row.info.state != AgentState::Idle {
-            let why = format!("waits for the end of {}'s present turn", row.info.session_key);
+            let key = &row.info.session_key;
+            let mut why = format!("waits for the end of {key}'s present turn");
+            if row.info.state == AgentState::RequiresAction {
+                why.push_str(", which needs your answer: svc agent answer ");
+                why.push_str(key);
+                why.push_str(" latest OPTION");
+            }
             set_reason(tx, task, Some(why)).await?;
         }
         Ok(QueueStep::Send(id))

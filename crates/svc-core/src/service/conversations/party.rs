@@ -48,7 +48,7 @@ pub(super) enum SessionRow {
 /// How a caller names a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SessionName<'a> {
-    /// By its key, the id of its agent, or the client's own id of it.
+    /// By its key, the id of its agent, the client's own id of it, or else by what it is called.
     Key(&'a str),
     /// By what it is called.
     Label(&'a str),
@@ -291,6 +291,14 @@ impl Conversations {
         let is_seen =
             |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
         rows.retain(is_seen);
+        if let (SessionName::Key(text), true) = (name, rows.is_empty()) {
+            // A model has names from the list of peers. What begins like a key or an id is none.
+            if let Some(PeerReference::Name { .. }) = PeerReference::parse(text) {
+                let named = self.core.store.peers_named(text, limits::PAGE_DEFAULT).await?;
+                rows = self.sessions_of(named).await?;
+                rows.retain(is_seen);
+            }
+        }
         if let (SessionName::Label(text), true) = (name, rows.is_empty()) {
             rows = self.started_as(text).await?;
             rows.retain(is_seen);

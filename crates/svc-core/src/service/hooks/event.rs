@@ -16,6 +16,7 @@ use svc_store::PeerRow;
 use svc_sys::{session_secret::SessionSecrets, telemetry};
 
 use super::{
+    earlier_words::ToldWords,
     room::Hooks,
     unseen,
     write_job::{HookWriteJob, HookWrites},
@@ -76,10 +77,11 @@ impl Hooks {
     pub async fn hook(
         &self,
         caller: &Caller,
-        event: HookEvent,
+        mut event: HookEvent,
         call: HookCall,
     ) -> Result<HookReply, Error> {
         check_call(&event, &call)?;
+        let told = self.earlier_words.take_off(&caller.principal(), &mut event);
         let known = self.recognise(caller, &event).await?;
         let caller = &in_its_project(caller, &event, &known, call.names_folder);
         let is_small = call.lost.is_empty() && known.is_own;
@@ -91,6 +93,7 @@ impl Hooks {
         let (hook_id, timing) = (call.id.clone(), call.timing);
         let writes = self.write(caller, &event, &known, call).await?;
         self.access.forget(&writes.ended_tokens);
+        self.follow_words(caller, &event, (timing, told), &writes);
         // Only now it is certain that the session is the caller's.
         self.announce_call(caller, &event, timing, known.arrived);
         self.reply(caller, &event, &known, hook_id, writes).await
@@ -136,6 +139,27 @@ impl Hooks {
     ) {
         if let (HookMoment::ToolStart(tool), HookTiming::Live) = (&event.moment, timing) {
             self.ties.expect(&caller.principal(), &event.session_id, tool, arrived);
+        }
+    }
+
+    /// Remembers what a turn said before it goes on with messages, until one begins with the words of a person.
+    fn follow_words(
+        &self,
+        caller: &Caller,
+        event: &HookEvent,
+        (timing, told): (HookTiming, Option<ToldWords>),
+        writes: &HookWrites,
+    ) {
+        let (principal, session) = (caller.principal(), &event.session_id);
+        match (&event.moment, told) {
+            (HookMoment::Stop { .. }, Some(told)) if writes.mail.is_some() => {
+                self.earlier_words.note(&principal, session, told);
+            }
+            // What the turn goes on with comes as a prompt, too.
+            (HookMoment::Prompt { .. }, _) if timing.is_live() && writes.headline.is_none() => {
+                self.earlier_words.forget(&principal, session);
+            }
+            _ => {}
         }
     }
 

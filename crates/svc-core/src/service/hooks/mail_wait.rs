@@ -7,7 +7,6 @@ use svc_model::{
     is_agent_key,
 };
 use svc_store::PeerRow;
-use tokio::time::Instant;
 
 use super::{
     mail::{self, HandedMail},
@@ -36,6 +35,17 @@ pub enum MailWait {
     Retired,
     /// The session is over.
     Over,
+}
+
+/// What a waiter gets of its session's mail.
+#[derive(Debug)]
+enum WaiterMail {
+    /// These messages.
+    Handed(HandedMail),
+    /// Nothing, as long as the session is in a turn: its other hooks hand messages over there.
+    InTurn,
+    /// Nothing.
+    Nothing,
 }
 
 /// Whether the process in which a session ran is known, and gone.
@@ -81,7 +91,9 @@ impl Hooks {
         let stream = StreamName::of("peer", &peer.peer_id);
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
+        let mut changes = store.bus().listen(&StreamName::fixed(StreamName::TEAM));
         loop {
+            let last_change = changes.last();
             let view = store.view(&stream).await?;
             let view =
                 view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?;
@@ -90,13 +102,16 @@ impl Hooks {
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(MailWait::Over);
             }
-            if let Some(mail) = self.mail_for(caller, session_id, &peer, &waiter.id).await? {
-                self.waiters.note_woken(&caller.principal(), session_id, Instant::now());
+            let mail = self.mail_for(caller, session_id, &peer, &waiter.id).await?;
+            if let WaiterMail::Handed(mail) = mail {
+                self.waiters.note_woken(&caller.principal(), session_id, self.core.now());
                 return Ok(MailWait::Message(mail));
             }
+            let is_in_turn = matches!(mail, WaiterMail::InTurn);
             // Only this wait is cut short: messages that were handed over must be answered.
             tokio::select! {
                 () = listener.wait(view.head) => {}
+                () = changes.wait(last_change), if is_in_turn => {}
                 _ = latest.changed() => return Ok(MailWait::Retired),
                 () = &mut end => return Ok(MailWait::Nothing),
             }
@@ -109,9 +124,12 @@ impl Hooks {
         session_id: &str,
         peer: &Peer,
         waiter: &str,
-    ) -> Result<Option<HandedMail>, Error> {
+    ) -> Result<WaiterMail, Error> {
         if !self.core.store.has_mail(&peer.peer_id, self.core.now()).await? {
-            return Ok(None);
+            return Ok(WaiterMail::Nothing);
+        }
+        if self.core.store.peer(&peer.peer_id).await?.as_ref().is_some_and(is_in_turn) {
+            return Ok(WaiterMail::InTurn);
         }
         let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
         let (caller, session_id) = (caller.clone(), session_id.to_owned());
@@ -123,33 +141,41 @@ impl Hooks {
                     // It may have gone over to another while this one waited.
                     team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
                     if tx.is_lost(&waiter).await? {
-                        return Ok(None);
+                        return Ok(WaiterMail::Nothing);
                     }
                     let now = tx.peer(&peer.peer_id).await?;
                     if now.as_ref().is_some_and(is_gone) {
                         // Its client was killed, and the waiter may have a moment left. The message waits.
-                        return Ok(None);
+                        return Ok(WaiterMail::Nothing);
+                    }
+                    if now.as_ref().is_some_and(is_in_turn) {
+                        return Ok(WaiterMail::InTurn);
                     }
                     if caller.session().is_some_and(is_agent_key)
                         && tx.is_hosted(&peer.peer_id).await?
                     {
                         // Its messages become turns.
-                        return Ok(None);
+                        return Ok(WaiterMail::Nothing);
                     }
                     tx.remember_hook(&waiter).await?;
-                    let status = now.map(|row| row.peer.status);
-                    // Who works has a turn already.
-                    let is_idle = matches!(status, Some(PeerStatus::Online | PeerStatus::Idle));
-                    let offer = (MailOffer::New, is_idle);
-                    let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
-                    let had_no_turn = status == Some(PeerStatus::Online);
-                    if new.is_some() || !had_no_turn {
-                        return Ok(new);
-                    }
-                    // Somebody waits for the answer, and a session that was just opened may have no turn for hours.
-                    mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await
+                    let new =
+                        mail::hand_over(tx, &peer, &waiter, (MailOffer::New, true), lease).await?;
+                    let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
+                    let handed = match new {
+                        // Somebody waits for the answer, and a session that was just opened may have no turn for hours.
+                        None if had_no_turn => {
+                            mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await?
+                        }
+                        new => new,
+                    };
+                    Ok(handed.map_or(WaiterMail::Nothing, WaiterMail::Handed))
                 })
             })
             .await
     }
+}
+
+/// Whether a session is in a turn. A message wakes it when that is over.
+fn is_in_turn(row: &PeerRow) -> bool {
+    matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use svc_model::{McpSessionId, hook::HookPolicy, limits};
 
-use super::{call_ties::CallTies, waiters::MailWaiters};
+use super::{call_ties::CallTies, earlier_words::EarlierWords, waiters::MailWaiters};
 use crate::service::{Error, access::Access, core::Core, journal::Journal, team::Team};
 
 /// The room of hooks: what coding agents' events change, and the replies to them.
@@ -17,6 +17,7 @@ pub struct Hooks {
     /// Which session an MCP tool is called in.
     pub ties: Arc<CallTies>,
     pub(super) waiters: Arc<MailWaiters>,
+    pub(super) earlier_words: Arc<EarlierWords>,
     pub(super) policy: HookPolicy,
 }
 
@@ -34,6 +35,7 @@ impl Hooks {
             journal,
             ties: Arc::default(),
             waiters: Arc::default(),
+            earlier_words: Arc::default(),
             policy: HookPolicy::default(),
         }
     }

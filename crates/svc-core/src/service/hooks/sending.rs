@@ -5,7 +5,6 @@ use svc_model::{
     hook::HookClient, is_agent_key,
 };
 use svc_store::StoreError;
-use tokio::time::Instant;
 
 use super::{mail_wait::is_gone, room::Hooks};
 use crate::service::{Error, ResourceKind};
@@ -58,8 +57,10 @@ impl Hooks {
             None => None,
         };
         let wakes = owner.zip(row.peer.session_id.as_deref());
-        let wakes = wakes
-            .is_some_and(|(owner, session)| self.waiters.wake(&owner, session, Instant::now()));
+        let idle_since = (row.peer.status == PeerStatus::Idle).then_some(row.peer.since);
+        let wakes = wakes.is_some_and(|(owner, session)| {
+            self.waiters.wake(&owner, session, (self.core.now(), idle_since))
+        });
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
             ExpectedDelivery::of(PeerStatus::Offline, has_hooks, false)

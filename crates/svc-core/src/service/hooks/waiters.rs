@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use svc_model::Principal;
-use tokio::{sync::watch, time::Instant};
+use svc_model::{Principal, Timestamp};
+use tokio::sync::watch;
 
 /// The waiter of each principal for a session. The latest waits alone; ids are ordered by when a waiter began.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ type WaiterTable = HashMap<(Principal, String), SessionWaiter>;
 struct SessionWaiter {
     latest: watch::Sender<String>,
     /// When a message woke the session.
-    woken: Option<Instant>,
+    woken: Option<Timestamp>,
 }
 
 /// With more sessions than this, those for which nobody waits are forgotten. A waiter enters again with its next question.
@@ -57,19 +57,27 @@ impl MailWaiters {
     }
 
     /// Notes that the session's waiter has a message for it, and wakes it.
-    pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Instant) {
+    pub(super) fn note_woken(&self, principal: &Principal, session: &str, at: Timestamp) {
         if let Some(entry) = self.lock().get_mut(&(principal.clone(), session.to_owned())) {
             entry.woken = Some(at);
         }
     }
 
-    /// Whether a message wakes the session, or one has just done so.
-    pub(super) fn wake(&self, principal: &Principal, session: &str, at: Instant) -> bool {
+    /// Whether a message wakes the session, or one has just done so. One that is idle again since then had its turn, however
+    /// that ended.
+    pub(super) fn wake(
+        &self,
+        principal: &Principal,
+        session: &str,
+        (now, idle_since): (Timestamp, Option<Timestamp>),
+    ) -> bool {
         let waiters = self.lock();
         let Some(entry) = waiters.get(&(principal.clone(), session.to_owned())) else {
             return false;
         };
-        let is_waking = entry.woken.is_some_and(|since| at.duration_since(since) < WAKING);
+        let is_waking = entry.woken.is_some_and(|woken| {
+            now.since(woken) < WAKING && idle_since.is_none_or(|since| since <= woken)
+        });
         is_waking || entry.latest.receiver_count() > 0
     }
 }
@@ -100,14 +108,19 @@ mod tests {
     fn a_session_that_is_waited_for_is_woken() {
         let waiters = MailWaiters::default();
         let (own, other) = (Principal::Operator, Principal::Session("p".into()));
-        let now = Instant::now();
-        let wake = |principal, session| waiters.wake(principal, session, now);
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let idle_since = Some(now.minus(Duration::from_hours(1)));
+        let wake = |principal, session| waiters.wake(principal, session, (now, idle_since));
         assert!(!wake(&own, "s"));
         let waits = waiters.enter(&own, "s", "1").unwrap();
         assert!(wake(&own, "s") && !wake(&other, "s") && !wake(&own, "t"));
         waiters.note_woken(&own, "s", now);
         drop(waits);
         assert!(wake(&own, "s"), "its turn is about to begin");
-        assert!(!waiters.wake(&own, "s", now + WAKING));
+        assert!(!waiters.wake(&own, "s", (now.plus(WAKING), idle_since)));
+        // Its turn began, and has failed.
+        let later = now.plus(Duration::from_millis(20));
+        assert!(waiters.wake(&own, "s", (later, None)));
+        assert!(!waiters.wake(&own, "s", (later, Some(later))));
     }
 }

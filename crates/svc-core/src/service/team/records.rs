@@ -1,15 +1,18 @@
 //! What clients have on record of their own sessions. A record is better evidence than hooks, which do not tell of everything.
 
-use svc_model::{ClientRecord, OpenCalls, PeerId, PeerStatus, is_agent_key, limits};
-use svc_store::PeerRow;
+use svc_model::{
+    ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, Timestamp, is_agent_key, limits,
+};
+use svc_store::{PeerRow, WriteTx};
 use svc_sys::client_records;
 
 use super::{
     Team,
+    delivery::advance,
     peers::{PeerState, set_state},
     runs,
 };
-use crate::service::Error;
+use crate::service::{Error, core::Core};
 
 impl Team {
     /// Fails the questions of turns whose end no hook has reported within [`limits::TURN_WORDS`].
@@ -28,11 +31,14 @@ impl Team {
     /// Reads what clients have on record of their sessions, and corrects what is known of them.
     pub async fn read_client_records(&self) -> Result<(), Error> {
         let claude = self.core.store.peers_in_processes(client_records::CLAUDE).await?;
-        let mut gemini = self.core.store.peers_in_processes(client_records::GEMINI).await?;
-        // Its record tells only that a turn is over.
-        gemini.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
         self.correct(claude).await?;
-        self.correct(gemini).await
+        for backend in [client_records::CODEX, client_records::GEMINI] {
+            let mut rows = self.core.store.peers_in_processes(backend).await?;
+            // Its record tells only that a turn is over.
+            rows.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
+            self.correct(rows).await?;
+        }
+        Ok(())
     }
 
     async fn correct(&self, rows: Vec<PeerRow>) -> Result<(), Error> {
@@ -59,23 +65,48 @@ impl Team {
     }
 
     async fn apply_record(&self, id: PeerId, record: ClientRecord) -> Result<(), Error> {
-        let write = self.core.store.write(move |tx| {
-            Box::pin(async move {
-                let Some(mut row) = tx.peer(&id).await? else { return Ok(()) };
-                let now = tx.now();
-                let corrected = record.corrects(&row.peer, now);
-                if record.is_in_turn() {
-                    row.peer.last_seen = row.peer.last_seen.max(now);
-                } else if !row.open_calls.is_empty() {
-                    tx.set_open_calls(&id, &OpenCalls::default()).await?;
-                }
-                let Some((status, waiting_for)) = corrected else {
-                    return tx.touch_peer(&row.peer).await;
-                };
-                let state = PeerState { status, waiting_for, at: now };
-                set_state(tx, &mut row.peer, state, "registry").await
-            })
-        });
-        Ok(write.await?)
+        let core = self.core.clone();
+        let job = self
+            .core
+            .store
+            .write(move |tx| Box::pin(async move { apply(tx, &core, &id, record).await }));
+        job.await
     }
+}
+
+async fn apply(
+    tx: &mut WriteTx,
+    core: &Core,
+    id: &PeerId,
+    record: ClientRecord,
+) -> Result<(), Error> {
+    let Some(mut row) = tx.peer(id).await? else { return Ok(()) };
+    let now = tx.now();
+    let corrected = record.corrects(&row.peer, now);
+    if record.is_in_turn() {
+        row.peer.last_seen = row.peer.last_seen.max(now);
+    } else if !row.open_calls.is_empty() {
+        tx.set_open_calls(id, &OpenCalls::default()).await?;
+    }
+    let Some((status, waiting_for)) = corrected else {
+        return Ok(tx.touch_peer(&row.peer).await?);
+    };
+    let state = PeerState { status, waiting_for, at: now };
+    set_state(tx, &mut row.peer, state, "registry").await?;
+    match record.failure {
+        Some(why) => turn_failed(tx, core, id, (record.at, &why)).await,
+        None => Ok(()),
+    }
+}
+
+/// Fails the questions of a turn that failed. It went on with all that hooks had given before.
+async fn turn_failed(
+    tx: &mut WriteTx,
+    core: &Core,
+    peer: &PeerId,
+    (at, why): (Timestamp, &str),
+) -> Result<(), Error> {
+    let mut given = tx.given_messages(peer, at).await?;
+    advance(tx, peer, &mut given, DeliveryState::Injected, None).await?;
+    runs::turn_failed(tx, core, peer, Some(why)).await
 }

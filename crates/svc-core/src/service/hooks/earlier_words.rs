@@ -1,0 +1,136 @@
+//! What was said in a turn before it went on with messages. Gemini CLI tells at the end of a turn all that was said since its
+//! person's prompt, so that the words for its person would stand before the answer to a message, or for it.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use svc_model::{
+    Principal,
+    hook::{HookClient, HookEvent, HookMoment},
+};
+
+/// The earlier words of each principal's sessions whose turns go on.
+#[derive(Debug, Default)]
+pub(super) struct EarlierWords(Mutex<HashMap<(Principal, String), ToldWords>>);
+
+/// With more sessions than this, all are forgotten: at the worst an answer has the words before it.
+const SESSIONS: usize = 10_000;
+/// What the client tells for the words of a turn without any.
+const NO_WORDS: &str = "[no response text]";
+
+/// Words that were told, without themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ToldWords {
+    bytes: usize,
+    hash: u64,
+}
+
+impl ToldWords {
+    fn of(words: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        words.hash(&mut hasher);
+        Self { bytes: words.len(), hash: hasher.finish() }
+    }
+
+    /// What follows these words in `told`, if that begins with them.
+    fn rest_of(self, told: &str) -> Option<&str> {
+        let (earlier, rest) = told.split_at_checked(self.bytes)?;
+        (Self::of(earlier) == self).then_some(())?;
+        if rest.is_empty() { Some(rest) } else { rest.strip_prefix('\n') }
+    }
+}
+
+impl EarlierWords {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Principal, String), ToldWords>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves of the last words of a turn those that follow the earlier ones. Answers what was told, for [`Self::note`].
+    pub(super) fn take_off(
+        &self,
+        principal: &Principal,
+        event: &mut HookEvent,
+    ) -> Option<ToldWords> {
+        let HookMoment::Stop { words: Some(words), .. } = &mut event.moment else { return None };
+        if event.client != HookClient::Gemini {
+            return None;
+        }
+        if words == NO_WORDS {
+            words.clear();
+        }
+        let told = ToldWords::of(words);
+        let earlier = self.lock().get(&(principal.clone(), event.session_id.clone())).copied();
+        if let Some(rest) = earlier.and_then(|earlier| earlier.rest_of(words)) {
+            *words = rest.to_owned();
+        }
+        Some(told)
+    }
+
+    /// Notes what was told when a session's turn went on.
+    pub(super) fn note(&self, principal: &Principal, session: &str, told: ToldWords) {
+        let mut earlier = self.lock();
+        if earlier.len() >= SESSIONS {
+            earlier.clear();
+        }
+        earlier.insert((principal.clone(), session.to_owned()), told);
+    }
+
+    /// Forgets them: a turn of the session's person begins.
+    pub(super) fn forget(&self, principal: &Principal, session: &str) {
+        self.lock().remove(&(principal.clone(), session.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(client: HookClient, words: &str) -> HookEvent {
+        HookEvent {
+            client,
+            name: "AfterAgent".to_owned(),
+            session_id: "s".to_owned(),
+            agent_id: String::new(),
+            cwd: None,
+            moment: HookMoment::Stop { again: true, words: Some(words.to_owned()) },
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_turn_that_went_on_are_those_that_follow() {
+        let earlier = EarlierWords::default();
+        let own = Principal::Operator;
+        let said = |client, words: &str| {
+            let mut event = stop(client, words);
+            let told = earlier.take_off(&own, &mut event);
+            let HookMoment::Stop { words: Some(words), .. } = event.moment else { panic!("words") };
+            (words, told)
+        };
+        let (words, told) = said(HookClient::Gemini, "for its person");
+        assert_eq!(words, "for its person");
+        earlier.note(&own, "s", told.unwrap());
+        for (told, words) in [
+            ("for its person\nthe answer", "the answer"),
+            ("for its person", ""),
+            ("another turn", "another turn"),
+            ("for its personal use", "for its personal use"),
+            ("for", "for"),
+            ("for its persön\nx", "for its persön\nx"),
+            ("[no response text]", ""),
+        ] {
+            assert_eq!(said(HookClient::Gemini, told).0, words, "{told}");
+        }
+        let codex = said(HookClient::Codex, "for its person\nx");
+        assert_eq!(codex, ("for its person\nx".to_owned(), None));
+        // A second message in the same turn.
+        let (_, told) = said(HookClient::Gemini, "for its person\nthe answer");
+        earlier.note(&own, "s", told.unwrap());
+        let (words, _) = said(HookClient::Gemini, "for its person\nthe answer\nand this");
+        assert_eq!(words, "and this");
+        earlier.forget(&own, "s");
+        assert_eq!(said(HookClient::Gemini, "for its person\nx").0, "for its person\nx");
+    }
+}
