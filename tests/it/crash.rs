@@ -188,7 +188,7 @@ fn produce(
             Some(ids) => Some(ids),
             None if producer % 2 == 1 => {
                 promise.cuts += 1;
-                Some(until(BOUND, &mut attempt))
+                Some(repeat_until_answered(&mut attempt, stopping))
             }
             None => {
                 promise.cuts += 1;
@@ -206,6 +206,18 @@ fn produce(
         thread::sleep(Duration::from_millis(chance.below(6)));
     }
     promise
+}
+
+/// Repeats an append until the daemon answers it. On a busy machine a daemon may be killed many times before it answers, so the bound
+/// counts from the last kill.
+fn repeat_until_answered<T>(attempt: &mut impl FnMut() -> Option<T>, stopping: &AtomicBool) -> T {
+    while !stopping.load(Ordering::SeqCst) {
+        if let Some(answer) = attempt() {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    until(BOUND, attempt)
 }
 
 /// Reads a task to its end, resuming whenever it is cut. What comes twice or too early is a failure.

@@ -777,8 +777,22 @@ fn a_host_is_small() {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     };
     assert!(number("Threads:") <= 3, "{status}");
-    // Pages of the program itself are shared with all others; these are its own.
-    assert!(number("RssAnon:") <= 4 * 1024, "{status}");
+    // Pages of the program are shared with all others, but for those that the loader changes, which are many in a build without
+    // optimisation. What is not of a file is the host's own.
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", host.pid)).expect("it runs");
+    let mut is_of_file = false;
+    let mut own = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Anonymous:") if !is_of_file => {
+                own += words.next().and_then(|size| size.parse::<u64>().ok()).expect("a size");
+            }
+            Some(word) if !word.ends_with(':') => is_of_file = line.contains('/'),
+            _ => {}
+        }
+    }
+    assert!((1..=2 * 1024).contains(&own), "{own} KiB of its own: {status}");
 }
 
 #[test]

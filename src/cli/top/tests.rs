@@ -7,7 +7,7 @@ use svc_model::Timestamp;
 use time::UtcOffset;
 
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
-use super::team::{TeamSnapshot, items, without_copies};
+use super::team::{TeamPeer, TeamSnapshot, items, without_copies};
 use super::update::{Key, ScreenEffect, ScreenInput, update};
 use super::view::draw;
 use crate::cli::output::Screen;
@@ -515,7 +515,7 @@ fn a_broadcast_is_one_row_and_a_spent_agent_none() {
     assert_eq!(shown.matches("the same words").count(), 2, "{shown}");
     assert!(shown.contains("1 here  live") && !shown.contains("codex:task-"), "{shown}");
     let mut alone = model.team.clone();
-    alone.peers.retain(|peer| peer.is_of_task());
+    alone.peers.retain(TeamPeer::is_of_task);
     update(&mut model, ScreenInput::Fetched(Box::new(alone)));
     let shown = page(&model, 100, 30);
     assert!(shown.contains("agents of tasks work") && !shown.contains("nobody is here"), "{shown}");

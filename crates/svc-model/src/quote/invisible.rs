@@ -35,7 +35,8 @@ pub fn chars_with_visibility(text: &str) -> impl Iterator<Item = (char, bool)> {
     text.char_indices().map(move |(at, c)| {
         let after = || text[at + c.len_utf8()..].chars().next();
         let is_unseen = is_invisible(c) && !before.is_some_and(|before| joins(before, c, after()));
-        if !is_unseen {
+        // The end of a line is seen as such, whatever character makes it.
+        if !is_unseen || ends_line(c) {
             before = Some(c);
         }
         (c, is_unseen)

@@ -271,6 +271,11 @@ proptest! {
 }
 
 #[test]
+fn a_joiner_after_the_end_of_a_line_joins_nothing() {
+    assert_eq!(plain("🀀\r\u{200d}🀀"), "🀀\n🀀");
+}
+
+#[test]
 fn ends_of_lines_in_a_document() {
     for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}", "\r\r\u{b}"] {
         let document = json!({ "text": text }).to_string();

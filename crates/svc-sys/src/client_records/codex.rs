@@ -124,6 +124,7 @@ mod tests {
     const ABORTED: &str = r#"{"timestamp":"2026-11-26T23:02:48.411Z","ordinal":31,"type":"event_msg","payload":{"type":"turn_aborted","turn_id":"01a2","reason":"interrupted"}}"#;
     const TOLD: &str = r#"{"timestamp":"2026-11-26T23:02:49.000Z","type":"response_item","payload":{"type":"message","content":[{"text":"{\"type\":\"event_msg\",\"payload\":{\"type\":\"task_started\"}}"}]}}"#;
 
+    #[expect(clippy::unnecessary_wraps, reason = "compared with what a read gives")]
     fn over(failure: Option<&str>) -> Option<ClientRecord> {
         let at = Timestamp::parse("2026-11-26T23:02:48.411Z").unwrap();
         Some(ClientRecord { state: RecordedState::Idle, at, failure: failure.map(str::to_owned) })
