@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{environment, tail_of};
+use super::environment;
+use super::tail::tail_of;
 use crate::{bounded_file, private_file};
 use svc_model::hook::one_line;
 use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp};
@@ -53,7 +54,7 @@ fn began(thread: &str) -> Option<Timestamp> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct RolloutEntry {
     timestamp: String,
     payload: EventPayload,
 }
@@ -81,7 +82,7 @@ struct TurnError {
 fn parse(tail: &str) -> Option<ClientRecord> {
     let mut ended = None;
     for line in tail.lines().filter(|line| line.contains(r#""type":"event_msg""#)) {
-        let Ok(entry) = serde_json::from_str::<Entry>(line) else { continue };
+        let Ok(entry) = serde_json::from_str::<RolloutEntry>(line) else { continue };
         let failure = match entry.payload {
             EventPayload::Other => continue,
             EventPayload::TaskStarted => {

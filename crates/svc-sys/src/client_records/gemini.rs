@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, limits};
 
-use super::{environment, tail_of};
+use super::environment;
+use super::tail::tail_of;
 use crate::{bounded_file, private_file};
 
 /// What stands in a record when a person has ended a turn, by Esc or by No at a dialog.

@@ -5,11 +5,9 @@ mod claude;
 mod codex;
 mod environment;
 mod gemini;
+mod tail;
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
-
-use svc_model::{ClientProcess, ClientRecord, limits};
+use svc_model::{ClientProcess, ClientRecord};
 
 /// Claude Code's backend. Its record tells of every state.
 pub const CLAUDE: &str = "claude-code";
@@ -26,13 +24,4 @@ pub fn read(backend: &str, process: &ClientProcess, session_id: &str) -> Option<
         GEMINI => gemini::read(process, session_id),
         _ => None,
     }
-}
-
-/// The end of a record with a line for each entry.
-fn tail_of(mut file: File) -> Option<String> {
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(limits::RECORD_TAIL_BYTES))).ok()?;
-    let mut tail = Vec::new();
-    file.take(limits::RECORD_TAIL_BYTES).read_to_end(&mut tail).ok()?;
-    Some(String::from_utf8_lossy(&tail).into_owned())
 }
