@@ -10,7 +10,8 @@ use super::{
     db::Store,
     errors::changed,
     statement::{
-        change, direct_row, read_all, read_one, read_value, select_all, select_one, select_value,
+        change, direct_row, read_all, read_one, read_value, select_all, select_fields, select_one,
+        select_value,
     },
     tx::WriteTx,
 };
@@ -220,26 +221,24 @@ impl WriteTx {
     /// How many live agents a principal has started, with those that `sessions_spawn` is about to start for it.
     pub async fn children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
                 + (select count(*) from dispatch d join task t on t.task_id = d.task_id
                     where d.state = 'queued' and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
             parent
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
     /// The live agents that somebody has started.
     pub async fn live_children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
             parent
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
@@ -367,14 +366,20 @@ impl WriteTx {
     /// Who asked for a dispatched task.
     pub async fn asker_of(&mut self, task: &TaskId) -> Result<TaskAsker, StoreError> {
         let id = task.as_str();
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_one,
+            self,
+            {
+                asker_agent: Option<String>,
+                source_tool: Option<SourceTool>,
+                removes_peer: bool,
+                deadline: Option<Timestamp>
+            },
             r#"select asker_agent, source_tool as "source_tool: SourceTool", removes_peer as "removes_peer: bool",
                 deadline as "deadline: Timestamp"
             from dispatch where task_id = ?"#,
             id
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
             agent: row.asker_agent.map(AgentId::from),
             tool: row.source_tool,
