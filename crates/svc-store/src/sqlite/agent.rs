@@ -19,29 +19,31 @@ use super::{
 };
 use crate::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError};
 
-struct RawAgent {
-    agent_id: String,
-    instance: String,
-    backend: String,
-    session_key: String,
-    project: String,
-    cwd: String,
-    task: Option<String>,
-    description: Option<String>,
-    created_by: String,
-    state: AgentState,
-    host_pid: Option<i64>,
-    host_started: Option<i64>,
-    pid: i64,
-    vendor_session: Option<String>,
-    exit_code: Option<i64>,
-    signal: Option<i64>,
-    error: Option<String>,
-    token_id: Option<String>,
-    task_id: Option<String>,
-    request_timeout: i64,
-    started_at: Timestamp,
-    ended_at: Option<Timestamp>,
+direct_row! {
+    struct RawAgent {
+        agent_id: String,
+        instance: String,
+        backend: String,
+        session_key: String,
+        project: String,
+        cwd: String,
+        task: Option<String>,
+        description: Option<String>,
+        created_by: String,
+        state: AgentState,
+        host_pid: Option<i64>,
+        host_started: Option<i64>,
+        pid: i64,
+        vendor_session: Option<String>,
+        exit_code: Option<i64>,
+        signal: Option<i64>,
+        error: Option<String>,
+        token_id: Option<String>,
+        task_id: Option<String>,
+        request_timeout: i64,
+        started_at: Timestamp,
+        ended_at: Option<Timestamp>,
+    }
 }
 
 impl TryFrom<RawAgent> for AgentRow {
@@ -114,31 +116,6 @@ macro_rules! agents {
         )
     };
 }
-
-direct_row!(RawAgent {
-    agent_id,
-    instance,
-    backend,
-    session_key,
-    project,
-    cwd,
-    task,
-    description,
-    created_by,
-    state,
-    host_pid,
-    host_started,
-    pid,
-    vendor_session,
-    exit_code,
-    signal,
-    error,
-    token_id,
-    task_id,
-    request_timeout,
-    started_at,
-    ended_at
-});
 
 impl WriteTx {
     /// An agent by its id.

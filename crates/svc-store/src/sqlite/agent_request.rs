@@ -15,21 +15,23 @@ use super::{
 };
 use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
 
-struct RawRequest {
-    request_id: String,
-    agent_id: String,
-    session_key: String,
-    created_by: String,
-    project: String,
-    kind: RequestKind,
-    title: String,
-    options: String,
-    tool: Option<String>,
-    opened_at: Timestamp,
-    deadline: Timestamp,
-    closed_at: Option<Timestamp>,
-    option_id: Option<String>,
-    answered_by: Option<String>,
+direct_row! {
+    struct RawRequest {
+        request_id: String,
+        agent_id: String,
+        session_key: String,
+        created_by: String,
+        project: String,
+        kind: RequestKind,
+        title: String,
+        options: String,
+        tool: Option<String>,
+        opened_at: Timestamp,
+        deadline: Timestamp,
+        closed_at: Option<Timestamp>,
+        option_id: Option<String>,
+        answered_by: Option<String>,
+    }
 }
 
 impl TryFrom<RawRequest> for RequestRow {
@@ -78,23 +80,6 @@ macro_rules! requests {
         )
     };
 }
-
-direct_row!(RawRequest {
-    request_id,
-    agent_id,
-    session_key,
-    created_by,
-    project,
-    kind,
-    title,
-    options,
-    tool,
-    opened_at,
-    deadline,
-    closed_at,
-    option_id,
-    answered_by
-});
 
 impl WriteTx {
     /// A request by its id.

@@ -17,57 +17,46 @@ use super::{
 };
 use crate::{AgentMail, RunEnd, RunRow, StoreError, TaskAsker};
 
-/// The columns of a message that waits to become a turn.
-struct RawMail {
-    message_id: MessageId,
-    kind: MessageType,
-    from_peer: String,
-    text: String,
-    correlation_id: Option<String>,
-    at: Timestamp,
-    state: DeliveryState,
-    source_tool: Option<SourceTool>,
-    source_session: Option<String>,
-    run_id: Option<RunId>,
-    turn: Option<u32>,
-    mode: Option<RunMode>,
+direct_row! {
+    /// The columns of a message that waits to become a turn.
+    struct RawMail {
+        message_id: MessageId,
+        kind: MessageType,
+        from_peer: String,
+        text: String,
+        correlation_id: Option<String>,
+        at: Timestamp,
+        state: DeliveryState,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<RunId>,
+        turn: Option<u32>,
+        mode: Option<RunMode>,
+    }
 }
 
-direct_row!(RawMail {
-    message_id,
-    kind,
-    from_peer,
-    text,
-    correlation_id,
-    at,
-    state,
-    source_tool,
-    source_session,
-    run_id,
-    turn,
-    mode
-});
-
-struct RawRun {
-    run_id: RunId,
-    message_id: MessageId,
-    mode: RunMode,
-    source_session: String,
-    source_peer: PeerId,
-    source_agent: Option<String>,
-    target_session: String,
-    target_peer: PeerId,
-    target_agent: Option<String>,
-    state: RunState,
-    reason: Option<String>,
-    error: Option<String>,
-    reply_id: Option<String>,
-    waits_until: Option<Timestamp>,
-    answered: Option<RunState>,
-    idempotency_key: Option<String>,
-    created_at: Timestamp,
-    begun_at: Option<Timestamp>,
-    ended_at: Option<Timestamp>,
+direct_row! {
+    struct RawRun {
+        run_id: RunId,
+        message_id: MessageId,
+        mode: RunMode,
+        source_session: String,
+        source_peer: PeerId,
+        source_agent: Option<String>,
+        target_session: String,
+        target_peer: PeerId,
+        target_agent: Option<String>,
+        state: RunState,
+        reason: Option<String>,
+        error: Option<String>,
+        reply_id: Option<String>,
+        waits_until: Option<Timestamp>,
+        answered: Option<RunState>,
+        idempotency_key: Option<String>,
+        created_at: Timestamp,
+        begun_at: Option<Timestamp>,
+        ended_at: Option<Timestamp>,
+    }
 }
 
 impl From<RawRun> for RunRow {
@@ -119,28 +108,6 @@ macro_rules! runs {
 }
 
 direct_row!(WaitEdge { waiter, awaited });
-
-direct_row!(RawRun {
-    run_id,
-    message_id,
-    mode,
-    source_session,
-    source_peer,
-    source_agent,
-    target_session,
-    target_peer,
-    target_agent,
-    state,
-    reason,
-    error,
-    reply_id,
-    waits_until,
-    answered,
-    idempotency_key,
-    created_at,
-    begun_at,
-    ended_at
-});
 
 impl WriteTx {
     /// Stores a send. Its message is stored already.

@@ -11,22 +11,24 @@ use super::{
 };
 use crate::{DispatchMode, DispatchRow, DispatchState, DispatchWish, StoreError};
 
-struct RawDispatch {
-    id: i64,
-    task_id: String,
-    instance: String,
-    backend: String,
-    mode: DispatchMode,
-    wish: String,
-    failover: String,
-    attempt: i64,
-    state: DispatchState,
-    agent_id: Option<String>,
-    is_spawned: i64,
-    taken_at: Option<i64>,
-    has_words: i64,
-    said: i64,
-    turn: Option<String>,
+direct_row! {
+    struct RawDispatch {
+        id: i64,
+        task_id: String,
+        instance: String,
+        backend: String,
+        mode: DispatchMode,
+        wish: String,
+        failover: String,
+        attempt: i64,
+        state: DispatchState,
+        agent_id: Option<String>,
+        is_spawned: i64,
+        taken_at: Option<i64>,
+        has_words: i64,
+        said: i64,
+        turn: Option<String>,
+    }
 }
 
 impl TryFrom<RawDispatch> for DispatchRow {
@@ -79,24 +81,6 @@ macro_rules! dispatches {
         )
     };
 }
-
-direct_row!(RawDispatch {
-    id,
-    task_id,
-    instance,
-    backend,
-    mode,
-    wish,
-    failover,
-    attempt,
-    state,
-    agent_id,
-    is_spawned,
-    taken_at,
-    has_words,
-    said,
-    turn
-});
 
 impl WriteTx {
     /// The dispatch of a task.

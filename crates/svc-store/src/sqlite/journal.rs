@@ -18,31 +18,33 @@ use super::{
 };
 use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
 
-struct RawGhap {
-    ghap_id: String,
-    session_id: String,
-    project: String,
-    domain: Domain,
-    strategy: Strategy,
-    goal: String,
-    hypothesis: String,
-    action: String,
-    prediction: String,
-    probability: Option<f64>,
-    iteration_count: i64,
-    status: GhapStatus,
-    result: Option<String>,
-    surprise: Option<String>,
-    root_cause_category: Option<RootCauseCategory>,
-    root_cause: Option<String>,
-    what_worked: Option<String>,
-    takeaway: Option<String>,
-    tier: Option<Tier>,
-    outcome_id: Option<String>,
-    confirmed_again: i64,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    resolved_at: Option<Timestamp>,
+direct_row! {
+    struct RawGhap {
+        ghap_id: String,
+        session_id: String,
+        project: String,
+        domain: Domain,
+        strategy: Strategy,
+        goal: String,
+        hypothesis: String,
+        action: String,
+        prediction: String,
+        probability: Option<f64>,
+        iteration_count: i64,
+        status: GhapStatus,
+        result: Option<String>,
+        surprise: Option<String>,
+        root_cause_category: Option<RootCauseCategory>,
+        root_cause: Option<String>,
+        what_worked: Option<String>,
+        takeaway: Option<String>,
+        tier: Option<Tier>,
+        outcome_id: Option<String>,
+        confirmed_again: i64,
+        created_at: Timestamp,
+        updated_at: Timestamp,
+        resolved_at: Option<Timestamp>,
+    }
 }
 
 impl TryFrom<RawGhap> for Ghap {
@@ -153,33 +155,6 @@ macro_rules! ghaps {
         )
     };
 }
-
-direct_row!(RawGhap {
-    ghap_id,
-    session_id,
-    project,
-    domain,
-    strategy,
-    goal,
-    hypothesis,
-    action,
-    prediction,
-    probability,
-    iteration_count,
-    status,
-    result,
-    surprise,
-    root_cause_category,
-    root_cause,
-    what_worked,
-    takeaway,
-    tier,
-    outcome_id,
-    confirmed_again,
-    created_at,
-    updated_at,
-    resolved_at
-});
 
 /// Records by their rows, which are an array in JSON; in any order.
 pub(super) async fn ghaps_at(

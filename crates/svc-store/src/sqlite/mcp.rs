@@ -42,22 +42,24 @@ impl RawMcpSession {
     }
 }
 
-struct RawCall {
-    call_id: String,
-    session_id: Option<String>,
-    principal: String,
-    credential: Option<String>,
-    acts_for: Option<String>,
-    revision: String,
-    rpc_id: String,
-    tool: String,
-    params: String,
-    is_task: bool,
-    state: CallState,
-    asks: Option<String>,
-    answers: Option<String>,
-    started_at: Timestamp,
-    updated_at: Timestamp,
+direct_row! {
+    struct RawCall {
+        call_id: String,
+        session_id: Option<String>,
+        principal: String,
+        credential: Option<String>,
+        acts_for: Option<String>,
+        revision: String,
+        rpc_id: String,
+        tool: String,
+        params: String,
+        is_task: bool,
+        state: CallState,
+        asks: Option<String>,
+        answers: Option<String>,
+        started_at: Timestamp,
+        updated_at: Timestamp,
+    }
 }
 
 impl From<RawCall> for CallRow {
@@ -94,24 +96,6 @@ macro_rules! calls {
         )
     };
 }
-
-direct_row!(RawCall {
-    call_id,
-    session_id,
-    principal,
-    credential,
-    acts_for,
-    revision,
-    rpc_id,
-    tool,
-    params,
-    is_task,
-    state,
-    asks,
-    answers,
-    started_at,
-    updated_at
-});
 
 impl WriteTx {
     /// Stores a new session.

@@ -14,16 +14,18 @@ use super::{
 };
 use crate::{MemoryFilter, PageSize, StoreError};
 
-struct RawMemory {
-    memory_id: String,
-    project: String,
-    category: MemoryCategory,
-    content: String,
-    importance: f64,
-    tags: String,
-    confirmed_again: i64,
-    created_at: Timestamp,
-    terms: String,
+direct_row! {
+    struct RawMemory {
+        memory_id: String,
+        project: String,
+        category: MemoryCategory,
+        content: String,
+        importance: f64,
+        tags: String,
+        confirmed_again: i64,
+        created_at: Timestamp,
+        terms: String,
+    }
 }
 
 impl From<RawMemory> for Memory {
@@ -53,18 +55,6 @@ macro_rules! memories {
         )
     };
 }
-
-direct_row!(RawMemory {
-    memory_id,
-    project,
-    category,
-    content,
-    importance,
-    tags,
-    confirmed_again,
-    created_at,
-    terms
-});
 
 impl WriteTx {
     /// Stores a memory, unless those who may read it have the same in the same category: then it answers that one. A

@@ -21,19 +21,21 @@ use crate::{
     StrandedInbox,
 };
 
-struct RawMessage {
-    id: i64,
-    message_id: String,
-    kind: MessageType,
-    from_peer: String,
-    to_peer: String,
-    text: String,
-    correlation_id: Option<String>,
-    state: DeliveryState,
-    at: Timestamp,
-    source_tool: Option<SourceTool>,
-    source_session: Option<String>,
-    run_id: Option<String>,
+direct_row! {
+    struct RawMessage {
+        id: i64,
+        message_id: String,
+        kind: MessageType,
+        from_peer: String,
+        to_peer: String,
+        text: String,
+        correlation_id: Option<String>,
+        state: DeliveryState,
+        at: Timestamp,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<String>,
+    }
 }
 
 impl From<RawMessage> for MessageRow {
@@ -74,21 +76,6 @@ macro_rules! messages {
 }
 
 direct_row!(Delivery { state, at, reason });
-
-direct_row!(RawMessage {
-    id,
-    message_id,
-    kind,
-    from_peer,
-    to_peer,
-    text,
-    correlation_id,
-    state,
-    at,
-    source_tool,
-    source_session,
-    run_id
-});
 
 /// The first characters of a text, of which these bytes are the beginning: the last character may be cut.
 fn beginning(bytes: &[u8], characters: u32) -> String {

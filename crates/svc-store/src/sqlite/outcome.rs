@@ -12,13 +12,15 @@ use super::{
 };
 use crate::StoreError;
 
-struct RawOutcome {
-    outcome_id: String,
-    session_id: String,
-    command: String,
-    verdict: OutcomeVerdict,
-    summary: String,
-    at: Timestamp,
+direct_row! {
+    struct RawOutcome {
+        outcome_id: String,
+        session_id: String,
+        command: String,
+        verdict: OutcomeVerdict,
+        summary: String,
+        at: Timestamp,
+    }
 }
 
 impl From<RawOutcome> for Outcome {
@@ -33,8 +35,6 @@ impl From<RawOutcome> for Outcome {
         }
     }
 }
-
-direct_row!(RawOutcome { outcome_id, session_id, command, verdict, summary, at });
 
 impl WriteTx {
     /// The verdicts of a session's last outcomes, the latest first, and when they came.

@@ -19,27 +19,29 @@ use super::{
 };
 use crate::{PageSize, PeerFilter, PeerRow, RowPage, StoreError};
 
-/// The columns of a peer, as SQLite gives them.
-struct RawPeer {
-    peer_id: String,
-    display_name: String,
-    path: String,
-    backend: String,
-    circle: String,
-    role: PeerRole,
-    status: PeerStatus,
-    since: Timestamp,
-    waiting_for: Option<String>,
-    open_calls: String,
-    session_id: String,
-    tmux_pane: String,
-    pid: Option<i64>,
-    metadata: Option<String>,
-    owner: Option<String>,
-    project: String,
-    process_started: Option<String>,
-    registered_at: Timestamp,
-    last_seen: Timestamp,
+direct_row! {
+    /// The columns of a peer, as SQLite gives them.
+    struct RawPeer {
+        peer_id: String,
+        display_name: String,
+        path: String,
+        backend: String,
+        circle: String,
+        role: PeerRole,
+        status: PeerStatus,
+        since: Timestamp,
+        waiting_for: Option<String>,
+        open_calls: String,
+        session_id: String,
+        tmux_pane: String,
+        pid: Option<i64>,
+        metadata: Option<String>,
+        owner: Option<String>,
+        project: String,
+        process_started: Option<String>,
+        registered_at: Timestamp,
+        last_seen: Timestamp,
+    }
 }
 
 impl TryFrom<RawPeer> for PeerRow {
@@ -104,28 +106,6 @@ macro_rules! peers {
         )
     };
 }
-
-direct_row!(RawPeer {
-    peer_id,
-    display_name,
-    path,
-    backend,
-    circle,
-    role,
-    status,
-    since,
-    waiting_for,
-    open_calls,
-    session_id,
-    tmux_pane,
-    pid,
-    metadata,
-    owner,
-    project,
-    process_started,
-    registered_at,
-    last_seen
-});
 
 impl WriteTx {
     /// A peer by its id.

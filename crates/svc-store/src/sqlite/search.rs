@@ -17,9 +17,11 @@ use super::{
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
-struct RawFrequencies {
-    all: i64,
-    each: String,
+direct_row! {
+    struct RawFrequencies {
+        all: i64,
+        each: String,
+    }
 }
 
 impl TryFrom<RawFrequencies> for Frequencies {
@@ -43,8 +45,6 @@ macro_rules! frequencies {
         )
     };
 }
-
-direct_row!(RawFrequencies { all, each });
 
 impl WriteTx {
     /// See [`SearchIndex::frequencies`].

@@ -19,17 +19,19 @@ use super::{
 };
 use crate::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError};
 
-struct RawSession {
-    session_id: String,
-    project: String,
-    client: Option<String>,
-    source: SessionSource,
-    started_at: Timestamp,
-    last_seen_at: Timestamp,
-    ended_at: Option<Timestamp>,
-    end_reason: Option<String>,
-    tool_calls: i64,
-    tool_count: i64,
+direct_row! {
+    struct RawSession {
+        session_id: String,
+        project: String,
+        client: Option<String>,
+        source: SessionSource,
+        started_at: Timestamp,
+        last_seen_at: Timestamp,
+        ended_at: Option<Timestamp>,
+        end_reason: Option<String>,
+        tool_calls: i64,
+        tool_count: i64,
+    }
 }
 
 impl From<RawSession> for Session {
@@ -49,9 +51,11 @@ impl From<RawSession> for Session {
     }
 }
 
-struct RawOwner {
-    created_by: String,
-    project: String,
+direct_row! {
+    struct RawOwner {
+        created_by: String,
+        project: String,
+    }
 }
 
 impl From<RawOwner> for Ownership {
@@ -66,8 +70,6 @@ macro_rules! owners {
         $run!("select created_by, project from session ", RawOwner, $($rest)*)
     };
 }
-
-direct_row!(RawOwner { created_by, project });
 
 /// The columns of such a row, for the macros of `statement`.
 macro_rules! sessions {
@@ -84,19 +86,6 @@ macro_rules! sessions {
         )
     };
 }
-
-direct_row!(RawSession {
-    session_id,
-    project,
-    client,
-    source,
-    started_at,
-    last_seen_at,
-    ended_at,
-    end_reason,
-    tool_calls,
-    tool_count
-});
 
 impl WriteTx {
     /// Begins a session, or begins it again.

@@ -1,8 +1,18 @@
 //! Statements whose texts sqlx checks when they are compiled, and SQLite runs on the thread that asks: those of write jobs on
 //! the writer's, and reads that need no other thread.
 
-/// Says which fields a row has, in the order of its columns.
+/// A row, or which fields one has, in the order of its columns.
 macro_rules! direct_row {
+    (
+        $(#[$note:meta])*
+        struct $raw:ident { $($(#[$field_note:meta])* $field:ident: $kind:ty),+ $(,)? }
+    ) => {
+        $(#[$note])*
+        struct $raw {
+            $($(#[$field_note])* $field: $kind),+
+        }
+        $crate::sqlite::statement::direct_row!($raw { $($field),+ });
+    };
     ($raw:ty { $($field:ident),+ $(,)? }) => {
         impl $crate::sqlite::direct_connection::DirectRow for $raw {
             fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
@@ -76,10 +86,7 @@ macro_rules! select_fields {
         $select:ident, $tx:expr, { $($field:ident: $kind:ty),+ $(,)? }, $sql:literal
         $(, $argument:expr)* $(,)?
     ) => {{
-        struct Fields {
-            $($field: $kind),+
-        }
-        $crate::sqlite::statement::direct_row!(Fields { $($field),+ });
+        $crate::sqlite::statement::direct_row! { struct Fields { $($field: $kind),+ } }
         $crate::sqlite::statement::$select!($sql, Fields, $tx, "" $(, $argument)*)
     }};
 }

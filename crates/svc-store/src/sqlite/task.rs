@@ -16,29 +16,31 @@ use super::{
 };
 use crate::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow};
 
-struct RawTask {
-    task_id: String,
-    title: Option<String>,
-    agent: Option<String>,
-    prompt: Option<String>,
-    from_peer: Option<String>,
-    metadata: Option<String>,
-    status: TaskStatus,
-    exit_code: Option<i64>,
-    signal: Option<String>,
-    error: Option<String>,
-    created_by: String,
-    runner: Option<String>,
-    project: String,
-    reason: Option<String>,
-    result: Option<String>,
-    runner_pid: Option<i64>,
-    runner_started: Option<String>,
-    cancel_requested_at: Option<Timestamp>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    closed_at: Option<Timestamp>,
-    last_id: Seq,
+direct_row! {
+    struct RawTask {
+        task_id: String,
+        title: Option<String>,
+        agent: Option<String>,
+        prompt: Option<String>,
+        from_peer: Option<String>,
+        metadata: Option<String>,
+        status: TaskStatus,
+        exit_code: Option<i64>,
+        signal: Option<String>,
+        error: Option<String>,
+        created_by: String,
+        runner: Option<String>,
+        project: String,
+        runner_pid: Option<i64>,
+        runner_started: Option<String>,
+        reason: Option<String>,
+        result: Option<String>,
+        cancel_requested_at: Option<Timestamp>,
+        created_at: Timestamp,
+        updated_at: Timestamp,
+        closed_at: Option<Timestamp>,
+        last_id: Seq,
+    }
 }
 
 impl TryFrom<RawTask> for TaskRow {
@@ -114,31 +116,6 @@ macro_rules! tasks {
         )
     };
 }
-
-direct_row!(RawTask {
-    task_id,
-    title,
-    agent,
-    prompt,
-    from_peer,
-    metadata,
-    status,
-    exit_code,
-    signal,
-    error,
-    created_by,
-    runner,
-    project,
-    runner_pid,
-    runner_started,
-    reason,
-    result,
-    cancel_requested_at,
-    created_at,
-    updated_at,
-    closed_at,
-    last_id
-});
 
 impl WriteTx {
     /// A task by its id. Its last id is that of the stream in this commit so far.

@@ -13,19 +13,21 @@ use super::{
 };
 use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
 
-struct RawToken {
-    token_id: String,
-    session: String,
-    scopes: String,
-    project: Option<String>,
-    created_at: Timestamp,
-    expires_at: Timestamp,
-    last_used_at: Option<Timestamp>,
-    revoked_at: Option<Timestamp>,
-    client_pid: Option<i64>,
-    client_started: Option<String>,
-    cwd: Option<String>,
-    operator_credential: Option<String>,
+direct_row! {
+    struct RawToken {
+        token_id: String,
+        session: String,
+        scopes: String,
+        project: Option<String>,
+        created_at: Timestamp,
+        expires_at: Timestamp,
+        last_used_at: Option<Timestamp>,
+        revoked_at: Option<Timestamp>,
+        client_pid: Option<i64>,
+        client_started: Option<String>,
+        cwd: Option<String>,
+        operator_credential: Option<String>,
+    }
 }
 
 impl TryFrom<RawToken> for TokenRow {
@@ -85,21 +87,6 @@ macro_rules! tokens {
         )
     };
 }
-
-direct_row!(RawToken {
-    token_id,
-    session,
-    scopes,
-    project,
-    created_at,
-    expires_at,
-    last_used_at,
-    revoked_at,
-    client_pid,
-    client_started,
-    cwd,
-    operator_credential
-});
 
 impl WriteTx {
     /// Stores a token's row with the SHA-256 of the token.

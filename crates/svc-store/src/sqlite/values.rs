@@ -17,15 +17,17 @@ use super::{
 };
 use crate::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError};
 
-struct RawValue {
-    value_id: String,
-    project: String,
-    axis: Axis,
-    cluster_id: String,
-    text: String,
-    terms: String,
-    distance: f64,
-    validated_at: Timestamp,
+direct_row! {
+    struct RawValue {
+        value_id: String,
+        project: String,
+        axis: Axis,
+        cluster_id: String,
+        text: String,
+        terms: String,
+        distance: f64,
+        validated_at: Timestamp,
+    }
 }
 
 impl From<RawValue> for Value {
@@ -53,8 +55,6 @@ macro_rules! values {
         )
     };
 }
-
-direct_row!(RawValue { value_id, project, axis, cluster_id, text, terms, distance, validated_at });
 
 impl WriteTx {
     /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of the former one that it shares most records with.
