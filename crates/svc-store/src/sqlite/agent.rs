@@ -11,34 +11,39 @@ use super::{
     db::Store,
     errors::changed,
     page::read_page,
-    statement::{change, direct_row, read_one, select_checked, select_one, select_value},
+    statement::{
+        change, direct_row, find_value, pool_query, read_one, select_fields, select_one,
+        select_value,
+    },
     tx::WriteTx,
 };
 use crate::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError};
 
-struct RawAgent {
-    agent_id: String,
-    instance: String,
-    backend: String,
-    session_key: String,
-    project: String,
-    cwd: String,
-    task: Option<String>,
-    description: Option<String>,
-    created_by: String,
-    state: AgentState,
-    host_pid: Option<i64>,
-    host_started: Option<i64>,
-    pid: i64,
-    vendor_session: Option<String>,
-    exit_code: Option<i64>,
-    signal: Option<i64>,
-    error: Option<String>,
-    token_id: Option<String>,
-    task_id: Option<String>,
-    request_timeout: i64,
-    started_at: Timestamp,
-    ended_at: Option<Timestamp>,
+direct_row! {
+    struct RawAgent {
+        agent_id: String,
+        instance: String,
+        backend: String,
+        session_key: String,
+        project: String,
+        cwd: String,
+        task: Option<String>,
+        description: Option<String>,
+        created_by: String,
+        state: AgentState,
+        host_pid: Option<i64>,
+        host_started: Option<i64>,
+        pid: i64,
+        vendor_session: Option<String>,
+        exit_code: Option<i64>,
+        signal: Option<i64>,
+        error: Option<String>,
+        token_id: Option<String>,
+        task_id: Option<String>,
+        request_timeout: i64,
+        started_at: Timestamp,
+        ended_at: Option<Timestamp>,
+    }
 }
 
 impl TryFrom<RawAgent> for AgentRow {
@@ -112,31 +117,6 @@ macro_rules! agents {
     };
 }
 
-direct_row!(RawAgent {
-    agent_id,
-    instance,
-    backend,
-    session_key,
-    project,
-    cwd,
-    task,
-    description,
-    created_by,
-    state,
-    host_pid,
-    host_started,
-    pid,
-    vendor_session,
-    exit_code,
-    signal,
-    error,
-    token_id,
-    task_id,
-    request_timeout,
-    started_at,
-    ended_at
-});
-
 impl WriteTx {
     /// An agent by its id.
     pub async fn agent(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
@@ -178,13 +158,14 @@ impl WriteTx {
         created_by: &str,
         key: &str,
     ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
-        let wish = sqlx::query!(
+        let wish = select_fields!(
+            select_one,
+            self,
+            { agent_id: String, wish: Option<String> },
             r#"select agent_id as "agent_id!", wish as "wish?" from agent where created_by = ? and idempotency_key = ?"#,
             created_by,
             key
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         let Some(found) = wish else { return Ok(None) };
         let row = self.agent(&AgentId::from(found.agent_id)).await?;
         Ok(row.map(|row| (row, found.wish)))
@@ -202,13 +183,12 @@ impl WriteTx {
 
     /// The session key of a live agent of an instance that its vendor refuses for usage.
     pub async fn limited_agent_of(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
-        let key = sqlx::query_scalar!(
+        let key = find_value!(
+            self,
             r#"select session_key as "key!" from agent
             where instance = ? and ended_at is null and state = 'limited' limit 1"#,
             instance
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         Ok(key)
     }
 
@@ -218,14 +198,15 @@ impl WriteTx {
         instance: &str,
         since: Timestamp,
     ) -> Result<(u64, Option<Timestamp>), StoreError> {
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_row,
+            self,
+            { count: i64, first: Option<Timestamp> },
             r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
             where instance = ? and started_at > ?"#,
             instance,
             since
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok((row.count.cast_unsigned(), row.first))
     }
 
@@ -366,7 +347,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let rows = agents!(
-            select_checked,
+            pool_query,
             "where length(?1) >= 6 and substr(a.agent_id, 1, length(?1)) = ?1
                 or a.session_key in ('agent:' || ?1, 'agent:' || ?1 || ':main')
             order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20",
@@ -380,7 +361,7 @@ impl Store {
     /// All agents that have not ended, the oldest first.
     pub async fn live_agents(&self) -> Result<Vec<AgentRow>, StoreError> {
         let rows =
-            agents!(select_checked, "where a.ended_at is null order by a.started_at, a.agent_id")
+            agents!(pool_query, "where a.ended_at is null order by a.started_at, a.agent_id")
                 .fetch_all(&self.readers)
                 .await?;
         rows.into_iter().map(AgentRow::try_from).collect()
@@ -425,7 +406,7 @@ impl Store {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),
         };
-        let rows = agents!(select_checked,
+        let rows = agents!(pool_query,
             "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (?4 is null or a.state = ?4) and (?5 is null or a.instance = ?5)
                 and (?6 is null or a.backend = ?6) and (?7 is null or a.project = ?7 or substr(a.project, -length(?7) - 1) = '/' || ?7)
@@ -451,7 +432,7 @@ impl Store {
     pub async fn agent_of_host(&self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
         let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
         let raw = agents!(
-            select_checked,
+            pool_query,
             "where a.ended_at is null and a.host_pid = ? and a.host_started = ?",
             pid,
             started

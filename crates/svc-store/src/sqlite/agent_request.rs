@@ -10,25 +10,28 @@ use super::{
     errors::changed,
     json::{from_json, to_json},
     page::read_page,
+    statement::{change, direct_row, pool_query, select_all, select_one},
     tx::WriteTx,
 };
 use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
 
-struct RawRequest {
-    request_id: String,
-    agent_id: String,
-    session_key: String,
-    created_by: String,
-    project: String,
-    kind: RequestKind,
-    title: String,
-    options: String,
-    tool: Option<String>,
-    opened_at: Timestamp,
-    deadline: Timestamp,
-    closed_at: Option<Timestamp>,
-    option_id: Option<String>,
-    answered_by: Option<String>,
+direct_row! {
+    struct RawRequest {
+        request_id: String,
+        agent_id: String,
+        session_key: String,
+        created_by: String,
+        project: String,
+        kind: RequestKind,
+        title: String,
+        options: String,
+        tool: Option<String>,
+        opened_at: Timestamp,
+        deadline: Timestamp,
+        closed_at: Option<Timestamp>,
+        option_id: Option<String>,
+        answered_by: Option<String>,
+    }
 }
 
 impl TryFrom<RawRequest> for RequestRow {
@@ -64,16 +67,16 @@ impl TryFrom<RawRequest> for RequestRow {
 
 /// Runs a query whose rows are requests, each with its agent.
 macro_rules! requests {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawRequest,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select r.request_id as "request_id!", r.agent_id as "agent_id!", a.session_key as "session_key!",
                 a.created_by as "created_by!", a.project as "project!", r.kind as "kind!: RequestKind",
                 r.title as "title!", r.options as "options!", r.tool, r.opened_at as "opened_at!: Timestamp",
                 r.deadline as "deadline!: Timestamp", r.closed_at as "closed_at: Timestamp", r.option_id,
                 r.answered_by
-            from agent_request r join agent a using (agent_id) "# + $tail
-            $(, $arg)*
+            from agent_request r join agent a using (agent_id) "#,
+            RawRequest,
+            $($rest)*
         )
     };
 }
@@ -85,7 +88,7 @@ impl WriteTx {
         id: &AgentRequestId,
     ) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!("where r.request_id = ?", id).fetch_optional(self.checked()?).await?;
+        let raw = requests!(select_one, self, "where r.request_id = ?", id);
         raw.map(RequestRow::try_from).transpose()
     }
 
@@ -95,10 +98,12 @@ impl WriteTx {
         agent: &AgentId,
     ) -> Result<Vec<RequestRow>, StoreError> {
         let id = agent.as_str();
-        let rows =
-            requests!("where r.agent_id = ? and r.closed_at is null order by r.opened_at", id)
-                .fetch_all(self.checked()?)
-                .await?;
+        let rows = requests!(
+            select_all,
+            self,
+            "where r.agent_id = ? and r.closed_at is null order by r.opened_at",
+            id
+        );
         rows.into_iter().map(RequestRow::try_from).collect()
     }
 
@@ -107,7 +112,8 @@ impl WriteTx {
         let (id, agent, options) =
             (row.request_id.as_str(), row.agent_id.as_str(), to_json(&row.options));
         let tool = row.tool.as_ref().map(to_json);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "insert into agent_request (request_id, agent_id, kind, title, options, tool, opened_at, deadline) \
             values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
             id,
@@ -118,10 +124,8 @@ impl WriteTx {
             tool,
             row.opened_at,
             row.deadline
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        );
+        Ok(done > 0)
     }
 
     /// Stores the answer to a request that is open.
@@ -131,17 +135,16 @@ impl WriteTx {
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
         let key = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update agent_request set closed_at = ?, option_id = ?, answered_by = ? \
             where request_id = ? and closed_at is null",
             self.now,
             answer.option_id,
             answer.by,
             key
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "agent_request", key)
+        );
+        changed(done, "agent_request", key)
     }
 }
 
@@ -152,7 +155,9 @@ impl Store {
         id: &AgentRequestId,
     ) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!("where r.request_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = requests!(pool_query, "where r.request_id = ?", id)
+            .fetch_optional(&self.readers)
+            .await?;
         raw.map(RequestRow::try_from).transpose()
     }
 
@@ -171,8 +176,7 @@ impl Store {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),
         };
-        let rows = requests!(
-            "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
+        let rows = requests!(pool_query, "where (?1 is null or a.project <> '' and a.project = ?2 or a.created_by = ?3 or a.session_key = ?1)
                 and (not ?4 or r.closed_at is null) and (?5 is null or (r.opened_at, r.request_id) < (?5, ?6))
             order by r.opened_at desc, r.request_id desc limit ?7",
             key,
@@ -190,6 +194,7 @@ impl Store {
     /// Open requests whose deadline is past.
     pub async fn due_requests(&self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
         let rows = requests!(
+            pool_query,
             "where r.closed_at is null and r.deadline <= ? order by r.deadline limit 500",
             now
         )

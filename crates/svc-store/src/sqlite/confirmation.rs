@@ -2,23 +2,23 @@
 
 use svc_model::{RowReader, journal::Ghap};
 
-use super::{json::to_json, search::frequencies, tx::WriteTx};
-use crate::{Frequencies, GivenItem, ShownBy, StoreError};
+use super::{
+    json::to_json,
+    statement::{change, direct_row, select_all},
+    tx::WriteTx,
+};
+use crate::{GivenItem, ShownBy, StoreError};
+
+direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
 impl WriteTx {
-    /// How many records can be found, and in how many each term stands; those that stand in none are left out.
-    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
-        frequencies(self.checked()?, terms).await
-    }
-
     /// What a session was given of other sessions' records and memories, the latest first.
     pub async fn given(
         &mut self,
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<GivenItem>, StoreError> {
-        let given = sqlx::query_as!(
-            GivenItem,
+        let given = select_all!(
             r#"select id as "id!", is_memory as "is_memory!: bool", aim as "aim!", lesson as "lesson!", rest as "rest!"
             from (
                 select g.ghap_id as id, false as is_memory, t.aim, t.lesson, t.rest, max(s.at) as at
@@ -35,11 +35,12 @@ impl WriteTx {
                 group by m.id
             )
             order by at desc limit ?2"#,
+            GivenItem,
+            self,
+            "",
             session_id,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(given)
     }
 
@@ -54,7 +55,8 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let (ids, id) = (to_json(ids), by.id.as_str());
         let (key, project) = (reader.key(), reader.project());
-        sqlx::query!(
+        change!(
+            self,
             "insert into confirmation (kind, item, confirmed_by, shown_by, at)
             select i.kind, i.item, ?1, ?2, ?3
             from (
@@ -76,9 +78,7 @@ impl WriteTx {
             by.session_id,
             key,
             project
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 }

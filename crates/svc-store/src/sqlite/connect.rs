@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path, str::FromStr as _};
 
 use sqlx::{
-    ConnectOptions as _, SqliteConnection,
+    ConnectOptions as _,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 use svc_model::limits;
@@ -42,8 +42,7 @@ pub(super) fn writer_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
-        .pragma("journal_size_limit", limits::WAL_BYTES.to_string())
-        .optimize_on_close(true, 400))
+        .pragma("journal_size_limit", limits::WAL_BYTES.to_string()))
 }
 
 pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
@@ -58,13 +57,4 @@ pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, Store
         .pragma("trusted_schema", "off")
         .pragma("cell_size_check", "on")
         .pragma("mmap_size", "0"))
-}
-
-/// Bounds the size of the file; writes beyond it fail as on a full disk. Answers the bound in pages.
-pub(super) async fn limit_size(conn: &mut SqliteConnection, bytes: u64) -> Result<i64, StoreError> {
-    let page = sqlx::query_scalar::<_, i64>("pragma page_size").fetch_one(&mut *conn).await?;
-    let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
-    let statement = format!("pragma max_page_count = {pages}");
-    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(conn).await?;
-    Ok(pages)
 }

@@ -10,63 +10,53 @@ use super::{
     db::Store,
     errors::changed,
     statement::{
-        change, direct_row, read_all, read_one, read_value, select_all, select_one, select_value,
+        change, direct_row, read_all, read_one, read_value, select_all, select_fields, select_one,
+        select_value,
     },
     tx::WriteTx,
 };
 use crate::{AgentMail, RunEnd, RunRow, StoreError, TaskAsker};
 
-/// The columns of a message that waits to become a turn.
-struct RawMail {
-    message_id: MessageId,
-    kind: MessageType,
-    from_peer: String,
-    text: String,
-    correlation_id: Option<String>,
-    at: Timestamp,
-    state: DeliveryState,
-    source_tool: Option<SourceTool>,
-    source_session: Option<String>,
-    run_id: Option<RunId>,
-    turn: Option<u32>,
-    mode: Option<RunMode>,
+direct_row! {
+    /// The columns of a message that waits to become a turn.
+    struct RawMail {
+        message_id: MessageId,
+        kind: MessageType,
+        from_peer: String,
+        text: String,
+        correlation_id: Option<String>,
+        at: Timestamp,
+        state: DeliveryState,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<RunId>,
+        turn: Option<u32>,
+        mode: Option<RunMode>,
+    }
 }
 
-direct_row!(RawMail {
-    message_id,
-    kind,
-    from_peer,
-    text,
-    correlation_id,
-    at,
-    state,
-    source_tool,
-    source_session,
-    run_id,
-    turn,
-    mode
-});
-
-struct RawRun {
-    run_id: RunId,
-    message_id: MessageId,
-    mode: RunMode,
-    source_session: String,
-    source_peer: PeerId,
-    source_agent: Option<String>,
-    target_session: String,
-    target_peer: PeerId,
-    target_agent: Option<String>,
-    state: RunState,
-    reason: Option<String>,
-    error: Option<String>,
-    reply_id: Option<String>,
-    waits_until: Option<Timestamp>,
-    answered: Option<RunState>,
-    idempotency_key: Option<String>,
-    created_at: Timestamp,
-    begun_at: Option<Timestamp>,
-    ended_at: Option<Timestamp>,
+direct_row! {
+    struct RawRun {
+        run_id: RunId,
+        message_id: MessageId,
+        mode: RunMode,
+        source_session: String,
+        source_peer: PeerId,
+        source_agent: Option<String>,
+        target_session: String,
+        target_peer: PeerId,
+        target_agent: Option<String>,
+        state: RunState,
+        reason: Option<String>,
+        error: Option<String>,
+        reply_id: Option<String>,
+        waits_until: Option<Timestamp>,
+        answered: Option<RunState>,
+        idempotency_key: Option<String>,
+        created_at: Timestamp,
+        begun_at: Option<Timestamp>,
+        ended_at: Option<Timestamp>,
+    }
 }
 
 impl From<RawRun> for RunRow {
@@ -118,28 +108,6 @@ macro_rules! runs {
 }
 
 direct_row!(WaitEdge { waiter, awaited });
-
-direct_row!(RawRun {
-    run_id,
-    message_id,
-    mode,
-    source_session,
-    source_peer,
-    source_agent,
-    target_session,
-    target_peer,
-    target_agent,
-    state,
-    reason,
-    error,
-    reply_id,
-    waits_until,
-    answered,
-    idempotency_key,
-    created_at,
-    begun_at,
-    ended_at
-});
 
 impl WriteTx {
     /// Stores a send. Its message is stored already.
@@ -220,26 +188,24 @@ impl WriteTx {
     /// How many live agents a principal has started, with those that `sessions_spawn` is about to start for it.
     pub async fn children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
                 + (select count(*) from dispatch d join task t on t.task_id = d.task_id
                     where d.state = 'queued' and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
             parent
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
     /// The live agents that somebody has started.
     pub async fn live_children_of(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
-        let count = sqlx::query_scalar!(
+        let count = select_value!(
+            self,
             r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
             parent
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(count.cast_unsigned())
     }
 
@@ -367,14 +333,20 @@ impl WriteTx {
     /// Who asked for a dispatched task.
     pub async fn asker_of(&mut self, task: &TaskId) -> Result<TaskAsker, StoreError> {
         let id = task.as_str();
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_one,
+            self,
+            {
+                asker_agent: Option<String>,
+                source_tool: Option<SourceTool>,
+                removes_peer: bool,
+                deadline: Option<Timestamp>
+            },
             r#"select asker_agent, source_tool as "source_tool: SourceTool", removes_peer as "removes_peer: bool",
                 deadline as "deadline: Timestamp"
             from dispatch where task_id = ?"#,
             id
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
             agent: row.asker_agent.map(AgentId::from),
             tool: row.source_tool,

@@ -11,6 +11,7 @@ use svc_model::Timestamp;
 use super::{
     db::LaneWrites,
     json::{from_json, to_json},
+    statement::{change, select_value},
     tx::WriteTx,
     write_job::WriterJob,
 };
@@ -115,15 +116,14 @@ impl WriteTx {
         at: Timestamp,
     ) -> Result<i64, StoreError> {
         self.put_tool_uses(&to_json(&[((session_id, agent_id, tool_name), 1)]), at).await?;
-        let since = sqlx::query_scalar!(
+        let since = select_value!(
+            self,
             r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
             on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
             returning since as "since!: i64""#,
             session_id,
             agent_id
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(since)
     }
 
@@ -135,15 +135,14 @@ impl WriteTx {
             return Ok(());
         }
         let ids = to_json(&sessions);
-        sqlx::query!(
+        change!(
+            self,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             select key, 'startup', value, ?2, ?2 from json_each(?1) where true
             on conflict (session_id) do update set last_seen_at = ?2, ended_at = null, end_reason = null",
             ids,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         let now = self.now;
         self.tally.seen.extend(sessions.into_keys().map(|id| (id.to_owned(), now)));
         Ok(())
@@ -152,32 +151,31 @@ impl WriteTx {
     /// Calls since the last reset, of those counters that there are: the slot of each in the list, and how many.
     async fn tool_counts(&mut self, counters: &str) -> Result<Vec<(usize, i64)>, StoreError> {
         // One row of JSON: with each row, the writer wakes and waits anew.
-        let counts = sqlx::query_scalar!(
+        let counts = select_value!(
+            self,
             r#"select json_group_array(json_array(j.key, c.since)) as "counts!: String"
             from json_each(?) j cross join session_counter c
                 on c.session_id = j.value ->> 'session_id' and c.agent_id = j.value ->> 'agent_id'"#,
             counters
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         from_json(&counts)
     }
 
     async fn put_tool_counts(&mut self, counters: &str) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into session_counter (session_id, agent_id, total, since)
             select value ->> 'session_id', value ->> 'agent_id', value ->> 'calls', value ->> 'since'
             from json_each(?) where true
             on conflict (session_id, agent_id) do update set total = total + excluded.total, since = excluded.since",
             counters
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     async fn put_tool_uses(&mut self, tools: &str, at: Timestamp) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
             select value ->> '$[0][0]', value ->> '$[0][1]', value ->> '$[0][2]', value ->> '$[1]', ?2, ?2
             from json_each(?1) where true
@@ -185,9 +183,7 @@ impl WriteTx {
                 count = count + excluded.count, last_at = max(last_at, ?2)",
             tools,
             at
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 }

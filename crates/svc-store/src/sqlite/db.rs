@@ -3,20 +3,18 @@
 use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool, sqlite::SqlitePoolOptions,
-};
+use sqlx::{ConnectOptions as _, Connection as _, SqlitePool, sqlite::SqlitePoolOptions};
 use svc_model::{Caller, Clock, NewEvent, StreamName, Timestamp, limits};
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
 use super::{
-    connect::{limit_size, reader_options, writer_options},
+    connect::{reader_options, writer_options},
     direct_connection::DirectConnection,
     frame_readers::FrameReaders,
     migrate,
     row_readers::RowReaders,
     tally::Tally,
-    tx::{WriteRoute, WriteTx},
+    tx::WriteTx,
     version::Version,
     write_job::{ClosureJob, WriterJob},
     write_queue::WriteQueueSender,
@@ -57,27 +55,23 @@ impl Store {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
         migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
-        let max_pages = match options.max_bytes {
-            Some(bytes) => Some(limit_size(&mut conn, bytes).await?),
-            None => None,
-        };
-        Ok(Self::start(conn, &options.path, max_pages, clock).await?)
+        // Opened before the other is closed, which would empty the write-ahead log as the last.
+        let direct = DirectConnection::open(&options.path, options.max_bytes)?;
+        let store = Self::start(direct, &options.path, clock)?;
+        conn.close().await.map_err(StoreError::from)?;
+        Ok(store)
     }
 
-    async fn start(
-        conn: SqliteConnection,
+    fn start(
+        direct: DirectConnection,
         path: &Path,
-        max_pages: Option<i64>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Writer), StoreError> {
         let bus = Bus::new();
         let (counters, version) =
             (Arc::new(WriterCounters::default()), Arc::new(Version::default()));
         let mut tx = WriteTx {
-            conn,
-            direct: DirectConnection::new(path.to_owned(), max_pages),
-            route: WriteRoute::Checked,
-            is_misrouted: false,
+            direct,
             bus: Arc::clone(&bus),
             streams: std::collections::HashMap::new(),
             pending: Vec::new(),
@@ -88,7 +82,7 @@ impl Store {
             tally: Tally::default(),
             now: Timestamp::from_millis(0),
         };
-        tx.reset().await?;
+        tx.reset()?;
         let pool = SqlitePoolOptions::new()
             .max_connections(limits::READERS)
             .min_connections(0)
@@ -144,19 +138,6 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         self.writes_in(WriteLane::DAEMON).write(work).await
-    }
-
-    /// A write of the daemon's own: see [`LaneWrites::write_directly`].
-    pub async fn write_directly<T, E, F>(&self, work: F) -> Result<T, E>
-    where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>
-            + Clone
-            + Send
-            + 'static,
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        self.writes_in(WriteLane::DAEMON).write_directly(work).await
     }
 
     /// An append of the daemon's own: see [`LaneWrites::append`].
@@ -218,31 +199,8 @@ impl LaneWrites<'_> {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run_job(work, None).await
-    }
-
-    /// As [`Self::write`], but tries the writer's direct connection first: a commit whose jobs need only its statements
-    /// needs no other thread. A statement that it lacks undoes the job, which then runs again through sqlx.
-    pub async fn write_directly<T, E, F>(self, work: F) -> Result<T, E>
-    where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>>
-            + Clone
-            + Send
-            + 'static,
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        self.run_job(work, Some(F::clone)).await
-    }
-
-    async fn run_job<T, E, F>(self, work: F, copy: Option<fn(&F) -> F>) -> Result<T, E>
-    where
-        F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
         let (reply, answer) = oneshot::channel();
-        let job = ClosureJob { work: Some(work), copy, outcome: None, reply };
+        let job = ClosureJob { work: Some(work), outcome: None, reply };
         self.store.jobs.send(&self.lane, WriterJob::Run(Box::new(job))).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -287,12 +245,11 @@ impl Writer {
         page_readers.close().await;
         frame_readers.close().await;
         row_readers.close();
-        let mut tx = self.0.await.map_err(|_| StoreError::Panicked)?;
+        let tx = self.0.await.map_err(|_| StoreError::Panicked)?;
         // All is on the disk already, in the write-ahead log if not in the database. Where there is no room to move
         // it, the next start does.
-        let moved = sqlx::query("pragma wal_checkpoint(truncate)").execute(&mut tx.conn).await;
-        let closed = tx.conn.close().await;
-        if let Err(error) = moved.map(drop).and(closed).map_err(StoreError::from) {
+        let closed = spawn_blocking(move || tx.direct.close()).await;
+        if let Err(error) = closed.map_err(|_| StoreError::Panicked).flatten() {
             tracing::warn!(
                 error = svc_sys::telemetry::chain(&error),
                 "closed without a checkpoint"

@@ -1,110 +1,225 @@
-//! The writer's second connection, for commits of appends and of jobs that need no other statements than those of
-//! `statement`. The writer calls it on its own thread.
+//! The writer's connection, which it calls on its own thread: a statement through sqlx is a hand-over to another thread and back,
+//! which costs several times what SQLite does for it.
 //!
-//! A statement through sqlx is a hand-over to another thread and back, which is most of what it costs beside the disk. The statements of
-//! this file leave sqlx's check at compile time, so a test prepares each against the migrated schema. Both connections are the
-//! writer's: it uses one at a time, so there is one writer all the same.
+//! The texts of jobs come from the macros of `statement`, where sqlx checks them. Those of this file leave that check, so a test
+//! prepares each against the migrated schema.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::Path, sync::Arc};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, params, types::FromSql};
-use svc_model::{Seq, StreamName, Timestamp, limits};
+use rusqlite::{
+    CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::FromSql,
+};
+use sqlx::{Sqlite, query::QueryScalar, sqlite::SqliteArguments};
+use svc_model::{Timestamp, limits};
 
 use super::{
     connect::check_names,
     event_insert::{MAX_ROWS, UncommittedEvent, insert_of},
-    json::to_json,
-    visibility::visibility_of,
 };
-use crate::{StoreError, StreamState};
+use crate::StoreError;
 
 const BEGIN: &str = "begin immediate";
 const COMMIT: &str = "commit";
 const ROLLBACK: &str = "rollback";
+const SAVEPOINT: &str = "savepoint job";
+const RELEASE: &str = "release job";
+const ROLLBACK_TO_SAVEPOINT: &str = "rollback to job";
 /// Prepared statements that are kept: these, one for each size of an insert, and those of the jobs.
-const STATEMENTS: usize = 128;
-const STREAM: &str = "select id, closed_at is not null, visibility, owner, runner, project, \
-    (select coalesce(max(seq), 0) from event where stream_id = stream.id) from stream where name = ?";
-const KNOWN_IDS: &str = "select producer_id, seq from event \
-    where stream_id = ? and producer_id in (select value from json_each(?))";
+const STATEMENTS: usize = 256;
 
 /// A row as this connection reads it: the columns in the order of the fields.
 pub(super) trait DirectRow: Sized {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
 }
 
-/// The connection. It opens with the first commit that needs it, so that a daemon at rest does not hold a second schema.
+/// The columns of a row, one after the other.
+pub(super) struct DirectColumns<'a> {
+    row: &'a Row<'a>,
+    next: usize,
+}
+
+impl<'a> DirectColumns<'a> {
+    pub(super) fn new(row: &'a Row<'a>) -> Self {
+        Self { row, next: 0 }
+    }
+
+    /// The next column, which is that of `field`.
+    pub(super) fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
+        let column = self.next;
+        self.next += 1;
+        debug_assert!(self.is_of(column, field), "column {column} is not {field}");
+        self.row.get(column)
+    }
+
+    /// Whether a column is called like a field; behind its name may stand what sqlx is to take it for.
+    fn is_of(&self, column: usize, field: &str) -> bool {
+        let name = self.row.as_ref().column_name(column).unwrap_or_default();
+        name.split(['!', '?', ':']).next() == Some(field)
+    }
+}
+
+/// How what a job wrote is taken back if it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JobIsolation {
+    /// It is the only job of its transaction, which is rolled back.
+    Alone,
+    /// It writes in a savepoint. SQLite then keeps a copy of each page that it changes.
+    Savepoint,
+}
+
+/// The savepoint of the present job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SavepointState {
+    /// It needs none.
+    Unneeded,
+    /// It begins with the first statement that writes.
+    Due,
+    Open,
+}
+
+/// The connection.
 #[derive(Debug)]
 pub(super) struct DirectConnection {
-    path: PathBuf,
-    /// Bound of the file's size, in pages.
-    max_pages: Option<i64>,
-    open: Option<Connection>,
+    conn: Connection,
+    savepoint: SavepointState,
 }
 
 impl DirectConnection {
-    /// One to a database that is open already, and has its schema.
-    pub(super) fn new(path: PathBuf, max_pages: Option<i64>) -> Self {
-        Self { path, max_pages, open: None }
-    }
-
-    fn get(&mut self) -> Result<&Connection, StoreError> {
-        let conn = match self.open.take() {
-            Some(conn) => conn,
-            None => self.connect()?,
-        };
-        Ok(self.open.insert(conn))
-    }
-
-    fn connect(&self) -> Result<Connection, StoreError> {
-        check_names(&self.path)?;
+    /// One to a database that has its schema. Writes beyond `max_bytes` fail as on a full disk.
+    pub(super) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
+        check_names(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(&self.path, flags)?;
+        let conn = Connection::open_with_flags(path, flags)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS);
         conn.busy_timeout(limits::BUSY_TIMEOUT)?;
         conn.pragma_update(None, "synchronous", "full")?;
         conn.pragma_update(None, "foreign_keys", true)?;
         conn.pragma_update(None, "temp_store", "memory")?;
         conn.pragma_update(None, "journal_size_limit", limits::WAL_BYTES.cast_signed())?;
-        if let Some(pages) = self.max_pages {
+        if let Some(bytes) = max_bytes {
+            let page: i64 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;
+            let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
             conn.pragma_update(None, "max_page_count", pages)?;
         }
-        Ok(conn)
+        Ok(Self { conn, savepoint: SavepointState::Unneeded })
+    }
+
+    /// Brings the statistics of the tables up to date, empties the write-ahead log into the database and closes it.
+    pub(super) fn close(self) -> Result<(), StoreError> {
+        let tuned = self.conn.execute_batch("pragma analysis_limit = 400; pragma optimize");
+        let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
+        let closed = self.conn.close().map_err(|(_, error)| error);
+        Ok(tuned.and(moved).and(closed)?)
     }
 
     /// Runs statements without parameters that answer nothing.
+    #[cfg(test)]
     pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
-        Ok(self.get()?.execute_batch(statements)?)
+        Ok(self.conn.execute_batch(statements)?)
     }
 
-    /// How many rows this connection has changed since it was opened, triggers included.
-    pub(super) fn changes(&mut self) -> Result<u64, StoreError> {
-        Ok(self.get()?.total_changes())
+    fn run(&self, statement: &str) -> Result<(), StoreError> {
+        self.conn.prepare_cached(statement)?.execute([])?;
+        Ok(())
     }
 
+    /// Begins the transaction of a commit.
+    pub(super) fn begin(&self) -> Result<(), StoreError> {
+        self.run(BEGIN)
+    }
+
+    pub(super) fn commit(&self) -> Result<(), StoreError> {
+        self.run(COMMIT)
+    }
+
+    /// Takes a transaction back. SQLite may have done so by itself, as on a full disk.
+    pub(super) fn rollback(&mut self) -> Result<(), StoreError> {
+        self.savepoint = SavepointState::Unneeded;
+        if self.conn.is_autocommit() { Ok(()) } else { self.run(ROLLBACK) }
+    }
+
+    /// Says that the statements from here on are those of one job.
+    pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
+        self.savepoint = match isolation {
+            JobIsolation::Alone => SavepointState::Unneeded,
+            JobIsolation::Savepoint => SavepointState::Due,
+        };
+    }
+
+    /// Ends a job, whose statements are kept or taken back.
+    ///
     /// # Errors
-    /// If no transaction is open: SQLite rolls back by itself after some failures, as of a full disk.
-    pub(super) fn check_transaction(&mut self) -> Result<(), StoreError> {
-        if self.get()?.is_autocommit() {
+    /// If no transaction is open, too: SQLite rolls back by itself after some failures, and what would be written after that would
+    /// stand alone.
+    pub(super) fn end_job(
+        &mut self,
+        isolation: JobIsolation,
+        keep: bool,
+    ) -> Result<(), StoreError> {
+        let savepoint = std::mem::replace(&mut self.savepoint, SavepointState::Unneeded);
+        if self.conn.is_autocommit() {
             let error = std::io::Error::other("SQLite has rolled the transaction back");
             return Err(StoreError::Database(Arc::new(error)));
         }
-        Ok(())
+        if isolation == JobIsolation::Alone && !keep {
+            self.run(ROLLBACK)?;
+            return self.run(BEGIN);
+        }
+        if savepoint != SavepointState::Open {
+            return Ok(());
+        }
+        if !keep {
+            self.run(ROLLBACK_TO_SAVEPOINT)?;
+        }
+        self.run(RELEASE)
+    }
+
+    /// A statement of a job.
+    fn prepare(&mut self, sql: &str) -> Result<CachedStatement<'_>, StoreError> {
+        let statement = self.conn.prepare_cached(sql)?;
+        if self.savepoint == SavepointState::Due && !statement.readonly() {
+            self.conn.prepare_cached(SAVEPOINT)?.execute([])?;
+            self.savepoint = SavepointState::Open;
+        }
+        Ok(statement)
     }
 
     /// Changes rows; how many.
     pub(super) fn change(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<u64, StoreError> {
-        let changed = self.get()?.prepare_cached(sql)?.execute(values)?;
+        let changed = self.prepare(sql)?.execute(values)?;
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    /// The one value of the one row of a query.
-    pub(super) fn value<T: FromSql>(
+    /// The one value of the one row of a query. `checked` says its type, and is not run.
+    pub(super) fn value<'q, T: FromSql>(
         &mut self,
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
         sql: &str,
         values: &[&dyn ToSql],
     ) -> Result<T, StoreError> {
-        Ok(self.get()?.prepare_cached(sql)?.query_row(values, |row| row.get(0))?)
+        Ok(self.prepare(sql)?.query_row(values, |row| row.get(0))?)
+    }
+
+    /// The one value of the one row of a query, if it has one.
+    pub(super) fn value_if_any<'q, T: FromSql>(
+        &mut self,
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<Option<T>, StoreError> {
+        Ok(self.prepare(sql)?.query_row(values, |row| row.get(0)).optional()?)
+    }
+
+    /// The one value of each row of a query.
+    pub(super) fn values<'q, T: FromSql>(
+        &mut self,
+        _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<Vec<T>, StoreError> {
+        let mut statement = self.prepare(sql)?;
+        let rows = statement.query_map(values, |row| row.get(0))?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// The one row of a query, if it has one.
@@ -113,7 +228,16 @@ impl DirectConnection {
         sql: &str,
         values: &[&dyn ToSql],
     ) -> Result<Option<T>, StoreError> {
-        Ok(self.get()?.prepare_cached(sql)?.query_row(values, T::read).optional()?)
+        Ok(self.prepare(sql)?.query_row(values, T::read).optional()?)
+    }
+
+    /// The one row of a query that always has one.
+    pub(super) fn row<T: DirectRow>(
+        &mut self,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<T, StoreError> {
+        Ok(self.prepare(sql)?.query_row(values, T::read)?)
     }
 
     /// The rows of a query.
@@ -122,42 +246,8 @@ impl DirectConnection {
         sql: &str,
         values: &[&dyn ToSql],
     ) -> Result<Vec<T>, StoreError> {
-        let mut statement = self.get()?.prepare_cached(sql)?;
+        let mut statement = self.prepare(sql)?;
         let rows = statement.query_map(values, T::read)?;
-        Ok(rows.collect::<Result<_, _>>()?)
-    }
-
-    /// What stands at `name`; `None` if there is no such stream.
-    pub(super) fn stream(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
-        let mut statement = self.get()?.prepare_cached(STREAM)?;
-        let state = statement.query_row([name.as_str()], |row| {
-            let visibility: String = row.get(2)?;
-            Ok(StreamState {
-                id: row.get(0)?,
-                closed: row.get(1)?,
-                visibility: Arc::new(visibility_of(
-                    &visibility,
-                    row.get(3)?,
-                    row.get(4)?,
-                    row.get(5)?,
-                )),
-                head: row.get(6)?,
-            })
-        });
-        Ok(state.optional()?)
-    }
-
-    /// Which of these ids of producers a stream has, and the seqs of their events.
-    pub(super) fn known_producer_ids(
-        &mut self,
-        stream: i64,
-        ids: &impl serde::Serialize,
-    ) -> Result<Vec<(Arc<str>, Seq)>, StoreError> {
-        let mut statement = self.get()?.prepare_cached(KNOWN_IDS)?;
-        let rows = statement.query_map(params![stream, to_json(ids)], |row| {
-            let id: String = row.get(0)?;
-            Ok((id.into(), row.get(1)?))
-        })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
@@ -167,28 +257,26 @@ impl DirectConnection {
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64, StoreError> {
-        Ok(insert(self.get()?, now, events)?)
+        Ok(insert(&self.conn, now, events)?)
     }
 
     /// The same in a commit of their own.
-    pub(super) fn commit(
+    pub(super) fn insert_alone(
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64, StoreError> {
-        let conn = self.get()?;
         if events.len() <= MAX_ROWS {
             // One statement is a transaction of its own.
-            return Ok(insert(conn, now, events)?);
+            return self.insert(now, events);
         }
-        conn.prepare_cached(BEGIN)?.execute([])?;
-        let written = insert(conn, now, events)
-            .and_then(|position| conn.prepare_cached(COMMIT)?.execute([]).map(|_| position));
-        if written.is_err() && !conn.is_autocommit() {
-            // On a full disk SQLite has rolled back by itself.
-            conn.prepare_cached(ROLLBACK)?.execute([])?;
+        self.begin()?;
+        let written =
+            self.insert(now, events).and_then(|position| self.commit().map(|()| position));
+        if written.is_err() {
+            self.rollback()?;
         }
-        Ok(written?)
+        written
     }
 }
 
@@ -217,7 +305,7 @@ fn insert(conn: &Connection, now: Timestamp, events: &[UncommittedEvent]) -> rus
 
 #[cfg(test)]
 mod tests {
-    use svc_model::StreamVisibility;
+    use svc_model::{StreamName, StreamVisibility};
 
     use super::*;
     use crate::testing::{TestStore, append, event};
@@ -226,30 +314,20 @@ mod tests {
     #[tokio::test]
     async fn each_statement_fits_the_migrated_schema() {
         let test = TestStore::open().await;
-        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
-        let conn = connection.get().unwrap();
-        for (sql, parameters, columns) in [
-            (BEGIN, 0, &[][..]),
-            (COMMIT, 0, &[]),
-            (ROLLBACK, 0, &[]),
-            (&**insert_of(1), 6, &[]),
-            (&**insert_of(MAX_ROWS), 1 + 5 * MAX_ROWS, &[]),
-            (STREAM, 1, &["id", "visibility", "owner", "runner", "project"]),
-            (KNOWN_IDS, 2, &["producer_id", "seq"]),
-        ] {
-            let statement = conn.prepare(sql).unwrap();
+        let connection = DirectConnection::open(test.store.path(), None).unwrap();
+        let own = [BEGIN, COMMIT, ROLLBACK, SAVEPOINT, RELEASE, ROLLBACK_TO_SAVEPOINT];
+        let inserts = [(&**insert_of(1), 6), (&**insert_of(MAX_ROWS), 1 + 5 * MAX_ROWS)];
+        for (sql, parameters) in own.map(|sql| (sql, 0)).into_iter().chain(inserts) {
+            let statement = connection.conn.prepare(sql).unwrap();
             assert_eq!(statement.parameter_count(), parameters, "{sql}");
-            let names = statement.column_names();
-            assert!(columns.iter().all(|name| names.contains(name)), "{sql}: {names:?}");
         }
     }
 
     #[tokio::test]
-    async fn it_keeps_what_the_other_connection_of_the_writer_keeps() {
+    async fn its_settings_are_those_of_a_writer() {
         let test = TestStore::of_size(Some(1024 * 1024)).await;
         append(&test.store, &StreamName::of("task", "t"), vec![event("frame", "{}")]).await;
-        let mut connection = DirectConnection::new(test.store.path().to_owned(), Some(256));
-        let conn = connection.get().unwrap();
+        let conn = DirectConnection::open(test.store.path(), Some(1024 * 1024)).unwrap().conn;
         let pragma =
             |name: &str| -> i64 { conn.pragma_query_value(None, name, |row| row.get(0)).unwrap() };
         assert_eq!(pragma("synchronous"), 2, "full: an answer means that the disk has it");
@@ -260,31 +338,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_connections_read_the_same_of_a_stream() {
+    async fn a_savepoint_begins_with_the_first_statement_that_writes() {
+        const PUT: &str = "insert into setting (name, value) values (?, '')";
+        const COUNT: &str = "select count(*) from setting where name in ('kept', 'undone')";
         let test = TestStore::open().await;
-        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
-        let text = |text: &str| Some(Arc::from(text));
-        for (number, visibility) in [
-            StreamVisibility::Team,
-            StreamVisibility::Shared { owner: text("a"), runner: text("b"), project: text("/c") },
-            StreamVisibility::Shared { owner: None, runner: None, project: None },
-            StreamVisibility::Private { owner: "a".into() },
-            StreamVisibility::Answers,
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let name = StreamName::of("task", number);
-            let opened = name.clone();
-            let state: Result<StreamState, StoreError> = test
-                .store
-                .write(move |tx| {
-                    Box::pin(async move { tx.open_stream(&opened, &visibility).await })
-                })
-                .await;
-            assert_eq!(connection.stream(&name).unwrap(), Some(state.unwrap()));
+        let mut connection = DirectConnection::open(test.store.path(), None).unwrap();
+        let count = |connection: &mut DirectConnection| -> i64 {
+            connection.prepare(COUNT).unwrap().query_row([], |row| row.get(0)).unwrap()
+        };
+        connection.begin().unwrap();
+        for (name, keep) in [("kept", true), ("undone", false)] {
+            connection.begin_job(JobIsolation::Savepoint);
+            count(&mut connection);
+            assert_eq!(connection.savepoint, SavepointState::Due);
+            connection.change(PUT, &[&name]).unwrap();
+            assert_eq!(connection.savepoint, SavepointState::Open);
+            connection.end_job(JobIsolation::Savepoint, keep).unwrap();
+            assert_eq!(count(&mut connection), 1, "{name}");
         }
-        assert_eq!(connection.stream(&StreamName::of("task", "none")).unwrap(), None);
+        connection.commit().unwrap();
+        assert_eq!(count(&mut connection), 1);
+        let ended = connection.end_job(JobIsolation::Alone, true);
+        assert!(ended.is_err(), "what is written now is in no transaction");
+        connection.rollback().unwrap();
     }
 
     #[tokio::test]
@@ -292,12 +368,12 @@ mod tests {
         let test = TestStore::open().await;
         let name = StreamName::of("task", "t");
         append(&test.store, &name, vec![event("frame", "{}")]).await;
-        let mut connection = DirectConnection::new(test.store.path().to_owned(), None);
-        let stream = connection.stream(&name).unwrap().unwrap();
+        let mut connection = DirectConnection::open(test.store.path(), None).unwrap();
+        let stream = test.store.view(&name).await.unwrap().unwrap();
         let row = |seq| UncommittedEvent {
             stream: name.shared(),
             stream_id: stream.id,
-            visibility: Arc::clone(&stream.visibility),
+            visibility: Arc::new(StreamVisibility::Team),
             seq,
             kind: "frame".into(),
             data: "{}".into(),
@@ -308,15 +384,15 @@ mod tests {
         for last in [2, many] {
             // 1 is there already: in the only statement, or in the last of two.
             let rows: Vec<_> = (2..=last).chain([1]).map(row).collect();
-            assert!(connection.commit(now, &rows).is_err(), "{last}");
-            assert_eq!(connection.stream(&name).unwrap().unwrap().head, 1);
+            assert!(connection.insert_alone(now, &rows).is_err(), "{last}");
+            assert_eq!(test.store.view(&name).await.unwrap().unwrap().head, 1);
         }
-        assert_eq!(connection.commit(now, &[row(2), row(3), row(4)]).unwrap(), 4);
+        assert_eq!(connection.insert_alone(now, &[row(2), row(3), row(4)]).unwrap(), 4);
         // Fewer than the statement has room for, after as many.
-        assert_eq!(connection.commit(now, &[row(5), row(6), row(7), row(8)]).unwrap(), 8);
-        assert_eq!(connection.commit(now, &[row(9), row(10), row(11)]).unwrap(), 11);
+        assert_eq!(connection.insert_alone(now, &[row(5), row(6), row(7), row(8)]).unwrap(), 8);
+        assert_eq!(connection.insert_alone(now, &[row(9), row(10), row(11)]).unwrap(), 11);
         let rows: Vec<_> = (12..=many + 11).map(row).collect();
-        assert_eq!(connection.commit(now, &rows).unwrap(), many + 11);
-        assert_eq!(connection.stream(&name).unwrap().unwrap().head, many + 11);
+        assert_eq!(connection.insert_alone(now, &rows).unwrap(), many + 11);
+        assert_eq!(test.store.view(&name).await.unwrap().unwrap().head, many + 11);
     }
 }

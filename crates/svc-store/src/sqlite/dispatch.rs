@@ -6,27 +6,29 @@ use super::{
     db::Store,
     errors::changed,
     json::to_json,
-    statement::{change, direct_row, select_all, select_checked, select_one},
+    statement::{change, direct_row, pool_query, select_all, select_one},
     tx::WriteTx,
 };
 use crate::{DispatchMode, DispatchRow, DispatchState, DispatchWish, StoreError};
 
-struct RawDispatch {
-    id: i64,
-    task_id: String,
-    instance: String,
-    backend: String,
-    mode: DispatchMode,
-    wish: String,
-    failover: String,
-    attempt: i64,
-    state: DispatchState,
-    agent_id: Option<String>,
-    is_spawned: i64,
-    taken_at: Option<i64>,
-    has_words: i64,
-    said: i64,
-    turn: Option<String>,
+direct_row! {
+    struct RawDispatch {
+        id: i64,
+        task_id: String,
+        instance: String,
+        backend: String,
+        mode: DispatchMode,
+        wish: String,
+        failover: String,
+        attempt: i64,
+        state: DispatchState,
+        agent_id: Option<String>,
+        is_spawned: i64,
+        taken_at: Option<i64>,
+        has_words: i64,
+        said: i64,
+        turn: Option<String>,
+    }
 }
 
 impl TryFrom<RawDispatch> for DispatchRow {
@@ -79,24 +81,6 @@ macro_rules! dispatches {
         )
     };
 }
-
-direct_row!(RawDispatch {
-    id,
-    task_id,
-    instance,
-    backend,
-    mode,
-    wish,
-    failover,
-    attempt,
-    state,
-    agent_id,
-    is_spawned,
-    taken_at,
-    has_words,
-    said,
-    turn
-});
 
 impl WriteTx {
     /// The dispatch of a task.
@@ -169,15 +153,14 @@ impl Store {
     /// The dispatch of a task.
     pub async fn dispatch(&self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
         let id = task.as_str();
-        let raw = dispatches!(select_checked, "where task_id = ?", id)
-            .fetch_optional(&self.readers)
-            .await?;
+        let raw =
+            dispatches!(pool_query, "where task_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(DispatchRow::try_from).transpose()
     }
 
     /// The dispatches that have an agent and are to be cancelled.
     pub async fn cancelled_dispatches(&self) -> Result<Vec<DispatchRow>, StoreError> {
-        let rows = dispatches!(select_checked,
+        let rows = dispatches!(pool_query,
             "where state in ('starting', 'sent') and exists (
                 select 1 from task t where t.task_id = dispatch.task_id and t.cancel_requested_at is not null
                     and t.closed_at is null
@@ -190,7 +173,7 @@ impl Store {
 
     /// The dispatches that are in this state, in the order in which they came.
     pub async fn dispatches(&self, state: DispatchState) -> Result<Vec<DispatchRow>, StoreError> {
-        let rows = dispatches!(select_checked, "where state = ? order by id limit 2000", state)
+        let rows = dispatches!(pool_query, "where state = ? order by id limit 2000", state)
             .fetch_all(&self.readers)
             .await?;
         rows.into_iter().map(DispatchRow::try_from).collect()

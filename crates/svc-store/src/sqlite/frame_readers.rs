@@ -1,4 +1,4 @@
-//! Connections for reads on a thread that may block, beside those of the checked driver.
+//! Connections for reads on a thread that may block, beside the pools of sqlx.
 
 use std::{
     path::Path,

@@ -1,6 +1,6 @@
 //! Pages of a replay: rows copied straight from SQLite's cursor into the text for the socket.
 //!
-//! The checked driver hands each row from its own thread to the caller, which costs more than to read and to frame it. So
+//! sqlx hands each row from its own thread to the caller, which costs more than to read and to frame it. So
 //! these statements go through a driver without a thread, over the same SQLite, in jobs for the runtime's blocking
 //! threads. A job is one page: no reader holds a thread, a connection or a snapshot while its client takes what it has.
 //! The statements are not checked when the program is compiled; a test below prepares each against the migrated schema.

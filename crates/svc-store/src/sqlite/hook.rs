@@ -2,20 +2,25 @@
 
 use svc_model::{McpSessionId, PeerId, Principal, Timestamp};
 
-use super::{db::Store, errors::changed, json::to_json, statement::read_value, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    json::to_json,
+    statement::{change, read_value, select_value},
+    tx::WriteTx,
+};
 use crate::StoreError;
 
 impl WriteTx {
     /// Remembers the id of an event; `false` if it came before.
     pub async fn remember_hook(&mut self, id: &str) -> Result<bool, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "insert into hook_seen (hook_id, at) values (?, ?) on conflict (hook_id) do nothing",
             id,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected() == 1)
+        );
+        Ok(done == 1)
     }
 
     /// Remembers that nobody saw, or will see, the answers to these calls of hooks.
@@ -25,26 +30,24 @@ impl WriteTx {
         by: &Principal,
     ) -> Result<(), StoreError> {
         let (calls, by) = (to_json(calls), by.to_string());
-        sqlx::query!(
+        change!(
+            self,
             "insert into hook_lost (hook_id, at, created_by) select value, ?, ? from json_each(?) where true
             on conflict (hook_id) do nothing",
             self.now,
             by,
             calls
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Whether nobody will see the answer to a call.
     pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
-        let is_lost = sqlx::query_scalar!(
+        let is_lost = select_value!(
+            self,
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#,
             call
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(is_lost)
     }
 
@@ -55,15 +58,14 @@ impl WriteTx {
         agent_id: &str,
         after: i64,
     ) -> Result<(), StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?",
             agent_id,
             after,
             call
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "hook_seen", call)
+        );
+        changed(done, "hook_seen", call)
     }
 
     /// Takes back the reminders of these calls: the session's next call of a tool is late for one again.
@@ -73,7 +75,8 @@ impl WriteTx {
         calls: &[String],
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
-        sqlx::query!(
+        change!(
+            self,
             "update session_counter set since = since + lost.after
             from (select reminded_agent, sum(reminded_after) as after from hook_seen
                 where hook_id in (select value from json_each(?2)) and reminded_after is not null
@@ -81,16 +84,13 @@ impl WriteTx {
             where session_id = ?1 and agent_id = lost.reminded_agent",
             session_id,
             calls
-        )
-        .execute(self.checked()?)
-        .await?;
-        sqlx::query!(
+        );
+        change!(
+            self,
             "update hook_seen set reminded_agent = null, reminded_after = null
             where hook_id in (select value from json_each(?)) and reminded_after is not null",
             calls
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -101,14 +101,13 @@ impl WriteTx {
         client_session: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_session set client_session = ? where session_id = ?",
             client_session,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "mcp_session", id)
+        );
+        changed(done, "mcp_session", id)
     }
 }
 

@@ -8,34 +8,43 @@ use svc_model::{
     },
 };
 
-use super::{columns::non_empty, db::Store, errors::changed, page::read_page, tx::WriteTx};
+use super::{
+    columns::non_empty,
+    db::Store,
+    errors::changed,
+    page::read_page,
+    statement::{change, direct_row, pool_query, select_one, select_value, select_values},
+    tx::WriteTx,
+};
 use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
 
-struct RawGhap {
-    ghap_id: String,
-    session_id: String,
-    project: String,
-    domain: Domain,
-    strategy: Strategy,
-    goal: String,
-    hypothesis: String,
-    action: String,
-    prediction: String,
-    probability: Option<f64>,
-    iteration_count: i64,
-    status: GhapStatus,
-    result: Option<String>,
-    surprise: Option<String>,
-    root_cause_category: Option<RootCauseCategory>,
-    root_cause: Option<String>,
-    what_worked: Option<String>,
-    takeaway: Option<String>,
-    tier: Option<Tier>,
-    outcome_id: Option<String>,
-    confirmed_again: i64,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    resolved_at: Option<Timestamp>,
+direct_row! {
+    struct RawGhap {
+        ghap_id: String,
+        session_id: String,
+        project: String,
+        domain: Domain,
+        strategy: Strategy,
+        goal: String,
+        hypothesis: String,
+        action: String,
+        prediction: String,
+        probability: Option<f64>,
+        iteration_count: i64,
+        status: GhapStatus,
+        result: Option<String>,
+        surprise: Option<String>,
+        root_cause_category: Option<RootCauseCategory>,
+        root_cause: Option<String>,
+        what_worked: Option<String>,
+        takeaway: Option<String>,
+        tier: Option<Tier>,
+        outcome_id: Option<String>,
+        confirmed_again: i64,
+        created_at: Timestamp,
+        updated_at: Timestamp,
+        resolved_at: Option<Timestamp>,
+    }
 }
 
 impl TryFrom<RawGhap> for Ghap {
@@ -132,17 +141,17 @@ impl<'a> From<&'a Ghap> for EndColumns<'a> {
 }
 
 macro_rules! ghaps {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawGhap,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select g.ghap_id as "ghap_id!", g.session_id, g.project, g.domain as "domain: Domain",
                 g.strategy as "strategy: Strategy", g.goal, g.hypothesis, g.action, g.prediction, g.probability,
                 g.iteration_count, g.status as "status: GhapStatus", g.result, g.surprise,
                 g.root_cause_category as "root_cause_category: RootCauseCategory", g.root_cause, g.what_worked,
                 g.takeaway, g.tier as "tier: Tier", g.outcome_id, g.confirmed_again,
                 g.created_at as "created_at: Timestamp", g.updated_at as "updated_at: Timestamp", g.resolved_at as "resolved_at: Timestamp"
-            from ghap g "# + $tail
-            $(, $arg)*
+            from ghap g "#,
+            RawGhap,
+            $($rest)*
         )
     };
 }
@@ -152,8 +161,9 @@ pub(super) async fn ghaps_at(
     conn: &mut sqlx::SqliteConnection,
     rows: &str,
 ) -> Result<Vec<Ghap>, StoreError> {
-    let raw =
-        ghaps!("where g.id in (select value from json_each(?))", rows).fetch_all(conn).await?;
+    let raw = ghaps!(pool_query, "where g.id in (select value from json_each(?))", rows)
+        .fetch_all(conn)
+        .await?;
     raw.into_iter().map(Ghap::try_from).collect()
 }
 
@@ -166,7 +176,8 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status(), EndColumns::from(ghap));
-        sqlx::query!(
+        change!(
+            self,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
                 probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
                 takeaway, tier, outcome_id, imported_from, created_at, updated_at, resolved_at)
@@ -195,9 +206,7 @@ impl WriteTx {
             ghap.created_at,
             ghap.updated_at,
             end.resolved_at
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         self.index_ghap(ghap).await
     }
 
@@ -205,7 +214,8 @@ impl WriteTx {
     pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status(), EndColumns::from(ghap));
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
                 prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
                 root_cause_category = ?, root_cause = ?, what_worked = ?, takeaway = ?, tier = ?, outcome_id = ?,
@@ -232,10 +242,8 @@ impl WriteTx {
             ghap.updated_at,
             end.resolved_at,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "ghap", id)?;
+        );
+        changed(done, "ghap", id)?;
         self.index_ghap(ghap).await
     }
 
@@ -246,7 +254,8 @@ impl WriteTx {
         before: &Iteration,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
+        change!(
+            self,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
             values (?, ?, ?, ?, ?, ?)",
             id,
@@ -255,9 +264,7 @@ impl WriteTx {
             before.action,
             before.prediction,
             before.at
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -269,9 +276,7 @@ impl WriteTx {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("insert into ghap_note (ghap_id, note, at) values (?, ?, ?)", id, note, at)
-            .execute(self.checked()?)
-            .await?;
+        change!(self, "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)", id, note, at);
         Ok(())
     }
 
@@ -279,35 +284,31 @@ impl WriteTx {
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
         let notes =
-            sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
-                .fetch_all(self.checked()?)
-                .await?;
+            select_values!(self, "select note from ghap_note where ghap_id = ? order by id", id);
         Ok(notes)
     }
 
     /// The active record of a session.
     pub async fn active_ghap(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
-        let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
-            .fetch_optional(self.checked()?)
-            .await?;
+        let raw =
+            ghaps!(select_one, self, "where g.session_id = ? and g.status = 'active'", session_id);
         raw.map(Ghap::try_from).transpose()
     }
 
     /// A record by its id.
     pub async fn ghap(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
-        let raw = ghaps!("where g.ghap_id = ?", id).fetch_optional(self.checked()?).await?;
+        let raw = ghaps!(select_one, self, "where g.ghap_id = ?", id);
         raw.map(Ghap::try_from).transpose()
     }
 
     /// Whether a record was imported from there already.
     pub async fn is_imported(&mut self, from: &str) -> Result<bool, StoreError> {
-        let known = sqlx::query_scalar!(
+        let known = select_value!(
+            self,
             r#"select exists (select 1 from ghap where imported_from = ?) as "known!: bool""#,
             from
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(known)
     }
 }
@@ -315,7 +316,7 @@ impl WriteTx {
 impl Store {
     /// The active record of a session.
     pub async fn active_ghap(&self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
-        let raw = ghaps!("where g.session_id = ? and g.status = 'active'", session_id)
+        let raw = ghaps!(pool_query, "where g.session_id = ? and g.status = 'active'", session_id)
             .fetch_optional(&self.readers)
             .await?;
         raw.map(Ghap::try_from).transpose()
@@ -324,8 +325,7 @@ impl Store {
     /// A record by its id, if the reader may read it.
     pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let raw = ghaps!(
-            "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
+        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?2
                         or created_by = 'operator' and session_id = ?2))",
             id,
@@ -345,8 +345,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let raw = ghaps!(
-            "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
+        let raw = ghaps!(pool_query, "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
                 and (?3 is null or g.project = ?4
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?3
                         or created_by = 'operator' and session_id = ?3))
@@ -372,8 +371,7 @@ impl Store {
         let limit = size.limit();
         let before = before.map(GhapId::as_str);
         let (key, read_project) = (reader.key(), reader.project());
-        let rows = ghaps!(
-            "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
+        let rows = ghaps!(pool_query, "where (?1 is null or g.domain = ?1) and (?2 is null or g.status = ?2)
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
@@ -405,8 +403,7 @@ impl Store {
         let limit = size.limit();
         let after = after.map(GhapId::as_str);
         let (key, project) = (reader.key(), reader.project());
-        let rows = ghaps!(
-            "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
+        let rows = ghaps!(pool_query, "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
                 and (?3 is null or g.project = ?4
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?3
                         or created_by = 'operator' and session_id = ?3))
@@ -428,6 +425,7 @@ impl Store {
         stale: Timestamp,
     ) -> Result<Vec<Ghap>, StoreError> {
         let raw = ghaps!(
+            pool_query,
             "join session s on s.session_id = g.session_id
             where g.status = 'active' and g.project = ?1 and g.session_id <> ?2
                 and (s.ended_at is not null or s.last_seen_at < ?3)
@@ -472,8 +470,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let raw = ghaps!(
-            "where g.status <> 'active'
+        let raw = ghaps!(pool_query, "where g.status <> 'active'
                 and (?2 is null or g.project = ?3
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?2
                         or created_by = 'operator' and session_id = ?2))
@@ -500,8 +497,7 @@ impl Store {
     ) -> Result<Vec<Ghap>, StoreError> {
         let failed = kind == LessonKind::Falsified;
         let (key, read_project) = (reader.key(), reader.project());
-        let raw = ghaps!(
-            "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
+        let raw = ghaps!(pool_query, "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
                 and (?6 is null or g.project = ?7
                     or g.session_id in (select session_id from session where created_by = 'session:' || ?6
@@ -553,15 +549,8 @@ mod tests {
 
     async fn run(at: &TestStore, sql: &str) {
         let sql = sql.to_owned();
-        let done: Result<(), StoreError> = at
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(tx.checked()?).await?;
-                    Ok(())
-                })
-            })
-            .await;
+        let done: Result<(), StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.direct.execute(&sql) })).await;
         done.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _};
 use svc_model::{Timestamp, limits};
 
-use super::{connect::writer_options, db::Store, tx::WriteTx};
+use super::{connect::writer_options, db::Store, statement::change, tx::WriteTx};
 use crate::{StoreError, StoreSize, TrimOutcome};
 
 /// How long a checkpoint waits for those who read or write.
@@ -156,26 +156,23 @@ impl Store {
 
 impl WriteTx {
     async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
-        sqlx::query(statement).bind(limits::INDEX_MERGE_PAGES).execute(self.checked()?).await?;
+        self.direct.change(statement, &[&limits::INDEX_MERGE_PAGES])?;
         Ok(())
     }
 
     /// Removes the events at these positions (a JSON array), the highest of which is `last`.
     async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
-        let removed = sqlx::query!(
+        let removed = change!(
+            self,
             "delete from event where position in (select value from json_each(?))",
             positions
-        )
-        .execute(self.checked()?)
-        .await?
-        .rows_affected();
-        sqlx::query!(
+        );
+        change!(
+            self,
             "insert into meta (name, value) values ('trimmed', ?1)
             on conflict (name) do update set value = max(value, ?1)",
             last
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(removed)
     }
 }

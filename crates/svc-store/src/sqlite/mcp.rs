@@ -3,7 +3,12 @@
 use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
-use super::{db::Store, errors::changed, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    statement::{change, direct_row, pool_query, select_one, select_value},
+    tx::WriteTx,
+};
 use crate::{CallRow, CallState, McpSessionRow, McpTransport, StoreError};
 
 struct RawMcpSession {
@@ -37,22 +42,24 @@ impl RawMcpSession {
     }
 }
 
-struct RawCall {
-    call_id: String,
-    session_id: Option<String>,
-    principal: String,
-    credential: Option<String>,
-    acts_for: Option<String>,
-    revision: String,
-    rpc_id: String,
-    tool: String,
-    params: String,
-    is_task: bool,
-    state: CallState,
-    asks: Option<String>,
-    answers: Option<String>,
-    started_at: Timestamp,
-    updated_at: Timestamp,
+direct_row! {
+    struct RawCall {
+        call_id: String,
+        session_id: Option<String>,
+        principal: String,
+        credential: Option<String>,
+        acts_for: Option<String>,
+        revision: String,
+        rpc_id: String,
+        tool: String,
+        params: String,
+        is_task: bool,
+        state: CallState,
+        asks: Option<String>,
+        answers: Option<String>,
+        started_at: Timestamp,
+        updated_at: Timestamp,
+    }
 }
 
 impl From<RawCall> for CallRow {
@@ -78,14 +85,14 @@ impl From<RawCall> for CallRow {
 }
 
 macro_rules! calls {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawCall,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select call_id as "call_id!", session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task as "is_task: bool", state as "state: CallState", asks, answers,
                 started_at as "started_at: Timestamp", updated_at as "updated_at: Timestamp"
-            from mcp_call "# + $tail
-            $(, $arg)*
+            from mcp_call "#,
+            RawCall,
+            $($rest)*
         )
     };
 }
@@ -95,7 +102,8 @@ impl WriteTx {
     pub async fn insert_mcp_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
-        sqlx::query!(
+        change!(
+            self,
             "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
                 tools, created_at, last_seen_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -109,23 +117,20 @@ impl WriteTx {
             row.tools,
             self.now,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Says that a session is alive.
     pub async fn touch_mcp_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_session set last_seen_at = ? where session_id = ?",
             self.now,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "mcp_session", id)
+        );
+        changed(done, "mcp_session", id)
     }
 
     /// What `initialize` says of a session that was opened before it.
@@ -137,16 +142,15 @@ impl WriteTx {
         capabilities: &str,
     ) -> Result<(), StoreError> {
         let (id, revision) = (id.as_str(), revision.as_str());
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
             revision,
             client,
             capabilities,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "mcp_session", id)
+        );
+        changed(done, "mcp_session", id)
     }
 
     /// The lightest log messages that the client wants from now on.
@@ -157,32 +161,28 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         let done =
-            sqlx::query!("update mcp_session set log_level = ? where session_id = ?", level, id)
-                .execute(self.checked()?)
-                .await?;
-        changed(done.rows_affected(), "mcp_session", id)
+            change!(self, "update mcp_session set log_level = ? where session_id = ?", level, id);
+        changed(done, "mcp_session", id)
     }
 
     /// The list of tools that the client has seen.
     pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!("update mcp_session set tools = ? where session_id = ?", tools, id)
-            .execute(self.checked()?)
-            .await?;
-        changed(done.rows_affected(), "mcp_session", id)
+        let done =
+            change!(self, "update mcp_session set tools = ? where session_id = ?", tools, id);
+        changed(done, "mcp_session", id)
     }
 
     /// Ends a session; false if it was over.
     pub async fn close_mcp_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_session set closed_at = ? where session_id = ? and closed_at is null",
             self.now,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        );
+        Ok(done > 0)
     }
 
     /// Remembers that a session wants to hear of a resource.
@@ -193,14 +193,13 @@ impl WriteTx {
         stream: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!(
+        change!(
+            self,
             "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing",
             id,
             uri,
             stream
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -211,9 +210,7 @@ impl WriteTx {
         uri: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("delete from mcp_subscription where session_id = ? and uri = ?", id, uri)
-            .execute(self.checked()?)
-            .await?;
+        change!(self, "delete from mcp_subscription where session_id = ? and uri = ?", id, uri);
         Ok(())
     }
 
@@ -223,7 +220,8 @@ impl WriteTx {
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
         let revision = row.revision.map(Revision::as_str);
         let principal = row.principal.as_ref().map(ToString::to_string);
-        sqlx::query!(
+        change!(
+            self,
             "insert into mcp_call (call_id, session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task, state, asks, answers, started_at, updated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -242,16 +240,14 @@ impl WriteTx {
             row.answers,
             row.started_at,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// A call by its id.
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
-        let raw = calls!("where call_id = ?", id).fetch_optional(self.checked()?).await?;
+        let raw = calls!(select_one, self, "where call_id = ?", id);
         Ok(raw.map(CallRow::from))
     }
 
@@ -265,7 +261,8 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         let ended = state.is_terminal().then_some(self.now);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
             state,
             asks,
@@ -273,24 +270,19 @@ impl WriteTx {
             self.now,
             ended,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "mcp_call", id)
+        );
+        changed(done, "mcp_call", id)
     }
 
     /// The key of that name, which is `fresh` if there was none.
     pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into secret (name, value) values (?, ?) on conflict do nothing",
             name,
             fresh
-        )
-        .execute(self.checked()?)
-        .await?;
-        let value = sqlx::query_scalar!("select value from secret where name = ?", name)
-            .fetch_one(self.checked()?)
-            .await?;
+        );
+        let value = select_value!(self, "select value from secret where name = ?", name);
         Ok(value)
     }
 }
@@ -353,15 +345,16 @@ impl Store {
     /// A call by its id.
     pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
-        let raw = calls!("where call_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = calls!(pool_query, "where call_id = ?", id).fetch_optional(&self.readers).await?;
         Ok(raw.map(CallRow::from))
     }
 
     /// Calls that are not over, the oldest first.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, StoreError> {
-        let raw = calls!("where state in ('working', 'input_required') order by call_id")
-            .fetch_all(&self.readers)
-            .await?;
+        let raw =
+            calls!(pool_query, "where state in ('working', 'input_required') order by call_id")
+                .fetch_all(&self.readers)
+                .await?;
         Ok(raw.into_iter().map(CallRow::from).collect())
     }
 }

@@ -5,19 +5,27 @@ use svc_model::{
     learning::{Memory, MemoryCategory, MemoryId},
 };
 
-use super::{columns::non_empty, db::Store, page::read_page, tx::WriteTx};
+use super::{
+    columns::non_empty,
+    db::Store,
+    page::read_page,
+    statement::{change, direct_row, pool_query, select_fields, select_one},
+    tx::WriteTx,
+};
 use crate::{MemoryFilter, PageSize, StoreError};
 
-struct RawMemory {
-    memory_id: String,
-    project: String,
-    category: MemoryCategory,
-    content: String,
-    importance: f64,
-    tags: String,
-    confirmed_again: i64,
-    created_at: Timestamp,
-    terms: String,
+direct_row! {
+    struct RawMemory {
+        memory_id: String,
+        project: String,
+        category: MemoryCategory,
+        content: String,
+        importance: f64,
+        tags: String,
+        confirmed_again: i64,
+        created_at: Timestamp,
+        terms: String,
+    }
 }
 
 impl From<RawMemory> for Memory {
@@ -37,13 +45,13 @@ impl From<RawMemory> for Memory {
 }
 
 macro_rules! memories {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawMemory,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select m.memory_id as "memory_id!", m.project, m.category as "category: MemoryCategory", m.content,
                 m.importance, m.tags, m.confirmed_again, m.created_at as "created_at: Timestamp", m.terms
-            from memory m "# + $tail
-            $(, $arg)*
+            from memory m "#,
+            RawMemory,
+            $($rest)*
         )
     };
 }
@@ -61,6 +69,8 @@ impl WriteTx {
     ) -> Result<Option<Memory>, StoreError> {
         let project = memory.project.as_deref().unwrap_or_default();
         let known = memories!(
+            select_one,
+            self,
             "where m.project = ?1 and m.category = ?2 and m.digest = ?3
                 and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))",
             project,
@@ -68,15 +78,14 @@ impl WriteTx {
             digest,
             shared,
             session_id
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
         let id = memory.id.as_str();
         let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
-        sqlx::query!(
+        change!(
+            self,
             "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
                 created_at, shared)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -91,9 +100,7 @@ impl WriteTx {
             session_id,
             memory.created_at,
             shared
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(None)
     }
 
@@ -104,7 +111,10 @@ impl WriteTx {
         id: &MemoryId,
     ) -> Result<Option<(String, bool)>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_one,
+            self,
+            { session_id: String, is_readable: bool },
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3
                     or m.session_id in (select session_id from session where created_by = 'session:' || ?2
                         or created_by = 'operator' and session_id = ?2)), 0) as "is_readable!: bool"
@@ -112,19 +122,15 @@ impl WriteTx {
             id,
             key,
             project
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
     /// Removes a memory; answers whether there was one.
     pub async fn delete_memory(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!("delete from memory where memory_id = ?", id)
-            .execute(self.checked()?)
-            .await?;
-        Ok(done.rows_affected() > 0)
+        let done = change!(self, "delete from memory where memory_id = ?", id);
+        Ok(done > 0)
     }
 }
 
@@ -160,8 +166,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<(Memory, String)>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let rows = memories!(
-            "join (
+        let rows = memories!(pool_query, "join (
                 select p.doc as id, sum(j.value) as value
                 from json_each(?1) j cross join memory_place p on p.term = j.key
                 group by p.doc
@@ -218,8 +223,7 @@ impl Store {
         )
         .fetch_one(&self.readers)
         .await?;
-        let rows = memories!(
-            "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
+        let rows = memories!(pool_query, "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
@@ -250,8 +254,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Memory>, StoreError> {
         let (key, read_project) = (reader.key(), reader.project());
-        let rows = memories!(
-            "where m.project in (?1, '') and m.importance >= ?2
+        let rows = memories!(pool_query, "where m.project in (?1, '') and m.importance >= ?2
                 and (?4 is null or m.shared = 1 or m.project = ?5
                     or m.session_id in (select session_id from session where created_by = 'session:' || ?4
                         or created_by = 'operator' and session_id = ?4))

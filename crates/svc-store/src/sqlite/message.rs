@@ -11,7 +11,8 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, read_one, select_all, select_checked, select_one, select_value,
+        change, direct_row, pool_query, read_one, select_all, select_one, select_value,
+        select_values,
     },
     tx::WriteTx,
 };
@@ -20,19 +21,21 @@ use crate::{
     StrandedInbox,
 };
 
-struct RawMessage {
-    id: i64,
-    message_id: String,
-    kind: MessageType,
-    from_peer: String,
-    to_peer: String,
-    text: String,
-    correlation_id: Option<String>,
-    state: DeliveryState,
-    at: Timestamp,
-    source_tool: Option<SourceTool>,
-    source_session: Option<String>,
-    run_id: Option<String>,
+direct_row! {
+    struct RawMessage {
+        id: i64,
+        message_id: String,
+        kind: MessageType,
+        from_peer: String,
+        to_peer: String,
+        text: String,
+        correlation_id: Option<String>,
+        state: DeliveryState,
+        at: Timestamp,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<String>,
+    }
 }
 
 impl From<RawMessage> for MessageRow {
@@ -73,21 +76,6 @@ macro_rules! messages {
 }
 
 direct_row!(Delivery { state, at, reason });
-
-direct_row!(RawMessage {
-    id,
-    message_id,
-    kind,
-    from_peer,
-    to_peer,
-    text,
-    correlation_id,
-    state,
-    at,
-    source_tool,
-    source_session,
-    run_id
-});
 
 /// The first characters of a text, of which these bytes are the beginning: the last character may be cut.
 fn beginning(bytes: &[u8], characters: u32) -> String {
@@ -164,7 +152,9 @@ impl WriteTx {
         let provenance = message.provenance.as_ref();
         let tool = provenance.map(|it| it.source_tool);
         let session = provenance.and_then(|it| it.source_session_key.as_deref());
-        change!(self, "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
+        change!(
+            self,
+            "insert into message (message_id, type, from_peer, to_peer, sent_by, text, text_id, bytes, \
                 correlation_id, idempotency_key, state, at, source_tool, source_session, run_id)
             select value ->> 0, ?, ?, value ->> 1, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, 'run_' || substr(value ->> 0, 5)
             from json_each(?)",
@@ -179,7 +169,8 @@ impl WriteTx {
             message.timestamp,
             tool,
             session,
-            list);
+            list
+        );
         Ok(())
     }
 
@@ -383,15 +374,14 @@ impl WriteTx {
         key: &str,
     ) -> Result<Vec<PeerId>, StoreError> {
         let receivers = to_json(receivers);
-        let known = sqlx::query_scalar!(
+        let known = select_values!(
+            self,
             r#"select to_peer as "to_peer!: PeerId" from message
             where from_peer = ? and to_peer in (select value from json_each(?)) and idempotency_key = ?"#,
             from,
             receivers,
             key
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(known)
     }
 
@@ -402,7 +392,8 @@ impl WriteTx {
         bound: u32,
     ) -> Result<Vec<PeerId>, StoreError> {
         let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
-        let full = sqlx::query_scalar!(
+        let full = select_values!(
+            self,
             r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
             where exists (
                 select 1 from message
@@ -411,9 +402,7 @@ impl WriteTx {
             )"#,
             receivers,
             last
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(full)
     }
 
@@ -476,7 +465,10 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = messages!(select_all, self, "where to_peer = ?1 and waits = 1
+        let rows = messages!(
+            select_all,
+            self,
+            "where to_peer = ?1 and waits = 1
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
@@ -484,7 +476,8 @@ impl WriteTx {
             to,
             all,
             self.now,
-            limit);
+            limit
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -495,12 +488,16 @@ impl WriteTx {
         before: Timestamp,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = messages!(select_all, self, "where to_peer = ? and waits = 1 and state = 'offered'
+        let rows = messages!(
+            select_all,
+            self,
+            "where to_peer = ? and waits = 1 and state = 'offered'
                 and given_by is not null
                 and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
             order by id",
             to,
-            before);
+            before
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -512,11 +509,15 @@ impl WriteTx {
         calls: &[String],
     ) -> Result<Vec<Message>, StoreError> {
         let (to, calls) = (to.as_str(), to_json(calls));
-        let rows = messages!(select_all, self, "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
+        let rows = messages!(
+            select_all,
+            self,
+            "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
                 and substr(given_by, 1, 3) <> 'ag_'
             order by id",
             to,
-            calls);
+            calls
+        );
         let messages: Vec<Message> =
             rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
         let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
@@ -551,17 +552,17 @@ impl WriteTx {
     /// The questions with which the present turn of a receiver began, in order. Their texts are left out.
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = sqlx::query_as!(
-            RawMessage,
+        let rows = select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and begins_turn = 1
             order by id"#,
+            RawMessage,
+            self,
+            "",
             to
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
@@ -594,18 +595,18 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
-        let rows = sqlx::query_as!(
-            RawMessage,
+        let rows = select_all!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
                 correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
                 source_tool as "source_tool: SourceTool", source_session, run_id
             from message where to_peer = ? and waits = 1
             order by id limit ?"#,
+            RawMessage,
+            self,
+            "",
             to,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 }
@@ -626,7 +627,7 @@ impl Store {
     ) -> Result<Option<Message>, StoreError> {
         let (question, from) = (question.as_str(), from.as_str());
         let raw = messages!(
-            select_checked,
+            pool_query,
             "where correlation_id = ? and from_peer = ? and type in ('response', 'notification') order by id limit 1",
             question,
             from
@@ -657,7 +658,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
         let rows = messages!(
-            select_checked,
+            pool_query,
             "where message_id >= ?1 and message_id < ?1 || '~' order by id desc limit ?2",
             prefix,
             limit
@@ -778,7 +779,7 @@ impl Store {
     ) -> Result<RowPage<MessageRow>, StoreError> {
         let limit = size.limit();
         let peer = peer.as_str();
-        let rows = messages!(select_checked,
+        let rows = messages!(pool_query,
             "where (to_peer = ?1 or from_peer = ?1) and (?2 is null or id < ?2) order by id desc limit ?3",
             peer,
             before,
@@ -799,7 +800,7 @@ impl Store {
         let limit = size.limit();
         let (one, other) = (one.as_str(), other.as_str());
         let rows = messages!(
-            select_checked,
+            pool_query,
             "where (to_peer = ?1 and from_peer = ?2 or to_peer = ?2 and from_peer = ?1)
                 and (?3 is null or id < ?3) order by id desc limit ?4",
             one,
@@ -848,7 +849,7 @@ impl Store {
         let limit = size.limit();
         let to = to.as_str();
         let rows = messages!(
-            select_checked,
+            pool_query,
             "where to_peer = ? and id > ? and waits = 1
             order by id limit ?",
             to,

@@ -5,16 +5,22 @@ use svc_model::{
     journal::{Outcome, OutcomeVerdict},
 };
 
-use super::{db::Store, tx::WriteTx};
+use super::{
+    db::Store,
+    statement::{change, direct_row, find_value, select_fields, select_one},
+    tx::WriteTx,
+};
 use crate::StoreError;
 
-struct RawOutcome {
-    outcome_id: String,
-    session_id: String,
-    command: String,
-    verdict: OutcomeVerdict,
-    summary: String,
-    at: Timestamp,
+direct_row! {
+    struct RawOutcome {
+        outcome_id: String,
+        session_id: String,
+        command: String,
+        verdict: OutcomeVerdict,
+        summary: String,
+        at: Timestamp,
+    }
 }
 
 impl From<RawOutcome> for Outcome {
@@ -37,14 +43,15 @@ impl WriteTx {
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = select_fields!(
+            select_all,
+            self,
+            { verdict: OutcomeVerdict, at: Timestamp },
             r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
             from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
             session_id,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
     }
 
@@ -57,22 +64,23 @@ impl WriteTx {
         tool_use_id: Option<&str>,
     ) -> Result<Outcome, StoreError> {
         if let Some(tool_use_id) = tool_use_id {
-            let known = sqlx::query_as!(
-                RawOutcome,
+            let known = select_one!(
                 r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
                     at as "at: Timestamp"
                 from outcome where session_id = ? and tool_use_id = ?"#,
+                RawOutcome,
+                self,
+                "",
                 outcome.session_id,
                 tool_use_id
-            )
-            .fetch_optional(self.checked()?)
-            .await?;
+            );
             if let Some(known) = known {
                 return Ok(known.into());
             }
         }
         let id = outcome.outcome_id.as_str();
-        sqlx::query!(
+        change!(
+            self,
             "insert into outcome (outcome_id, session_id, agent_id, project, tool_use_id, command, verdict, summary, at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
@@ -84,18 +92,13 @@ impl WriteTx {
             outcome.verdict,
             outcome.summary,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(Outcome { at: self.now, ..outcome.clone() })
     }
 
     /// The session that an outcome was seen in.
     pub async fn outcome_session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
-        let session =
-            sqlx::query_scalar!("select session_id from outcome where outcome_id = ?", id)
-                .fetch_optional(self.checked()?)
-                .await?;
+        let session = find_value!(self, "select session_id from outcome where outcome_id = ?", id);
         Ok(session)
     }
 }

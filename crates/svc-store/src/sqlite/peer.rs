@@ -12,34 +12,36 @@ use super::{
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, read_all, read_one, select_all, select_checked, select_one,
-        select_value,
+        change, direct_row, pool_query, read_all, read_one, select_all, select_fields, select_one,
+        select_value, select_values,
     },
     tx::WriteTx,
 };
 use crate::{PageSize, PeerFilter, PeerRow, RowPage, StoreError};
 
-/// The columns of a peer, as SQLite gives them.
-struct RawPeer {
-    peer_id: String,
-    display_name: String,
-    path: String,
-    backend: String,
-    circle: String,
-    role: PeerRole,
-    status: PeerStatus,
-    since: Timestamp,
-    waiting_for: Option<String>,
-    open_calls: String,
-    session_id: String,
-    tmux_pane: String,
-    pid: Option<i64>,
-    metadata: Option<String>,
-    owner: Option<String>,
-    project: String,
-    process_started: Option<String>,
-    registered_at: Timestamp,
-    last_seen: Timestamp,
+direct_row! {
+    /// The columns of a peer, as SQLite gives them.
+    struct RawPeer {
+        peer_id: String,
+        display_name: String,
+        path: String,
+        backend: String,
+        circle: String,
+        role: PeerRole,
+        status: PeerStatus,
+        since: Timestamp,
+        waiting_for: Option<String>,
+        open_calls: String,
+        session_id: String,
+        tmux_pane: String,
+        pid: Option<i64>,
+        metadata: Option<String>,
+        owner: Option<String>,
+        project: String,
+        process_started: Option<String>,
+        registered_at: Timestamp,
+        last_seen: Timestamp,
+    }
 }
 
 impl TryFrom<RawPeer> for PeerRow {
@@ -105,28 +107,6 @@ macro_rules! peers {
     };
 }
 
-direct_row!(RawPeer {
-    peer_id,
-    display_name,
-    path,
-    backend,
-    circle,
-    role,
-    status,
-    since,
-    waiting_for,
-    open_calls,
-    session_id,
-    tmux_pane,
-    pid,
-    metadata,
-    owner,
-    project,
-    process_started,
-    registered_at,
-    last_seen
-});
-
 impl WriteTx {
     /// A peer by its id.
     pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
@@ -147,13 +127,17 @@ impl WriteTx {
     ) -> Result<Option<PeerRow>, StoreError> {
         let owner = owner.unwrap_or_default();
         let raw = if session_id.is_empty() {
-            peers!(select_one, self, "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
+            peers!(
+                select_one,
+                self,
+                "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
                 order by coalesce(owner, '') = ?4 desc limit 1",
                 backend,
                 path,
                 tmux_pane,
-                owner)
+                owner
+            )
         } else {
             peers!(
                 select_one,
@@ -219,24 +203,27 @@ impl WriteTx {
         backend: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(select_all, self, "where backend = ? and session_id <> '' and status <> 'offline'
+        let rows = peers!(
+            select_all,
+            self,
+            "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
             order by status in ('busy', 'waiting'), last_seen desc, peer_id limit ?",
             backend,
-            limit);
+            limit
+        );
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// Peers that the operator acts as, those heard of last first.
     pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
             order by last_seen desc limit ?"#,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids.into_iter().map(PeerId::from).collect())
     }
 
@@ -355,7 +342,8 @@ impl WriteTx {
         from: &str,
         key: Option<&str>,
     ) -> Result<u64, StoreError> {
-        let receivers = sqlx::query_scalar!(
+        let receivers = select_value!(
+            self,
             r#"select count(*) as "receivers!: i64" from peer
             where (?1 is null or circle = ?1) and peer_id <> ?2
                 and not exists (
@@ -364,9 +352,7 @@ impl WriteTx {
             circle,
             from,
             key
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(u64::try_from(receivers).unwrap_or(0))
     }
 
@@ -379,7 +365,10 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<(PeerId, PeerStatus)>, StoreError> {
         let after = after.map_or("", PeerId::as_str);
-        let rows = sqlx::query!(
+        let rows = select_fields!(
+            select_all,
+            self,
+            { peer_id: String, status: PeerStatus },
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
             where (?1 is null or circle = ?1) and peer_id > ?2
                 and not (
@@ -392,9 +381,7 @@ impl WriteTx {
             circle,
             after,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
 }
@@ -448,7 +435,7 @@ impl Store {
     /// Peers with exactly this name in the order of lists, at most `limit`.
     pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
-            select_checked,
+            pool_query,
             "where display_name = ? order by status_rank, display_name, peer_id limit ?",
             name,
             limit
@@ -461,7 +448,7 @@ impl Store {
     /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
     pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
-            select_checked,
+            pool_query,
             "where role <> 'human' and (session_id <> '' or owner is not null)
                 and not exists (select 1 from agent a where a.session_key = peer.owner)
             order by last_seen desc limit ?",
@@ -478,7 +465,7 @@ impl Store {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(select_checked,
+        let rows = peers!(pool_query,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
             prefix,
             limit
@@ -519,7 +506,7 @@ impl Store {
             None => (-1, "", ""),
         };
         let (key, project) = (reader.key(), reader.project());
-        let rows = peers!(select_checked,
+        let rows = peers!(pool_query,
             "where (?1 is null or status = ?1) and (?2 is null or backend = ?2) and (?3 is null or circle = ?3)
                 and (?4 is null or path = ?4 and (?9 is null or owner = ?9 or session_id = ?9 or project = ?10))
                 and (status_rank, display_name, peer_id) > (?5, ?6, ?7)
@@ -550,7 +537,7 @@ impl Store {
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(select_checked,
+        let rows = peers!(pool_query,
             "where status <> 'offline' and (last_seen <= ?1 or last_seen > ?2 or process_started is not null)",
             before,
             now
@@ -563,7 +550,7 @@ impl Store {
     /// Peers of this client that are here and run in processes that are known.
     pub async fn peers_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
-            select_checked,
+            pool_query,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
                 and process_started is not null and session_id <> ''",
             backend

@@ -1,8 +1,8 @@
 //! Connections that read a few rows by an index, on the thread of whoever asks.
 //!
-//! Through the checked driver such a read is a hand-over to another thread and back, which costs several times what SQLite needs for
+//! Through sqlx such a read is a hand-over to another thread and back, which costs several times what SQLite needs for
 //! it. Here it is a call. A reader of the write-ahead log never waits for the writer, so what blocks the thread is a look at pages that
-//! are mostly in memory. Queries whose number of rows grows with the database go through the checked driver.
+//! are mostly in memory. Queries whose number of rows grows with the database go through sqlx.
 
 use std::{
     path::Path,

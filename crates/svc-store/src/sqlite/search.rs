@@ -12,11 +12,47 @@ use super::{
     errors::changed,
     journal::ghaps_at,
     json::{from_json, to_json},
+    statement::{change, direct_row, pool_query, select_row},
     tx::WriteTx,
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
+direct_row! {
+    struct RawFrequencies {
+        all: i64,
+        each: String,
+    }
+}
+
+impl TryFrom<RawFrequencies> for Frequencies {
+    type Error = StoreError;
+
+    fn try_from(raw: RawFrequencies) -> Result<Self, StoreError> {
+        Ok((raw.all, from_json(&raw.each)?))
+    }
+}
+
+/// How many records there are, and in how many each of some terms stands. The largest id stands for the count, which would be
+/// a walk over the table.
+macro_rules! frequencies {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
+            json_group_array(json_array(t.term, t.records)) as "each!: String"
+        from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
+            RawFrequencies,
+            $($rest)*
+        )
+    };
+}
+
 impl WriteTx {
+    /// See [`SearchIndex::frequencies`].
+    pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
+        let terms = to_json(terms);
+        frequencies!(select_row, self, "", terms).try_into()
+    }
+
     /// Writes the terms of a resolved record; an active one is not in the index.
     pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         if ghap.status() == GhapStatus::Active {
@@ -25,22 +61,20 @@ impl WriteTx {
         let [aim, lesson, rest] = ghap.terms();
         let id = ghap.id.as_str();
         // An update that changes none of the texts has left the row where it was.
-        sqlx::query!(
+        change!(
+            self,
             "delete from ghap_text where id = (select id from ghap where ghap_id = ?)",
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        let done = sqlx::query!(
+        );
+        let done = change!(
+            self,
             "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?",
             aim,
             lesson,
             rest,
             id
-        )
-        .execute(&mut self.conn)
-        .await?;
-        changed(done.rows_affected(), "ghap_text", id)
+        );
+        changed(done, "ghap_text", id)
     }
 }
 
@@ -61,7 +95,9 @@ impl Store {
 impl SearchIndex {
     /// How many records can be found, and in how many each term stands; those that stand in none are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
-        frequencies(&mut self.conn, terms).await
+        let terms = to_json(terms);
+        let raw = frequencies!(pool_query, "", terms).fetch_one(&mut *self.conn).await?;
+        raw.try_into()
     }
 
     /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each such word with a term. Of
@@ -197,24 +233,6 @@ impl SearchIndex {
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
         ghaps_at(&mut self.conn, &to_json(ids)).await
     }
-}
-
-/// See [`SearchIndex::frequencies`].
-pub(super) async fn frequencies(
-    conn: &mut sqlx::SqliteConnection,
-    terms: &[&str],
-) -> Result<Frequencies, StoreError> {
-    let terms = to_json(terms);
-    // The largest id stands for the count, which would be a walk over the table.
-    let row = sqlx::query!(
-        r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
-            json_group_array(json_array(t.term, t.records)) as "each!: String"
-        from json_each(?) j cross join term t on t.term = j.value where t.records > 0"#,
-        terms
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok((row.all, from_json(&row.each)?))
 }
 
 #[cfg(test)]

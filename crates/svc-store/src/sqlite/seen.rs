@@ -2,7 +2,7 @@
 
 use svc_model::{GhapId, Timestamp};
 
-use super::{db::Store, json::to_json, tx::WriteTx};
+use super::{db::Store, json::to_json, statement::change, tx::WriteTx};
 use crate::{SeenItem, StoreError};
 
 impl WriteTx {
@@ -14,7 +14,8 @@ impl WriteTx {
         item: &SeenItem,
         hook_id: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
             on conflict (session_id, kind, item, version)
             do update set may_repeat = 0, hook_id = excluded.hook_id where may_repeat = 1",
@@ -24,10 +25,8 @@ impl WriteTx {
             item.version,
             self.now,
             hook_id
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        );
+        Ok(done > 0)
     }
 
     /// Records that a search gave an item to a session. The item may be given again, as the searcher may have been a
@@ -37,7 +36,8 @@ impl WriteTx {
         session_id: &str,
         item: &SeenItem,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
             on conflict do nothing",
             session_id,
@@ -45,21 +45,18 @@ impl WriteTx {
             item.id,
             item.version,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// A session has forgotten what it was given, and may be given it again. Changes only what it was given since it last
     /// forgot.
     pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
             session_id
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -72,7 +69,8 @@ impl WriteTx {
         hook_id: Option<&str>,
     ) -> Result<bool, StoreError> {
         let id = id.as_str();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "insert into orphan_offer (ghap_id, session_id, hook_id, at)
             select g.ghap_id, ?2, ?3, ?4 from ghap g
             join session s on s.session_id = g.session_id
@@ -85,10 +83,8 @@ impl WriteTx {
             session_id,
             hook_id,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        );
+        Ok(done > 0)
     }
 
     /// Takes back what these calls of hooks, which nobody saw, told a session of records that were left open.
@@ -98,13 +94,12 @@ impl WriteTx {
         calls: &[String],
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
-        sqlx::query!(
+        change!(
+            self,
             "delete from orphan_offer where session_id = ? and hook_id in (select value from json_each(?))",
             session_id,
             calls
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -115,13 +110,12 @@ impl WriteTx {
         calls: &[String],
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
-        sqlx::query!(
+        change!(
+            self,
             "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
             calls,
             session_id
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 }

@@ -11,22 +11,27 @@ use super::{
     errors::changed,
     json::to_json,
     page::read_page,
-    statement::{direct_row, read_one, select_checked},
+    statement::{
+        change, direct_row, find_value, pool_query, read_one, select_fields, select_one,
+        select_values,
+    },
     tx::WriteTx,
 };
 use crate::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError};
 
-struct RawSession {
-    session_id: String,
-    project: String,
-    client: Option<String>,
-    source: SessionSource,
-    started_at: Timestamp,
-    last_seen_at: Timestamp,
-    ended_at: Option<Timestamp>,
-    end_reason: Option<String>,
-    tool_calls: i64,
-    tool_count: i64,
+direct_row! {
+    struct RawSession {
+        session_id: String,
+        project: String,
+        client: Option<String>,
+        source: SessionSource,
+        started_at: Timestamp,
+        last_seen_at: Timestamp,
+        ended_at: Option<Timestamp>,
+        end_reason: Option<String>,
+        tool_calls: i64,
+        tool_count: i64,
+    }
 }
 
 impl From<RawSession> for Session {
@@ -46,13 +51,23 @@ impl From<RawSession> for Session {
     }
 }
 
-/// Whose a session is, on the writer's or a reader's connection.
-macro_rules! owner_of {
-    ($session:expr, $conn:expr) => {
-        sqlx::query!("select created_by, project from session where session_id = ?", $session)
-            .fetch_optional($conn)
-            .await?
-            .map(|row| Ownership::of_row(&row.created_by, row.project))
+direct_row! {
+    struct RawOwner {
+        created_by: String,
+        project: String,
+    }
+}
+
+impl From<RawOwner> for Ownership {
+    fn from(raw: RawOwner) -> Self {
+        Self::of_row(&raw.created_by, raw.project)
+    }
+}
+
+/// Whose a session is.
+macro_rules! owners {
+    ($run:ident, $($rest:tt)*) => {
+        $run!("select created_by, project from session ", RawOwner, $($rest)*)
     };
 }
 
@@ -72,23 +87,11 @@ macro_rules! sessions {
     };
 }
 
-direct_row!(RawSession {
-    session_id,
-    project,
-    client,
-    source,
-    started_at,
-    last_seen_at,
-    ended_at,
-    end_reason,
-    tool_calls,
-    tool_count
-});
-
 impl WriteTx {
     /// Begins a session, or begins it again.
     pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
             values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
             on conflict (session_id) do update set
@@ -100,9 +103,7 @@ impl WriteTx {
             start.source,
             start.created_by,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -112,24 +113,21 @@ impl WriteTx {
         session_id: &str,
         created_by: &str,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             values (?1, 'startup', ?2, ?3, ?3)
             on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
             session_id,
             created_by,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// A session by its id.
     pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw = sessions!(select_checked, "where s.session_id = ?", session_id)
-            .fetch_optional(self.checked()?)
-            .await?;
+        let raw = sessions!(select_one, self, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
     }
 
@@ -138,17 +136,18 @@ impl WriteTx {
         &mut self,
         session_id: &str,
     ) -> Result<Option<Ownership>, StoreError> {
-        Ok(owner_of!(session_id, self.checked()?))
+        Ok(owners!(select_one, self, "where session_id = ?", session_id).map(Ownership::from))
     }
 
     /// What keeps a session with its client, beside its owner.
     pub async fn session_lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_one,
+            self,
+            { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
             r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#,
             session_id
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         Ok(row.map_or_else(SessionLock::default, |row| SessionLock {
             secret: row.secret.and_then(|hash| hash.try_into().ok()),
             ended_at: row.ended_at,
@@ -162,9 +161,7 @@ impl WriteTx {
         secret: &TokenHash,
     ) -> Result<(), StoreError> {
         let secret = secret.as_slice();
-        sqlx::query!("update session set secret = ? where session_id = ?", secret, session_id)
-            .execute(self.checked()?)
-            .await?;
+        change!(self, "update session set secret = ? where session_id = ?", secret, session_id);
         Ok(())
     }
 
@@ -175,14 +172,13 @@ impl WriteTx {
         before: Timestamp,
     ) -> Result<(), StoreError> {
         let ids = to_json(&ids);
-        sqlx::query!(
+        change!(
+            self,
             "update session set secret = null
             where session_id in (select value from json_each(?)) and ended_at < ?",
             ids,
             before
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -193,14 +189,13 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         let owner = owner.to_string();
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, session_id desc limit ?"#,
             owner,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids)
     }
 
@@ -214,23 +209,21 @@ impl WriteTx {
         to: &str,
     ) -> Result<Vec<PeerId>, StoreError> {
         let owner = Principal::Session(to.into()).to_string();
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update session set created_by = ? where session_id = ?",
             owner,
             session_id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "session", session_id)?;
-        let peers = sqlx::query_scalar!(
+        );
+        changed(done, "session", session_id)?;
+        let peers = select_values!(
+            self,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
             returning peer_id as "peer_id!: String""#,
             to,
             session_id,
             from
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
@@ -240,16 +233,15 @@ impl WriteTx {
         session_id: &str,
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
             self.now,
             reason,
             self.now,
             session_id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "session", session_id)
+        );
+        changed(done, "session", session_id)
     }
 
     /// Sets the times that this job wrote to when the event happened: it was reported late, as the daemon was away.
@@ -259,17 +251,16 @@ impl WriteTx {
         at: Timestamp,
         is_new: bool,
     ) -> Result<(), StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
                 ended_at = iif(ended_at is null, null, ?2)
             where session_id = ?1",
             session_id,
             at,
             is_new
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "session", session_id)
+        );
+        changed(done, "session", session_id)
     }
 
     /// Counts from zero again.
@@ -278,33 +269,29 @@ impl WriteTx {
         session_id: &str,
         agent_id: &str,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "update session_counter set since = 0 where session_id = ? and agent_id = ?",
             session_id,
             agent_id
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// A setting of the daemon.
     pub async fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
-            .fetch_optional(self.checked()?)
-            .await?;
+        let value = find_value!(self, "select value from setting where name = ?", name);
         Ok(value)
     }
 
     /// Stores a setting of the daemon.
     pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
             name,
             value
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 }
@@ -318,7 +305,7 @@ impl Store {
 
     /// Whose a session is.
     pub async fn session_owner(&self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
-        Ok(owner_of!(session_id, &self.readers))
+        Ok(owners!(read_one, self, "where session_id = ?", session_id).map(Ownership::from))
     }
 
     /// The open session of this owner that was heard of last.
@@ -363,7 +350,7 @@ impl Store {
         let (at, id) = before.unzip();
         let (key, project) = (reader.key(), reader.project());
         let rows = sessions!(
-            select_checked,
+            pool_query,
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
@@ -392,7 +379,7 @@ impl Store {
     ) -> Result<Vec<Session>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = sessions!(
-            select_checked,
+            pool_query,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
                 and (?3 is null or s.project = ?4 or s.created_by = 'session:' || ?3
                     or s.created_by = 'operator' and s.session_id = ?3)

@@ -1,12 +1,13 @@
 //! Child MCP servers: their lists, states and processes.
 
-use super::{db::Store, tx::WriteTx};
+use super::{db::Store, statement::change, tx::WriteTx};
 use crate::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
 
 impl WriteTx {
     /// Keeps what a server has listed.
     pub async fn put_source_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into source_list (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
             values (?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
@@ -20,16 +21,15 @@ impl WriteTx {
             row.templates,
             row.prompts,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Keeps the definitions of a server that a person has approved.
     pub async fn put_source_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
         let SourcePinRow { list, told } = row;
-        sqlx::query!(
+        change!(
+            self,
             "insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set basis = excluded.basis, tools = excluded.tools,
@@ -44,15 +44,14 @@ impl WriteTx {
             list.prompts,
             told,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Keeps what a server is doing.
     pub async fn put_source_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into source_state (name, project, state, reason, next_action, attempt, next_at, since)
             values (?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set state = excluded.state, reason = excluded.reason,
@@ -66,9 +65,7 @@ impl WriteTx {
             row.attempt,
             row.next_at,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -77,7 +74,8 @@ impl WriteTx {
         &mut self,
         row: &SourceProcessRow,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
+        change!(
+            self,
             "insert into source_process (mark, pid, started, name, project, instance, at) values (?, ?, ?, ?, ?, ?, ?)",
             row.mark,
             row.pid,
@@ -86,17 +84,13 @@ impl WriteTx {
             row.project,
             row.instance,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Forgets a process of which nothing is left.
     pub async fn delete_source_process(&mut self, mark: &str) -> Result<(), StoreError> {
-        sqlx::query!("delete from source_process where mark = ?", mark)
-            .execute(self.checked()?)
-            .await?;
+        change!(self, "delete from source_process where mark = ?", mark);
         Ok(())
     }
 }

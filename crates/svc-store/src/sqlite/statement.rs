@@ -1,16 +1,23 @@
-//! Statements of write jobs that run through either connection of the writer, and reads that need no other thread.
-//!
-//! sqlx checks each when it is compiled; in a direct commit the direct connection runs the same text, on the writer's own
-//! thread. Whatever is not written with these macros is for the checked connection alone: a job that comes to such a statement
-//! is run again there.
+//! Statements whose texts sqlx checks when they are compiled, and SQLite runs on the thread that asks: those of write jobs on
+//! the writer's, and reads that need no other thread.
 
-/// Says which fields a row has, in the order of its columns.
+/// A row, or which fields one has, in the order of its columns.
 macro_rules! direct_row {
+    (
+        $(#[$note:meta])*
+        struct $raw:ident { $($(#[$field_note:meta])* $field:ident: $kind:ty),+ $(,)? }
+    ) => {
+        $(#[$note])*
+        struct $raw {
+            $($(#[$field_note])* $field: $kind),+
+        }
+        $crate::sqlite::statement::direct_row!($raw { $($field),+ });
+    };
     ($raw:ty { $($field:ident),+ $(,)? }) => {
         impl $crate::sqlite::direct_connection::DirectRow for $raw {
             fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
-                let mut columns = 0..;
-                Ok(Self { $($field: row.get(columns.next().unwrap_or_default())?),+ })
+                let mut columns = $crate::sqlite::direct_connection::DirectColumns::new(row);
+                Ok(Self { $($field: columns.next(stringify!($field))?),+ })
             }
         }
     };
@@ -18,66 +25,74 @@ macro_rules! direct_row {
 
 /// Runs a statement that changes rows; how many it changed.
 macro_rules! change {
-    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {
-        match $tx.route {
-            $crate::sqlite::tx::WriteRoute::Direct => {
-                $tx.direct.change($sql, rusqlite::params![$($argument),*])?
-            }
-            $crate::sqlite::tx::WriteRoute::Checked => {
-                sqlx::query!($sql $(, $argument)*).execute(&mut $tx.conn).await?.rows_affected()
-            }
-        }
-    };
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        // sqlx checks the statement, and does not run it.
+        let _ = || sqlx::query!($sql $(, $argument)*);
+        $tx.direct.change($sql, rusqlite::params![$($argument),*])?
+    }};
 }
 
 /// The one value of the one row of a query.
 macro_rules! select_value {
-    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {
-        match $tx.route {
-            $crate::sqlite::tx::WriteRoute::Direct => {
-                $tx.direct.value($sql, rusqlite::params![$($argument),*])?
-            }
-            $crate::sqlite::tx::WriteRoute::Checked => {
-                sqlx::query_scalar!($sql $(, $argument)*).fetch_one(&mut $tx.conn).await?
-            }
-        }
-    };
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        let checked = || sqlx::query_scalar!($sql $(, $argument)*);
+        $tx.direct.value(checked, $sql, rusqlite::params![$($argument),*])?
+    }};
+}
+
+/// The one value of the one row of a query, if it has one.
+macro_rules! find_value {
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        let checked = || sqlx::query_scalar!($sql $(, $argument)*);
+        $tx.direct.value_if_any(checked, $sql, rusqlite::params![$($argument),*])?
+    }};
+}
+
+/// The one value of each row of a query.
+macro_rules! select_values {
+    ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
+        let checked = || sqlx::query_scalar!($sql $(, $argument)*);
+        $tx.direct.values(checked, $sql, rusqlite::params![$($argument),*])?
+    }};
 }
 
 /// The one row of a query, if it has one. `$columns` is what stands before the query's own part.
 macro_rules! select_one {
-    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {
-        match $tx.route {
-            $crate::sqlite::tx::WriteRoute::Direct => {
-                $tx.direct.one::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
-            }
-            $crate::sqlite::tx::WriteRoute::Checked => {
-                sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
-                    .fetch_optional(&mut $tx.conn)
-                    .await?
-            }
-        }
-    };
+    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
+        $tx.direct.one::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+    }};
+}
+
+/// The one row of a query that always has one.
+macro_rules! select_row {
+    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
+        $tx.direct.row::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+    }};
 }
 
 /// The rows of a query.
 macro_rules! select_all {
-    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {
-        match $tx.route {
-            $crate::sqlite::tx::WriteRoute::Direct => {
-                $tx.direct.all::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
-            }
-            $crate::sqlite::tx::WriteRoute::Checked => {
-                sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
-                    .fetch_all(&mut $tx.conn)
-                    .await?
-            }
-        }
-    };
+    ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
+        let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
+        $tx.direct.all::<$raw>(concat!($columns, $tail), rusqlite::params![$($argument),*])?
+    }};
 }
 
-/// A query for readers, which the checked driver runs.
-macro_rules! select_checked {
+/// What `$select` finds with a query whose columns are no other query's: a row with these fields.
+macro_rules! select_fields {
+    (
+        $select:ident, $tx:expr, { $($field:ident: $kind:ty),+ $(,)? }, $sql:literal
+        $(, $argument:expr)* $(,)?
+    ) => {{
+        $crate::sqlite::statement::direct_row! { struct Fields { $($field: $kind),+ } }
+        $crate::sqlite::statement::$select!($sql, Fields, $tx, "" $(, $argument)*)
+    }};
+}
+
+/// A query that sqlx runs, on a connection of a pool.
+macro_rules! pool_query {
     ($columns:literal, $raw:ty, $tail:literal $(, $argument:expr)* $(,)?) => {
         sqlx::query_as!($raw, $columns + $tail $(, $argument)*)
     };
@@ -86,7 +101,6 @@ macro_rules! select_checked {
 /// The one row of a query by an index, if it has one, read on the caller's own thread.
 macro_rules! read_one {
     ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
-        // sqlx checks the query, and does not run it.
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
         $store.take_turn().await;
         let sql = concat!($columns, $tail);
@@ -114,6 +128,6 @@ macro_rules! read_value {
 }
 
 pub(super) use {
-    change, direct_row, read_all, read_one, read_value, select_all, select_checked, select_one,
-    select_value,
+    change, direct_row, find_value, pool_query, read_all, read_one, read_value, select_all,
+    select_fields, select_one, select_row, select_value, select_values,
 };

@@ -9,6 +9,7 @@ use super::{
     errors::changed,
     json::to_json,
     page::read_page,
+    statement::change,
     tx::{Undo, WriteTx},
     visibility::VisibilityColumns,
 };
@@ -26,17 +27,16 @@ impl WriteTx {
             return Ok(());
         }
         let columns = VisibilityColumns::from(visibility);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update stream set visibility = ?, owner = ?, runner = ?, project = ? where id = ?",
             columns.visibility,
             columns.owner,
             columns.runner,
             columns.project,
             before.id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "stream", name.as_str())?;
+        );
+        changed(done, "stream", name.as_str())?;
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
         self.undo.push(Undo::Restore(name.shared(), before));
         self.streams.insert(name.shared(), after);

@@ -5,7 +5,12 @@
 use futures_util::future::BoxFuture;
 use svc_model::{MessageId, PeerId, Timestamp, limits};
 
-use super::{db::Store, json::to_json, tx::WriteTx};
+use super::{
+    db::Store,
+    json::to_json,
+    statement::{change, select_values},
+    tx::WriteTx,
+};
 use crate::StoreError;
 
 impl Store {
@@ -125,7 +130,8 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<MessageId>, StoreError> {
         let (to, now) = (to.as_str(), self.now());
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"select message_id as "id!: MessageId" from message
             where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
                 and coalesce(leased_until, 0) <= ?
@@ -134,30 +140,24 @@ impl WriteTx {
             before,
             now,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids)
     }
 
     async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
-        let seen = sqlx::query!(
+        let seen = change!(
+            self,
             "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)",
             before,
             limits::SWEPT_ROWS_PER_JOB
-        )
-        .execute(self.checked()?)
-        .await?
-        .rows_affected();
+        );
         let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
-        let lost = sqlx::query!(
+        let lost = change!(
+            self,
             "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)",
             before,
             left
-        )
-        .execute(self.checked()?)
-        .await?
-        .rows_affected();
+        );
         Ok(seen + lost)
     }
 
@@ -167,7 +167,8 @@ impl WriteTx {
         sessions: &str,
         before: Timestamp,
     ) -> Result<u64, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "delete from seen where (session_id, kind, item, version) in (
                 select seen.session_id, kind, item, version
                 from session join seen using (session_id)
@@ -176,38 +177,34 @@ impl WriteTx {
             sessions,
             before,
             limits::SWEPT_ROWS_PER_JOB
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected())
+        );
+        Ok(done)
     }
 
     async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update mcp_session set closed_at = ? where session_id in (
                 select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
             )",
             self.now,
             before,
             limits::SWEPT_ROWS_PER_JOB
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected())
+        );
+        Ok(done)
     }
 
     async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "delete from mcp_subscription where (session_id, uri) in (
                 select session_id, uri from mcp_subscription
                 where session_id in (select value from json_each(?)) limit ?
             )",
             sessions,
             limits::SWEPT_ROWS_PER_JOB
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected())
+        );
+        Ok(done)
     }
 }
 

@@ -7,32 +7,40 @@ use svc_model::{
     TaskStatus, Timestamp,
 };
 
-use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    page::read_page,
+    statement::{change, direct_row, pool_query, select_one},
+    tx::WriteTx,
+};
 use crate::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow};
 
-struct RawTask {
-    task_id: String,
-    title: Option<String>,
-    agent: Option<String>,
-    prompt: Option<String>,
-    from_peer: Option<String>,
-    metadata: Option<String>,
-    status: TaskStatus,
-    exit_code: Option<i64>,
-    signal: Option<String>,
-    error: Option<String>,
-    created_by: String,
-    runner: Option<String>,
-    project: String,
-    reason: Option<String>,
-    result: Option<String>,
-    runner_pid: Option<i64>,
-    runner_started: Option<String>,
-    cancel_requested_at: Option<Timestamp>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    closed_at: Option<Timestamp>,
-    last_id: Seq,
+direct_row! {
+    struct RawTask {
+        task_id: String,
+        title: Option<String>,
+        agent: Option<String>,
+        prompt: Option<String>,
+        from_peer: Option<String>,
+        metadata: Option<String>,
+        status: TaskStatus,
+        exit_code: Option<i64>,
+        signal: Option<String>,
+        error: Option<String>,
+        created_by: String,
+        runner: Option<String>,
+        project: String,
+        runner_pid: Option<i64>,
+        runner_started: Option<String>,
+        reason: Option<String>,
+        result: Option<String>,
+        cancel_requested_at: Option<Timestamp>,
+        created_at: Timestamp,
+        updated_at: Timestamp,
+        closed_at: Option<Timestamp>,
+        last_id: Seq,
+    }
 }
 
 impl TryFrom<RawTask> for TaskRow {
@@ -92,9 +100,8 @@ impl TryFrom<RawTask> for TaskRow {
 
 /// Runs a query whose rows are tasks, each with the last event of its stream.
 macro_rules! tasks {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawTask,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select t.task_id as "task_id!", t.title, t.agent, t.prompt, t.from_peer, t.metadata,
                 t.status as "status: TaskStatus", t.exit_code, t.signal, t.error, t.created_by, t.runner, t.project,
                 t.runner_pid, t.runner_started, t.reason, t.result,
@@ -103,8 +110,9 @@ macro_rules! tasks {
                 t.closed_at as "closed_at: Timestamp", coalesce(e.seq, 0) as "last_id!: Seq"
             from task t
             left join event e on e.stream_id = t.stream_id
-                and e.seq = (select max(seq) from event where stream_id = t.stream_id) "# + $tail
-            $(, $arg)*
+                and e.seq = (select max(seq) from event where stream_id = t.stream_id) "#,
+            RawTask,
+            $($rest)*
         )
     };
 }
@@ -113,7 +121,7 @@ impl WriteTx {
     /// A task by its id. Its last id is that of the stream in this commit so far.
     pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id).fetch_optional(self.checked()?).await?;
+        let raw = tasks!(select_one, self, "where t.task_id = ?", id);
         self.with_head(raw).await
     }
 
@@ -123,9 +131,13 @@ impl WriteTx {
         created_by: &str,
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
-        let raw = tasks!("where t.created_by = ? and t.idempotency_key = ?", created_by, key)
-            .fetch_optional(self.checked()?)
-            .await?;
+        let raw = tasks!(
+            select_one,
+            self,
+            "where t.created_by = ? and t.idempotency_key = ?",
+            created_by,
+            key
+        );
         self.with_head(raw).await
     }
 
@@ -158,7 +170,8 @@ impl WriteTx {
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
         let status = task.status();
-        sqlx::query!(
+        change!(
+            self,
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
                 runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
@@ -174,9 +187,7 @@ impl WriteTx {
             project,
             idempotency_key,
             task.created_at
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -185,7 +196,8 @@ impl WriteTx {
         let task = &row.task;
         let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
             status,
@@ -200,10 +212,8 @@ impl WriteTx {
             task.reason,
             task.result,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        changed(done.rows_affected(), "task", id)
+        );
+        changed(done, "task", id)
     }
 }
 
@@ -211,7 +221,8 @@ impl Store {
     /// A task by its id.
     pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!("where t.task_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw =
+            tasks!(pool_query, "where t.task_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(TaskRow::try_from).transpose()
     }
 
@@ -231,8 +242,7 @@ impl Store {
             None => (i64::MAX, ""),
         };
         let (key, project) = (reader.key(), reader.project());
-        let rows = tasks!(
-            "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
+        let rows = tasks!(pool_query, "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
                 and (?8 is null or t.created_by = 'session:' || ?8 or t.runner = 'session:' || ?8 or t.project = ?9)
             order by t.created_at desc, t.task_id desc limit ?7",
@@ -258,8 +268,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<TaskRow>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let rows = tasks!(
-            "where t.task_id >= ?1 and t.task_id < ?1 || '~'
+        let rows = tasks!(pool_query, "where t.task_id >= ?1 and t.task_id < ?1 || '~'
                 and (?3 is null or t.created_by = 'session:' || ?3 or t.runner = 'session:' || ?3 or t.project = ?4)
             order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
             prefix,
@@ -307,19 +316,25 @@ impl Store {
 
     /// Tasks that nobody has begun and that nothing was heard of since `before`.
     pub async fn old_pending_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let rows =
-            tasks!("where t.status = 'pending' and e.at <= ? order by e.at limit 500", before)
-                .fetch_all(&self.readers)
-                .await?;
+        let rows = tasks!(
+            pool_query,
+            "where t.status = 'pending' and e.at <= ? order by e.at limit 500",
+            before
+        )
+        .fetch_all(&self.readers)
+        .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 
     /// Tasks that somebody runs and that nothing was heard of since `before`.
     pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
-        let rows =
-            tasks!("where t.status = 'active' and e.at <= ? order by e.at limit 500", before)
-                .fetch_all(&self.readers)
-                .await?;
+        let rows = tasks!(
+            pool_query,
+            "where t.status = 'active' and e.at <= ? order by e.at limit 500",
+            before
+        )
+        .fetch_all(&self.readers)
+        .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 }

@@ -2,22 +2,32 @@
 
 use svc_model::{ClientProcess, Timestamp, TokenHash, TokenId};
 
-use super::{db::Store, errors::changed, page::read_page, tx::WriteTx};
+use super::{
+    db::Store,
+    errors::changed,
+    page::read_page,
+    statement::{
+        change, direct_row, pool_query, select_fields, select_one, select_value, select_values,
+    },
+    tx::WriteTx,
+};
 use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
 
-struct RawToken {
-    token_id: String,
-    session: String,
-    scopes: String,
-    project: Option<String>,
-    created_at: Timestamp,
-    expires_at: Timestamp,
-    last_used_at: Option<Timestamp>,
-    revoked_at: Option<Timestamp>,
-    client_pid: Option<i64>,
-    client_started: Option<String>,
-    cwd: Option<String>,
-    operator_credential: Option<String>,
+direct_row! {
+    struct RawToken {
+        token_id: String,
+        session: String,
+        scopes: String,
+        project: Option<String>,
+        created_at: Timestamp,
+        expires_at: Timestamp,
+        last_used_at: Option<Timestamp>,
+        revoked_at: Option<Timestamp>,
+        client_pid: Option<i64>,
+        client_started: Option<String>,
+        cwd: Option<String>,
+        operator_credential: Option<String>,
+    }
 }
 
 impl TryFrom<RawToken> for TokenRow {
@@ -65,15 +75,15 @@ fn process_of(
 }
 
 macro_rules! tokens {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawToken,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String",
                 created_at as "created_at: Timestamp",
                 expires_at as "expires_at: Timestamp", last_used_at as "last_used_at: Timestamp",
                 revoked_at as "revoked_at: Timestamp", client_pid, client_started, cwd, operator_credential
-            from token "# + $tail
-            $(, $arg)*
+            from token "#,
+            RawToken,
+            $($rest)*
         )
     };
 }
@@ -89,7 +99,8 @@ impl WriteTx {
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         let project = row.project.as_deref().unwrap_or_default();
         let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
-        sqlx::query!(
+        change!(
+            self,
             "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
                 client_started, cwd, operator_credential)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -104,24 +115,21 @@ impl WriteTx {
             started,
             row.cwd,
             row.operator_credential
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
     /// Takes a token back for the operator; one that is taken back already keeps its time.
     pub async fn revoke_token(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
-        sqlx::query!(
+        change!(
+            self,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?",
             self.now,
             TokenEnd::Revoked,
             id
-        )
-        .execute(self.checked()?)
-        .await?;
-        let raw = tokens!("where token_id = ?", id).fetch_optional(self.checked()?).await?;
+        );
+        let raw = tokens!(select_one, self, "where token_id = ?", id);
         raw.map(TokenRow::try_from).transpose()
     }
 
@@ -130,31 +138,29 @@ impl WriteTx {
         &mut self,
         session: &str,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
             returning token_id as "token_id!""#,
             self.now,
             TokenEnd::Ended,
             session
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
     /// Takes back all tokens of a session: those that were good until now.
     pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
             returning token_id as "token_id!""#,
             self.now,
             TokenEnd::Ended,
             session
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
@@ -164,7 +170,8 @@ impl WriteTx {
         process: &ClientProcess,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
@@ -174,31 +181,26 @@ impl WriteTx {
             process.pid,
             process.started,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
     /// Notes which process of ours bears a token of a client's process.
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
         let id = id.as_str();
-        sqlx::query!("update token set bearer = ? where token_id = ?", bearer, id)
-            .execute(self.checked()?)
-            .await?;
+        change!(self, "update token set bearer = ? where token_id = ?", bearer, id);
         Ok(())
     }
 
     /// The processes that bear tokens of a client's process.
     pub async fn bearers_of(&mut self, process: &ClientProcess) -> Result<Vec<String>, StoreError> {
-        let bearers = sqlx::query_scalar!(
+        let bearers = select_values!(
+            self,
             r#"select distinct bearer as "bearer!" from token
             where client_pid = ? and client_started = ? and bearer is not null"#,
             process.pid,
             process.started
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(bearers)
     }
 
@@ -211,7 +213,8 @@ impl WriteTx {
         kept: u32,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
-        let ids = sqlx::query_scalar!(
+        let ids = select_values!(
+            self,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
@@ -222,9 +225,7 @@ impl WriteTx {
             bearer,
             kept,
             limit
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
@@ -234,16 +235,15 @@ impl WriteTx {
         before: Timestamp,
         limit: u32,
     ) -> Result<u64, StoreError> {
-        let done = sqlx::query!(
+        let done = change!(
+            self,
             "delete from token where token_id in (select token_id from token
                 where revoke_reason = ? and revoked_at < ? limit ?)",
             TokenEnd::Gone,
             before,
             limit
-        )
-        .execute(self.checked()?)
-        .await?;
-        Ok(done.rows_affected())
+        );
+        Ok(done)
     }
 
     /// What is known of a process that was given tokens before.
@@ -251,16 +251,24 @@ impl WriteTx {
         &mut self,
         process: &ClientProcess,
     ) -> Result<Option<ProcessSubject>, StoreError> {
-        let row = sqlx::query!(
+        let row = select_fields!(
+            select_one,
+            self,
+            {
+                token_id: String,
+                session: String,
+                scopes: String,
+                project: Option<String>,
+                cwd: Option<String>,
+                is_barred: bool
+            },
             r#"select token_id as "token_id!", session, scopes, nullif(project, '') as "project: String", cwd,
                 exists (select 1 from token where client_pid = ?1 and client_started = ?2
                     and revoke_reason = 'revoked') as "is_barred!: bool"
             from token where client_pid = ?1 and client_started = ?2 order by token_id limit 1"#,
             process.pid,
             process.started
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         let Some(row) = row else { return Ok(None) };
         let scopes = scopes_of(&row.token_id, &row.scopes)?;
         Ok(Some(ProcessSubject {
@@ -279,56 +287,54 @@ impl WriteTx {
         process: &ClientProcess,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
+            select_one,
+            self,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1",
             process.pid,
             process.started,
             self.now
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// Whether there was ever a token of this subject.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
-        let is_subject = sqlx::query_scalar!(
+        let is_subject = select_value!(
+            self,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
             session
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         Ok(is_subject)
     }
 
     /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens of it.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
-        let has_minted = sqlx::query_scalar!(
+        let has_minted = select_value!(
+            self,
             r#"select exists (select 1 from token where session = ? and client_pid is null
                 and revoked_at is null and expires_at > ?) as "has_minted!: bool""#,
             session,
             self.now
-        )
-        .fetch_one(self.checked()?)
-        .await?;
-        let rows = sqlx::query!(
+        );
+        let rows = select_fields!(
+            select_all,
+            self,
+            { client_pid: i64, client_started: String },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
             from token where session = ? and client_pid is not null and client_started is not null"#,
             session
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         let processes = rows
             .into_iter()
             .map(|row| process_of(session, Some(row.client_pid), Some(row.client_started)))
             .filter_map(Result::transpose)
             .collect::<Result<_, _>>()?;
-        let projects = sqlx::query_scalar!(
+        let projects = select_values!(
+            self,
             "select distinct project from token where session = ? and project <> ''",
             session
-        )
-        .fetch_all(self.checked()?)
-        .await?;
+        );
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
@@ -336,10 +342,8 @@ impl WriteTx {
     pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done =
-            sqlx::query!("update token set last_used_at = ? where token_id = ?", self.now, id)
-                .execute(self.checked()?)
-                .await?;
-        changed(done.rows_affected(), "token", id)
+            change!(self, "update token set last_used_at = ? where token_id = ?", self.now, id);
+        changed(done, "token", id)
     }
 }
 
@@ -347,7 +351,7 @@ impl Store {
     /// The token with this SHA-256, whatever became of it.
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw = tokens!("where hash = ?", hash).fetch_optional(&self.readers).await?;
+        let raw = tokens!(pool_query, "where hash = ?", hash).fetch_optional(&self.readers).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
@@ -374,7 +378,8 @@ impl Store {
     /// A token by its id.
     pub async fn token(&self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
-        let raw = tokens!("where token_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw =
+            tokens!(pool_query, "where token_id = ?", id).fetch_optional(&self.readers).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
@@ -385,6 +390,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
+            pool_query,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1",
             process.pid,
@@ -439,6 +445,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<TokenRow>, StoreError> {
         let rows = tokens!(
+            pool_query,
             "where token_id >= ?1 and token_id < ?1 || '~'
             order by revoked_at is not null, token_id desc limit ?2",
             prefix,
@@ -457,6 +464,7 @@ impl Store {
     ) -> Result<RowPage<TokenRow>, StoreError> {
         let limit = size.limit();
         let rows = tokens!(
+            pool_query,
             "where ?1 is null or token_id < ?1 order by token_id desc limit ?2",
             before,
             limit

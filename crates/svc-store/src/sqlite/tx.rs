@@ -2,10 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sqlx::SqliteConnection;
 use svc_model::Timestamp;
 
-use super::{direct_connection::DirectConnection, event_insert::UncommittedEvent, tally::Tally};
+use super::{
+    direct_connection::DirectConnection, event_insert::UncommittedEvent, statement::select_value,
+    tally::Tally,
+};
 use crate::{Bus, StoreError, StreamState};
 
 /// The write side of the database. The writer owns the only one, and lends it to one job at a time.
@@ -13,14 +15,7 @@ use crate::{Bus, StoreError, StreamState};
 /// A job never awaits anything but its own statements: while it runs, nobody else writes.
 #[derive(Debug)]
 pub struct WriteTx {
-    /// Of statements that are checked when they are compiled. Each is a hand-over to its thread and back.
-    pub(super) conn: SqliteConnection,
-    /// Called on the writer's own thread.
     pub(super) direct: DirectConnection,
-    /// The connection of the present commit. The writer uses one at a time.
-    pub(super) route: WriteRoute,
-    /// The present job came to a statement that only the other connection has.
-    pub(super) is_misrouted: bool,
     pub(super) bus: Arc<Bus>,
     /// Heads of the streams that were touched lately. The writer is the only one who moves them.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
@@ -39,15 +34,6 @@ pub struct WriteTx {
     pub(super) now: Timestamp,
 }
 
-/// Which connection a commit goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WriteRoute {
-    /// [`WriteTx::conn`], which has every statement.
-    Checked,
-    /// [`WriteTx::direct`], which has those of the macros in `statement`.
-    Direct,
-}
-
 /// One step back for a stream's state in memory.
 #[derive(Debug)]
 pub(super) enum Undo {
@@ -61,19 +47,6 @@ impl WriteTx {
     /// The time of this commit. All that one commit writes happened at one time.
     pub fn now(&self) -> Timestamp {
         self.now
-    }
-
-    /// The connection for a statement that is not written for both. In a direct commit there is none: the writer takes back
-    /// what the job did and runs it again in a checked one.
-    pub(super) fn checked(&mut self) -> Result<&mut SqliteConnection, StoreError> {
-        match self.route {
-            WriteRoute::Checked => Ok(&mut self.conn),
-            WriteRoute::Direct => {
-                self.is_misrouted = true;
-                let error = std::io::Error::other("a statement of the checked connection");
-                Err(StoreError::Database(Arc::new(error)))
-            }
-        }
     }
 
     /// Where a job begins, to return to if it fails.
@@ -94,17 +67,15 @@ impl WriteTx {
     }
 
     /// Forgets all that memory knows, after a commit that failed: the table is right.
-    pub(super) async fn reset(&mut self) -> Result<(), StoreError> {
+    pub(super) fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
         self.closing.clear();
         self.reseen.clear();
         self.undo.clear();
         self.streams.clear();
         self.tally.forget();
-        self.position = sqlx::query_scalar!(r#"select max(position) as "max: i64" from event"#)
-            .fetch_one(&mut self.conn)
-            .await?
-            .unwrap_or(0);
+        self.position =
+            select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
         Ok(())
     }
 }

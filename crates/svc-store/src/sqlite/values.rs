@@ -12,19 +12,22 @@ use super::{
     columns::non_empty,
     db::Store,
     json::{from_json, to_json},
+    statement::{change, direct_row, find_value, pool_query, select_one, select_value},
     tx::WriteTx,
 };
 use crate::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError};
 
-struct RawValue {
-    value_id: String,
-    project: String,
-    axis: Axis,
-    cluster_id: String,
-    text: String,
-    terms: String,
-    distance: f64,
-    validated_at: Timestamp,
+direct_row! {
+    struct RawValue {
+        value_id: String,
+        project: String,
+        axis: Axis,
+        cluster_id: String,
+        text: String,
+        terms: String,
+        distance: f64,
+        validated_at: Timestamp,
+    }
 }
 
 impl From<RawValue> for Value {
@@ -42,13 +45,13 @@ impl From<RawValue> for Value {
 }
 
 macro_rules! values {
-    ($tail:literal $(, $arg:expr)*) => {
-        sqlx::query_as!(
-            RawValue,
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
             r#"select v.value_id as "value_id!", v.project, v.axis as "axis: Axis", v.cluster_id, v.text, v.terms,
                 v.distance, v.validated_at as "validated_at: Timestamp"
-            from learned_value v "# + $tail
-            $(, $arg)*
+            from learned_value v "#,
+            RawValue,
+            $($rest)*
         )
     };
 }
@@ -61,22 +64,20 @@ impl WriteTx {
         clustering: &Clustering,
         groups: &[NewCluster],
     ) -> Result<(), StoreError> {
-        let former = sqlx::query_scalar!(
+        let former = select_value!(
+            self,
             r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
             axis
-        )
-        .fetch_one(self.checked()?)
-        .await?;
+        );
         let former: Vec<(GhapId, i64)> = from_json(&former)?;
         let former: HashMap<GhapId, i64> = former.into_iter().collect();
-        let next = sqlx::query_scalar!("select next_label from clustering where axis = ?", axis)
-            .fetch_optional(self.checked()?)
-            .await?;
+        let next = find_value!(self, "select next_label from clustering where axis = ?", axis);
         let (labels, next) = name(groups, &former, next.unwrap_or(0));
 
-        sqlx::query!("delete from cluster where axis = ?", axis).execute(self.checked()?).await?;
-        sqlx::query!(
+        change!(self, "delete from cluster where axis = ?", axis);
+        change!(
+            self,
             "insert into clustering (axis, state, records, noise, next_label, at) values (?1, ?2, ?3, ?4, ?5, ?6)
             on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6",
             axis,
@@ -85,9 +86,7 @@ impl WriteTx {
             clustering.noise,
             next,
             self.now
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         let clusters: Vec<(String, i64, f64)> = groups
             .iter()
             .zip(labels)
@@ -101,23 +100,21 @@ impl WriteTx {
             })
             .collect();
         let (clusters, members) = (to_json(&clusters), to_json(&members));
-        sqlx::query!(
+        change!(
+            self,
             "insert into cluster (cluster_id, axis, label, avg_weight)
             select value ->> 0, ?, value ->> 1, value ->> 2 from json_each(?)",
             axis,
             clusters
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         // A record that is gone by now is left out.
-        sqlx::query!(
+        change!(
+            self,
             "insert into cluster_member (cluster_id, ghap_id, similarity)
             select j.value ->> 0, g.ghap_id, j.value ->> 2
             from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
             members
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(())
     }
 
@@ -131,19 +128,20 @@ impl WriteTx {
     ) -> Result<Option<Value>, StoreError> {
         let project = value.project.as_deref().unwrap_or_default();
         let known = values!(
+            select_one,
+            self,
             "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)",
             value.cluster_id,
             value.text,
             project,
             session_id
-        )
-        .fetch_optional(self.checked()?)
-        .await?;
+        );
         if let Some(known) = known {
             return Ok(Some(known.into()));
         }
         let id = value.id.as_str();
-        sqlx::query!(
+        change!(
+            self,
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
                 validated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -156,9 +154,7 @@ impl WriteTx {
             value.distance,
             session_id,
             value.validated_at
-        )
-        .execute(self.checked()?)
-        .await?;
+        );
         Ok(None)
     }
 }
@@ -314,8 +310,7 @@ impl Store {
         )
         .fetch_one(&self.readers)
         .await?;
-        let rows = values!(
-            "where (?1 is null or v.axis = ?1)
+        let rows = values!(pool_query, "where (?1 is null or v.axis = ?1)
                 and (?3 is null or v.project = ?4
                     or v.session_id in (select session_id from session where created_by = 'session:' || ?3
                         or created_by = 'operator' and session_id = ?3))
@@ -338,8 +333,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Value>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
-        let rows = values!(
-            "join (
+        let rows = values!(pool_query, "join (
                 select m.cluster_id, count(*) as records from cluster_member m
                 join ghap g on g.ghap_id = m.ghap_id
                 where g.domain = ?1 group by m.cluster_id

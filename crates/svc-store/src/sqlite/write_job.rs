@@ -6,7 +6,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use svc_model::{NewEvent, StreamName};
 use tokio::sync::oneshot;
 
-use super::tx::{WriteRoute, WriteTx};
+use super::tx::WriteTx;
 use crate::{AppendedSeqs, StoreError, ToolCall, ToolCallCount};
 
 /// What a caller hands to the writer.
@@ -29,8 +29,6 @@ pub(super) enum WriterJob {
 pub(super) trait WriteJob: Send {
     /// Does the work; tells whether to keep it.
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
-    /// Whether it may run in a direct commit, and once more in a checked one if that has not all its statements.
-    fn is_direct(&self) -> bool;
     /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
     /// error.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
@@ -39,8 +37,6 @@ pub(super) trait WriteJob: Send {
 /// A job made of a closure.
 pub(super) struct ClosureJob<F, T, E> {
     pub(super) work: Option<F>,
-    /// Copies the work of a job that may run twice.
-    pub(super) copy: Option<fn(&F) -> F>,
     pub(super) outcome: Option<Result<T, E>>,
     pub(super) reply: oneshot::Sender<Result<T, E>>,
 }
@@ -52,11 +48,7 @@ where
     E: From<StoreError> + Send,
 {
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
-        let work = match (self.copy, &self.work) {
-            (Some(copy), Some(work)) if tx.route == WriteRoute::Direct => Some(copy(work)),
-            _ => self.work.take(),
-        };
-        let work = work.expect("a job runs once");
+        let work = self.work.take().expect("a job runs once");
         Box::pin(async move {
             // A job that panics must not take the writer with it. What it did to the database is rolled back, and
             // what it did to memory is rewound, so nothing half-done is seen afterwards.
@@ -64,10 +56,6 @@ where
             self.outcome = outcome.ok();
             matches!(self.outcome, Some(Ok(_)))
         })
-    }
-
-    fn is_direct(&self) -> bool {
-        self.copy.is_some()
     }
 
     fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
@@ -83,15 +71,6 @@ where
 }
 
 impl WriterJob {
-    /// Whether it may run in a direct commit.
-    pub(super) fn is_direct(&self) -> bool {
-        match self {
-            Self::Append { .. } => true,
-            Self::Run(job) => job.is_direct(),
-            Self::Count { .. } | Self::Stop { .. } => false,
-        }
-    }
-
     /// What it adds to a commit: jobs with statements of their own, and bytes of events.
     pub(super) fn load(&self) -> (usize, usize) {
         match self {

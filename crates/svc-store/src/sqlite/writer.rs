@@ -16,7 +16,8 @@ use svc_model::{Clock, NewEvent, StreamName, limits};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    tx::{WriteRoute, WriteTx},
+    direct_connection::JobIsolation,
+    tx::WriteTx,
     version::Version,
     write_job::{WriteJob, WriterJob},
     write_queue::WriteQueue,
@@ -122,69 +123,18 @@ impl WriterThread {
     }
 }
 
-/// Commits the jobs of `group`, directly if all of them can be. What a direct commit leaves over goes through the checked
-/// connection.
+/// Commits the jobs of `group`. How long they worked, without the wait for the disk; `None` if nothing was kept, and each was
+/// told so.
 async fn write(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
     version: &Version,
 ) -> Option<Duration> {
     if group.iter().all(|job| matches!(job, WriterJob::Append { .. })) {
-        tx.route = WriteRoute::Direct;
         return commit_appends(tx, group, version).await;
     }
-    let is_direct = group.iter().all(WriterJob::is_direct);
-    tx.route = if is_direct { WriteRoute::Direct } else { WriteRoute::Checked };
-    let isolation = match (group.len(), tx.route) {
-        (1, _) => JobIsolation::Alone,
-        (_, WriteRoute::Direct) => JobIsolation::Together,
-        (_, WriteRoute::Checked) => JobIsolation::Savepoint,
-    };
-    let mut outcome = commit(tx, group, version, isolation).await;
-    if matches!(outcome, CommitOutcome::Again) {
-        outcome = commit(tx, group, version, JobIsolation::Savepoint).await;
-    }
-    let mut work = outcome.work();
-    if !group.is_empty() {
-        tx.route = WriteRoute::Checked;
-        let isolation =
-            if group.len() == 1 { JobIsolation::Alone } else { JobIsolation::Savepoint };
-        let more = commit(tx, group, version, isolation).await.work();
-        work = work.zip(more).map(|(work, more)| work + more);
-    }
-    work
-}
-
-/// How what a job wrote is taken back if it fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JobIsolation {
-    /// It is the only job of its transaction, which is rolled back.
-    Alone,
-    /// It runs in a savepoint. SQLite then keeps a copy of each page that it changes.
-    Savepoint,
-    /// With the whole transaction: the jobs run again, in savepoints. Jobs that fail after they wrote are rare. Only a
-    /// direct commit can do so, because its jobs may run twice.
-    Together,
-}
-
-/// What became of a commit.
-enum CommitOutcome {
-    /// The disk has it. The jobs worked so long, without the wait for the disk.
-    Done(Duration),
-    /// Nothing was kept, and each job was told so.
-    Failed,
-    /// Nothing was kept, and the jobs are in the group again: one of them has to be taken back alone.
-    Again,
-}
-
-impl CommitOutcome {
-    /// How long the jobs worked; `None` if nothing was kept.
-    fn work(self) -> Option<Duration> {
-        match self {
-            Self::Done(work) => Some(work),
-            Self::Failed | Self::Again => None,
-        }
-    }
+    let isolation = if group.len() == 1 { JobIsolation::Alone } else { JobIsolation::Savepoint };
+    commit(tx, group, version, isolation).await
 }
 
 /// Commits appends, which are one statement together, and answers each.
@@ -211,9 +161,9 @@ async fn commit_appends(
     let committed = tx.commit_appends();
     version.end();
     if let Err(error) = committed {
-        let finished = |(reply, seqs)| FinishedJob::Append { reply, seqs, again: None };
+        let finished = |(reply, seqs)| FinishedJob::Append(reply, seqs);
         let done = done.into_iter().map(finished).collect();
-        fail(tx, error, done, std::iter::empty()).await;
+        fail(tx, &error, done, std::iter::empty());
         return None;
     }
     for (reply, seqs) in done {
@@ -239,12 +189,7 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
 
 /// A job that did its part and waits for the commit.
 enum FinishedJob {
-    Append {
-        reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
-        seqs: AppendedSeqs,
-        /// The job as it came, if it may have to run again.
-        again: Option<(StreamName, Vec<NewEvent>)>,
-    },
+    Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
     Count(oneshot::Sender<Result<ToolCallCount, StoreError>>, ToolCallCount),
     Run(Box<dyn WriteJob>),
 }
@@ -253,20 +198,9 @@ impl FinishedJob {
     fn answer(self, committed: Result<(), StoreError>) {
         // The caller may have gone away; the commit stands all the same.
         match self {
-            Self::Append { reply, seqs, .. } => drop(reply.send(committed.map(|()| seqs))),
+            Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
             Self::Count(reply, counted) => drop(reply.send(committed.map(|()| counted))),
             Self::Run(job) => job.answer(committed),
-        }
-    }
-
-    /// The job, to run once more; `None` for one that is never in a commit that is begun again.
-    fn into_job(self) -> Option<WriterJob> {
-        match self {
-            Self::Append { reply, again, .. } => {
-                again.map(|(stream, events)| WriterJob::Append { stream, events, reply })
-            }
-            Self::Count(..) => None,
-            Self::Run(job) => Some(WriterJob::Run(job)),
         }
     }
 }
@@ -274,137 +208,82 @@ impl FinishedJob {
 /// A tool call that waits to be counted.
 type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
-/// Runs the jobs of `group` in one transaction and answers each. A job that needs the checked connection ends a direct one: it
-/// stays in `group`, with those behind it.
+/// Runs the jobs of `group` in one transaction and answers each.
 async fn commit(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
     version: &Version,
     isolation: JobIsolation,
-) -> CommitOutcome {
+) -> Option<Duration> {
     let began = Instant::now();
     let mut done = Vec::with_capacity(group.len());
     let outcome = async {
-        execute(tx, "begin immediate").await?;
-        if !run_jobs(tx, group, isolation, &mut done).await? {
-            return Ok(None);
-        }
+        tx.direct.begin()?;
+        run_jobs(tx, group, isolation, &mut done).await?;
         let work = began.elapsed();
         version.begin();
-        let flushed = async {
-            tx.flush().await?;
-            execute(tx, "commit").await
-        };
-        let flushed = flushed.await;
+        let flushed = tx.flush().and_then(|()| tx.direct.commit());
         version.end();
-        flushed.map(|()| Some(work))
+        flushed.map(|()| work)
     }
     .await;
     match outcome {
-        Ok(Some(work)) => {
+        Ok(work) => {
             // Answers first: whoever waits for one may hand over its next job while readers are woken.
             for job in done {
                 job.answer(Ok(()));
             }
             tx.publish();
-            CommitOutcome::Done(work)
+            Some(work)
         }
-        Ok(None) => match begin_again(tx).await {
-            Ok(()) => {
-                for job in done.into_iter().rev().filter_map(FinishedJob::into_job) {
-                    group.push_front(job);
-                }
-                CommitOutcome::Again
-            }
-            Err(error) => {
-                fail(tx, error, done, group.drain(..)).await;
-                CommitOutcome::Failed
-            }
-        },
         Err(error) => {
-            // SQLite may have rolled back by itself (on a full disk it does); then this says so, harmlessly.
-            execute(tx, "rollback").await.ok();
-            fail(tx, error, done, group.drain(..)).await;
-            CommitOutcome::Failed
+            tx.direct.rollback().ok();
+            fail(tx, &error, done, group.drain(..));
+            None
         }
     }
 }
 
-/// Takes a transaction back, on disk and in memory.
-async fn begin_again(tx: &mut WriteTx) -> Result<(), StoreError> {
-    execute(tx, "rollback").await?;
-    tx.reset().await
-}
-
-/// Runs jobs until `group` is empty, or one needs the checked connection. `false` if one failed that cannot be taken back alone:
-/// it is the first of `group` then.
+/// Runs jobs until `group` is empty.
 async fn run_jobs(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
     isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
-) -> Result<bool, StoreError> {
+) -> Result<(), StoreError> {
     let mut calls = Vec::new();
     while let Some(job) = group.pop_front() {
         match job {
             WriterJob::Append { stream, events, reply } => {
-                append(tx, (stream, events, reply), isolation, done).await;
+                append(tx, (stream, events, reply), done).await;
             }
             WriterJob::Count { call, reply } => calls.push((call, reply)),
             // It may ask for what was counted before it, and change it.
             WriterJob::Run(job) => {
                 count(tx, &mut calls, done).await?;
-                let ran = run_job(tx, job, isolation, done).await?;
+                run_job(tx, job, isolation, done).await?;
                 tx.tally.forget();
-                match ran {
-                    RanJob::Settled => {}
-                    RanJob::Misrouted(job) => {
-                        group.push_front(WriterJob::Run(job));
-                        break;
-                    }
-                    RanJob::Entangled(job) => {
-                        group.push_front(WriterJob::Run(job));
-                        return Ok(false);
-                    }
-                }
             }
             // The queue handles it.
             WriterJob::Stop { .. } => {}
         }
     }
-    count(tx, &mut calls, done).await?;
-    Ok(true)
+    count(tx, &mut calls, done).await
 }
 
 /// The parts of [`WriterJob::Append`].
 type ToAppend = (StreamName, Vec<NewEvent>, oneshot::Sender<Result<AppendedSeqs, StoreError>>);
 
 /// Gives events their seqs. They are written at the end of the commit.
-async fn append(
-    tx: &mut WriteTx,
-    (stream, events, reply): ToAppend,
-    isolation: JobIsolation,
-    done: &mut Vec<FinishedJob>,
-) {
+async fn append(tx: &mut WriteTx, (stream, events, reply): ToAppend, done: &mut Vec<FinishedJob>) {
     let mark = tx.mark();
-    let again = (isolation == JobIsolation::Together).then(|| (stream.clone(), events.clone()));
     match tx.append(&stream, events).await {
-        Ok(seqs) => done.push(FinishedJob::Append { reply, seqs, again }),
+        Ok(seqs) => done.push(FinishedJob::Append(reply, seqs)),
         Err(error) => {
             tx.rewind(mark);
             reply.send(Err(error)).ok();
         }
     }
-}
-
-/// What became of a job with statements of its own.
-enum RanJob {
-    /// It is done, or was taken back and answered.
-    Settled,
-    /// It needs the checked connection, and was taken back.
-    Misrouted(Box<dyn WriteJob>),
-    /// It wrote something that is to be taken back, which only the whole transaction can be.
-    Entangled(Box<dyn WriteJob>),
 }
 
 /// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
@@ -413,44 +292,18 @@ async fn run_job(
     mut job: Box<dyn WriteJob>,
     isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
-) -> Result<RanJob, StoreError> {
+) -> Result<(), StoreError> {
     let mark = tx.mark();
-    let before = match isolation {
-        JobIsolation::Alone => None,
-        JobIsolation::Savepoint => {
-            execute(tx, "savepoint job").await?;
-            None
-        }
-        JobIsolation::Together => Some(tx.direct.changes()?),
-    };
-    tx.is_misrouted = false;
-    // What a job makes of a statement that was not run does not count.
-    let keep = job.run(tx).await && !tx.is_misrouted;
-    let settled = match (isolation, keep) {
-        (JobIsolation::Alone, true) => Ok(()),
-        (JobIsolation::Alone, false) => execute(tx, "rollback; begin immediate").await,
-        (JobIsolation::Savepoint, true) => execute(tx, "release job").await,
-        (JobIsolation::Savepoint, false) => execute(tx, "rollback to job; release job").await,
-        // What would be written after SQLite has rolled back by itself would stand alone.
-        (JobIsolation::Together, _) => tx.direct.check_transaction(),
-    };
+    tx.direct.begin_job(isolation);
+    let keep = job.run(tx).await;
+    let settled = tx.direct.end_job(isolation, keep);
     if keep {
         done.push(FinishedJob::Run(job));
-        settled?;
-        return Ok(RanJob::Settled);
+    } else {
+        tx.rewind(mark);
+        job.answer(Ok(()));
     }
-    if let (Some(before), Ok(())) = (before, &settled)
-        && tx.direct.changes()? != before
-    {
-        return Ok(RanJob::Entangled(job));
-    }
-    tx.rewind(mark);
-    if tx.is_misrouted && settled.is_ok() {
-        return Ok(RanJob::Misrouted(job));
-    }
-    job.answer(Ok(()));
-    settled?;
-    Ok(RanJob::Settled)
+    settled
 }
 
 /// Counts the calls that have gathered. An error here is the transaction's, for there is nothing in a call to fail by.
@@ -481,14 +334,14 @@ async fn count(
 }
 
 /// Answers everybody that nothing was kept.
-async fn fail(
+fn fail(
     tx: &mut WriteTx,
-    error: StoreError,
+    error: &StoreError,
     done: Vec<FinishedJob>,
     rest: impl Iterator<Item = WriterJob>,
 ) {
-    tracing::error!(error = svc_sys::telemetry::chain(&error), "a commit failed");
-    if let Err(error) = tx.reset().await {
+    tracing::error!(error = svc_sys::telemetry::chain(error), "a commit failed");
+    if let Err(error) = tx.reset() {
         tracing::error!(
             error = svc_sys::telemetry::chain(&error),
             "cannot read the head of the log"
@@ -507,16 +360,6 @@ async fn fail(
             }
             WriterJob::Run(job) => job.answer(Err(error.clone())),
             WriterJob::Stop { .. } => {}
-        }
-    }
-}
-
-async fn execute(tx: &mut WriteTx, statement: &'static str) -> Result<(), StoreError> {
-    match tx.route {
-        WriteRoute::Direct => tx.direct.execute(statement),
-        WriteRoute::Checked => {
-            sqlx::query(statement).execute(&mut tx.conn).await?;
-            Ok(())
         }
     }
 }

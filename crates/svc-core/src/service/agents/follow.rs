@@ -298,9 +298,7 @@ impl Agents {
         let taken = self
             .core
             .store
-            .write_directly(move |tx| {
-                Box::pin(async move { take_in(tx, &core, &key, events).await })
-            })
+            .write(move |tx| Box::pin(async move { take_in(tx, &core, &key, events).await }))
             .await?;
         self.after(id, &taken).await;
         Ok(taken)

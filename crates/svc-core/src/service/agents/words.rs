@@ -117,7 +117,7 @@ impl Agents {
         let is_whole = said.ends_with('\n');
         self.core
             .store
-            .write_directly(move |tx| {
+            .write(move |tx| {
                 Box::pin(async move { give_unfinished(tx, &key, &said, is_due).await })
             })
             .await?;

@@ -60,7 +60,7 @@ impl Conversations {
         let id = id.clone();
         self.core
             .store
-            .write_directly(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
+            .write(move |tx| Box::pin(async move { settle(tx, &id, patience).await }))
             .await
     }
 }

@@ -294,7 +294,7 @@ impl Conversations {
             denied,
         };
         let store = self.core.store.on_behalf_of(caller);
-        Ok((store.write_directly(move |tx| Box::pin(job.run(tx))).await?, when))
+        Ok((store.write(move |tx| Box::pin(job.run(tx))).await?, when))
     }
 
     /// When a message that is sent now reaches the model of whoever has this inbox.
@@ -402,7 +402,6 @@ async fn rate(
 }
 
 /// One send, as one write job.
-#[derive(Clone)]
 struct SendJob {
     core: Core,
     caller: Caller,

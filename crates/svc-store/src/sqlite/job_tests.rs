@@ -1,0 +1,287 @@
+//! Jobs with statements of their own: what one writes others read, and one that fails undoes only itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use futures_util::future::join_all;
+use svc_model::{
+    AgentId, DeliveryState, Message, MessageId, MessageType, OpenCalls, PeerId, PeerRole,
+    PeerStatus, Principal, RunId, StreamName, TaskId, Timestamp,
+    conversation::{Provenance, RunMode, RunState, SourceTool},
+};
+
+use crate::{
+    AgentMail, MessageTerms, PageSize, PeerRow, RunEnd, RunRow, StoreError, WriteTx,
+    testing::{TestStore, append, event},
+};
+
+const AT: Timestamp = Timestamp::from_millis(7);
+
+/// One row of each table, no two columns alike.
+const ROWS: &str = "
+    insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team'), ('task/t', 2, 'team');
+    insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, created_by,
+        state, host_pid, host_started, pid, vendor_session, exit_code, signal, error, token_id, task_id, request_timeout,
+        idempotency_key, wish, started_at, ended_at)
+    values ('ag_1', (select id from stream where name = 'agent/ag_1'), 'pair', 'exec', 'agent:pair:one', '/p', '/c', 'a task',
+        'words', 'operator', 'idle', 11, 12, 13, 'vendor', 14, 15, 'broken', 'tok_1', 't', 16, 'key', 'wish', 17, null);
+    insert into task (task_id, stream_id, status, created_by, created_at)
+        values ('t', (select id from stream where name = 'task/t'), 'active', 'operator', 3);
+    insert into dispatch (task_id, instance, backend, mode, wish, failover, attempt, state, agent_id, is_spawned, taken_at,
+        has_words, said, turn)
+    values ('t', 'pair', 'exec', 'peer-prefer', '{\"cwd\":\"/c\"}', '[\"other\"]', 2, 'sent', 'ag_1', 1, 21, 0, 22, null);";
+
+fn peer_row(id: &str) -> PeerRow {
+    let mut row = PeerRow {
+        peer: svc_model::Peer::operator(AT),
+        owner: Some(format!("agent:pair:{id}")),
+        project: Some("/p".to_owned()),
+        process_started: Some("5".to_owned()),
+        open_calls: OpenCalls::default(),
+    };
+    row.open_calls.begin("call");
+    row.peer.peer_id = PeerId::from(format!("peer_{id}"));
+    row.peer.role = PeerRole::Orchestrator;
+    row.peer.status = PeerStatus::Busy;
+    row.peer.path = Some("/c".to_owned());
+    row.peer.session_id = Some(format!("session of {id}"));
+    row.peer.pid = Some(4);
+    row.peer.metadata = Some([("a".to_owned(), "b".to_owned())].into());
+    row
+}
+
+fn message(id: &str) -> Message {
+    let run = RunId::from(format!("run_{id}"));
+    let provenance =
+        Provenance::inter_session(Some("agent:pair:one".to_owned()), SourceTool::SessionsSend, run);
+    Message {
+        id: MessageId::from(format!("msg_{id}")),
+        kind: MessageType::Query,
+        from_peer: "peer_from".to_owned(),
+        to_peer: PeerId::from(format!("peer_{id}")),
+        text: "a\0question".to_owned(),
+        correlation_id: Some("msg_0".to_owned()),
+        timestamp: AT,
+        state: DeliveryState::Accepted,
+        provenance: Some(provenance),
+    }
+}
+
+fn run_row(id: &str) -> RunRow {
+    let end = |name: &str| RunEnd {
+        session: format!("agent:pair:{name}"),
+        peer: PeerId::from(format!("peer_{name}")),
+        agent: Some(AgentId::from(format!("ag_{name}"))),
+    };
+    RunRow {
+        run_id: RunId::from(format!("run_{id}")),
+        message_id: MessageId::from(format!("msg_{id}")),
+        mode: RunMode::Followup,
+        source: end("from"),
+        target: end(id),
+        state: RunState::Queued,
+        reason: None,
+        error: None,
+        reply_id: None,
+        waits_until: Some(Timestamp::from_millis(100_000)),
+        answered: None,
+        idempotency_key: Some(format!("key of {id}")),
+        created_at: AT,
+        begun_at: None,
+        ended_at: None,
+    }
+}
+
+/// The send of `run_row` once everything is known of it.
+fn ended_run(id: &str) -> RunRow {
+    RunRow {
+        state: RunState::NoReply,
+        reason: Some("failed".to_owned()),
+        error: Some("words".to_owned()),
+        reply_id: Some(MessageId::from("msg_9".to_owned())),
+        answered: Some(RunState::NoReply),
+        begun_at: Some(Timestamp::from_millis(8)),
+        ended_at: Some(Timestamp::from_millis(9)),
+        ..run_row(id)
+    }
+}
+
+/// All that the hot jobs of a conversation read of it.
+async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreError> {
+    let (row, message) = (run_row(id), message(id));
+    let owner = format!("agent:pair:{id}");
+    let principal = Principal::Session(owner.as_str().into());
+    let read = (
+        tx.peer(&message.to_peer).await?,
+        tx.peer_of_session(&owner).await?,
+        tx.message(&message.id).await?,
+        tx.inbox_full(&message.to_peer, 1).await?,
+        tx.rows_kept(&principal, 100).await?,
+    );
+    let of_run = (
+        tx.run(&row.run_id).await?,
+        tx.run_of_message(&row.message_id).await?,
+        tx.run_by_key(&row.source.session, &format!("key of {id}")).await?,
+        tx.waits_from(&row.source.session).await?,
+        tx.sends_since(
+            (&row.source.session, Some(&row.source.peer)),
+            &row.target.peer,
+            AT.minus(std::time::Duration::from_millis(1)),
+        )
+        .await?,
+        tx.turn_of_message(&row.message_id).await?,
+        tx.was_agent("agent:pair:one").await?,
+    );
+    Ok(format!("{read:?} {of_run:?}"))
+}
+
+#[tokio::test]
+async fn a_job_and_a_reader_read_the_same_rows() {
+    let test = TestStore::open().await;
+    test.execute(ROWS).await;
+    let read = test.store.write(|tx| {
+        Box::pin(async move {
+            let (id, task) = (AgentId::from("ag_1".to_owned()), TaskId::from("t".to_owned()));
+            let agent = tx.agent(&id).await?.expect("it is there");
+            let live = tx.live_agent("agent:pair:one").await?;
+            assert_eq!(live.as_ref(), Some(&agent));
+            let dispatches = (tx.dispatch(&task).await?, tx.dispatches_of_agent(&id).await?);
+            let stream = tx.stream(&StreamName::of("agent", &id)).await?;
+            Ok::<_, StoreError>(format!("{agent:?} {dispatches:?} {stream:?}"))
+        })
+    });
+    let read = read.await.unwrap();
+    let agent = test.store.agent(&AgentId::from("ag_1".to_owned())).await.unwrap();
+    assert_eq!(agent, test.store.agent_of_key("agent:pair:one").await.unwrap());
+    assert!(read.starts_with(&format!("{:?}", agent.unwrap())), "{read}");
+    assert!(read.contains("ag_1") && read.contains("vendor") && read.contains("PeerPrefer"));
+}
+
+#[tokio::test]
+async fn what_one_job_writes_others_read() {
+    let test = TestStore::open().await;
+    let store = &test.store;
+    let id = "to";
+    let written = store.write(move |tx| {
+        Box::pin(async move {
+            tx.put_peer(&peer_row(id)).await?;
+            let message = message(id);
+            let sent_by = format!("session:agent:pair:{id}");
+            let terms =
+                MessageTerms { turn: Some(3), held_until: Some(AT), ..MessageTerms::default() };
+            tx.insert_message(&message, &sent_by, Some("key"), terms).await?;
+            let ids = [message.id];
+            let states = [DeliveryState::Accepted, DeliveryState::Queued];
+            tx.advance_messages(&ids, &states, Some("why")).await?;
+            tx.lease_messages(&ids, AT, Some("ag_1")).await?;
+            tx.insert_run(&run_row(id)).await?;
+            read_all(tx, id).await
+        })
+    });
+    let written = written.await.unwrap();
+    let read = store.write(move |tx| Box::pin(read_all(tx, id))).await.unwrap();
+    assert_eq!(written, read);
+    let expected = format!("{:?}", run_row(id));
+    assert_eq!(read.matches(&expected).count(), 3, "{read}");
+    assert!(read.contains("WaitEdge") && read.contains("Some(3)") && read.contains("a\\0question"));
+    let done: Result<(), StoreError> = store
+        .write(move |tx| {
+            Box::pin(async move {
+                tx.update_run(&ended_run(id)).await?;
+                let mut peer = peer_row(id).peer;
+                peer.status = PeerStatus::Idle;
+                tx.touch_peer(&peer).await
+            })
+        })
+        .await;
+    done.unwrap();
+    let read = store.write(move |tx| Box::pin(read_all(tx, id))).await.unwrap();
+    let ended =
+        format!("{:?}", RunRow { ended_at: Some(Timestamp::from_millis(9)), ..ended_run(id) });
+    assert_eq!(read.matches(&ended).count(), 3, "{read}");
+    assert!(!read.contains("WaitEdge") && read.contains("Idle"), "{read}");
+    assert_readers_read(&test, id, &read).await;
+}
+
+/// Checks that those who read on their own thread read what a job has `read`.
+async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
+    let store = &test.store;
+    let (row, message) = (run_row(id), message(id));
+    let peer = store.peer(&message.to_peer).await.unwrap();
+    let key = format!("session of {id}");
+    let of_key = store.peers_of_session_key(&key.to_uppercase(), 9).await.unwrap();
+    assert_eq!(peer.as_ref(), of_key.first());
+    let read_alone = (
+        peer,
+        store.peer_of_session(&format!("agent:pair:{id}")).await.unwrap(),
+        store.message(&message.id).await.unwrap(),
+    );
+    assert!(read.starts_with(format!("{read_alone:?}").trim_end_matches(')')), "{read_alone:?}");
+    let runs = (
+        store.run(&row.run_id).await.unwrap(),
+        store.run_of_message(&row.message_id).await.unwrap(),
+    );
+    assert!(read.contains(format!("{runs:?}").trim_end_matches(')')), "{runs:?}");
+    assert_eq!(store.next_held_mail(&message.to_peer).await.unwrap(), Some(AT));
+    let before = AT.minus(std::time::Duration::from_millis(1));
+    assert_eq!(store.agent_mail(&message.to_peer, before, 9).await.unwrap(), []);
+    let mail = store.agent_mail(&message.to_peer, AT, 9).await.unwrap();
+    let expected =
+        AgentMail { message: read_alone.2.unwrap(), mode: Some(RunMode::Followup), turn: Some(3) };
+    assert_eq!(mail, [expected]);
+    assert_eq!(store.deliveries(&message.id).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let test = TestStore::open().await;
+    let store = &test.store;
+    let name = StreamName::of("task", "t");
+    append(store, &name, vec![event("frame", "{}")]).await;
+    let jobs = (0..50).map(|number: usize| {
+        let name = name.clone();
+        async move {
+            let done: Result<(), StoreError> = match number % 5 {
+                // In the same commits.
+                3 => store.append(name, vec![event("frame", "{}")]).await.map(|_| ()),
+                kind => {
+                    store
+                        .write(move |tx| {
+                            Box::pin(async move {
+                                RUNS.fetch_add(1, Relaxed);
+                                tx.append(&name, vec![event("frame", "{}")]).await?;
+                                if kind < 4 {
+                                    tx.put_peer(&peer_row(&number.to_string())).await?;
+                                }
+                                match kind {
+                                    0 => Ok(()),
+                                    2 => panic!("a job that panics on purpose"),
+                                    // 4 has written no row.
+                                    _ => Err(StoreError::NoStream),
+                                }
+                            })
+                        })
+                        .await
+                }
+            };
+            match number % 5 {
+                0 | 3 => done.is_ok(),
+                2 => matches!(done, Err(StoreError::Panicked)),
+                _ => matches!(done, Err(StoreError::NoStream)),
+            }
+        }
+    });
+    let outcomes = join_all(jobs).await;
+    assert!(outcomes.iter().all(|&as_expected| as_expected), "{outcomes:?}");
+    assert_eq!(RUNS.load(Relaxed), 40);
+    for number in 0..50 {
+        let id = PeerId::from(format!("peer_{number}"));
+        assert_eq!(store.peer(&id).await.unwrap().is_some(), number % 5 == 0, "{number}");
+    }
+    let view = store.view(&name).await.unwrap().unwrap();
+    assert_eq!(view.head, 21);
+    let page = store.events(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
+    let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
+    assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
+    assert_eq!(store.stats().failures, 0, "what one job cannot do is no failure of a commit");
+}
