@@ -11,8 +11,10 @@ use reqwest::{Response, StatusCode, header::HeaderValue};
 use serde_json::{Value, json};
 use svc_core::tools::RequestTrace;
 use svc_wire::{
+    json_rpc::OutgoingMessage,
     mcp::{Revision, SESSION_ID},
     mcp_request::{self, RequestSetting},
+    sse::is_event_stream,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,7 +26,7 @@ use super::{
         message::{modern_params, request_text},
     },
     endpoint::{RemoteEndpoint, add_trace},
-    stream::{EventReader, StreamCursor, deliver, document, is_event_stream, refusal_body},
+    stream::{EventReader, StreamCursor, deliver, document, refusal_body},
 };
 
 /// How many requests are under way at once. More wait.
@@ -208,7 +210,7 @@ impl StreamableTransport {
         response: Response,
         session: &RemoteSession,
     ) -> Result<(), RequestLoss> {
-        if !is_event_stream(&response) {
+        if !is_event_stream(response.headers()) {
             let text = document(response)
                 .await
                 .map_err(|broken| self.unanswered(broken.reason, broken.is_cut))?;
@@ -230,7 +232,7 @@ impl StreamableTransport {
             pause = (pause * 2).min(LONGEST_REOPEN);
             let get = mcp_request::get(setting(session, None), Some(&cursor.last_event_id));
             let response = match self.endpoint.send(&get).await {
-                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
                     response
                 }
                 Ok(response) => {
@@ -293,7 +295,7 @@ impl StreamableTransport {
         session: Option<HeaderValue>,
         response: Response,
     ) -> Result<(), RequestLoss> {
-        let text = if is_event_stream(&response) {
+        let text = if is_event_stream(response.headers()) {
             let mut reader = EventReader::new(response);
             loop {
                 let events = reader.next().await.map_err(RequestLoss::Unanswered)?;
@@ -335,7 +337,7 @@ impl StreamableTransport {
             .and_then(|parsed| parsed.get("error"))
             .filter(|error| error.is_object());
         if let Some(error) = error {
-            let text = json!({ "jsonrpc": "2.0", "id": request.id, "error": error }).to_string();
+            let text = OutgoingMessage::new().id(&request.id).error(error).into_text();
             self.connection().take_from(&text, Some(request.id)).await;
             return Ok(());
         }
@@ -395,7 +397,7 @@ impl StreamableTransport {
             };
             let opened = self.endpoint.send(&request).await;
             match opened {
-                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
                     let mut reader = EventReader::new(response);
                     tokio::select! {
                         changed = sessions.changed() => {
