@@ -93,9 +93,8 @@ pub(super) enum CallFailure {
 
 impl ClientLine {
     /// Reads a line; the error is the answer to one that cannot be sent.
-    pub(super) fn parse(line: Vec<u8>) -> Result<Self, String> {
-        let line = Bytes::from(line);
-        let line = line.slice_ref(line.trim_ascii());
+    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
+        let line = Bytes::copy_from_slice(line.trim_ascii());
         let raw: &RawValue = serde_json::from_slice(&line)
             .map_err(|error| refusal(PARSE_ERROR, &format!("not JSON: {error}")))?;
         if !raw.get().starts_with('[') {
@@ -316,14 +315,14 @@ mod tests {
     use super::*;
 
     fn call(line: &str) -> ClientCall {
-        match ClientLine::parse(line.as_bytes().to_vec()) {
+        match ClientLine::parse(line.as_bytes()) {
             Ok(ClientLine::Call(call)) => call,
             other => panic!("{line}: {other:?}"),
         }
     }
 
     fn note(line: &str) -> OneWayMessage {
-        match ClientLine::parse(line.as_bytes().to_vec()) {
+        match ClientLine::parse(line.as_bytes()) {
             Ok(ClientLine::Note(note)) => note,
             other => panic!("{line}: {other:?}"),
         }
@@ -371,7 +370,7 @@ mod tests {
             (r#"{"id":1}"#, INVALID_REQUEST),
             (r#"{"id":1,"method":7}"#, INVALID_REQUEST),
         ] {
-            let reply = ClientLine::parse(line.as_bytes().to_vec()).expect_err(line);
+            let reply = ClientLine::parse(line.as_bytes()).expect_err(line);
             let reply: Value = serde_json::from_str(&reply).expect("is JSON");
             assert_eq!(reply["error"]["code"], code, "{line}");
             assert!(reply["id"].is_null() && reply.get("id").is_some(), "{line}");
