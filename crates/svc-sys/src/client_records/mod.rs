@@ -5,7 +5,7 @@ mod claude;
 mod environment;
 mod gemini;
 
-use svc_model::{ClientProcess, ClientRecord};
+use svc_model::{ClientRecord, ProcessIdentity};
 
 /// Claude Code's backend. Its record tells of every state.
 pub const CLAUDE: &str = "claude-code";
@@ -13,7 +13,7 @@ pub const CLAUDE: &str = "claude-code";
 pub const GEMINI: &str = "gemini";
 
 /// What the client of a backend has on record of a session in a process; `None` if there is nothing that counts.
-pub fn read(backend: &str, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {
         CLAUDE => claude::read(process, session_id),
         GEMINI => gemini::read(process, session_id),
