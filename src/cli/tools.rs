@@ -5,12 +5,12 @@ use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::HeaderValue;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, McpReply, with_query};
 use svc_model::source::BUILTIN_CORE;
+use svc_wire::json_rpc::OutgoingMessage;
 use svc_wire::mcp_request;
 
 use super::output::{self, Column, Screen, plain};
@@ -183,11 +183,8 @@ pub(super) async fn result_of(
     method: &str,
     params: Value,
 ) -> anyhow::Result<Value> {
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-    let request = mcp_request::post(
-        Bytes::from(serde_json::to_vec(&body)?),
-        mcp_request::RequestSetting::default(),
-    );
+    let body = OutgoingMessage::new().id(&1).method(method).params(&params).into_bytes();
+    let request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     let mut answer = ask(client, &request).await?;
     match answer.get("error") {
         Some(error) => bail!("{}", failure(error)),
@@ -270,12 +267,9 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
             add(&mut arguments, &tool["input_schema"], key, value)?;
         }
     }
-    let body = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": args.name, "arguments": arguments },
-    });
-    let body = Bytes::from(serde_json::to_vec(&body)?);
-    let mut request = mcp_request::post(body, mcp_request::RequestSetting::default());
+    let params = json!({ "name": args.name, "arguments": arguments });
+    let body = OutgoingMessage::new().id(&1).method("tools/call").params(&params).into_bytes();
+    let mut request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(client, &request).await?;
     print_answer(context, &answer)

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use svc_model::PROCESS_HEADER;
 use svc_wire::mcp_request::McpRequest;
+use svc_wire::sse;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -162,7 +163,7 @@ impl Client {
         path: &str,
         headers: &[(&'static str, String)],
     ) -> Result<StreamingReply, ClientError> {
-        let mut all = accept("text/event-stream");
+        let mut all = accept(sse::MEDIA_TYPE);
         for (name, value) in headers {
             let value =
                 HeaderValue::from_str(value).map_err(|error| self.unexpected(error.to_string()))?;
@@ -320,9 +321,7 @@ impl StreamingReply {
 
     /// Whether the body is a stream of events.
     pub fn is_event_stream(&self) -> bool {
-        let kind = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        kind.and_then(|kind| kind.split(';').next())
-            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+        sse::is_event_stream(&self.headers)
     }
 
     /// Where the daemon is, for people.

@@ -9,6 +9,7 @@ use http::StatusCode;
 use serde::de::{Deserializer, IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
 use svc_model::GapReason;
+use svc_sys::backoff::Backoff;
 use svc_wire::sse_parser::{SseEvent, SseParser};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -17,7 +18,7 @@ use super::discover::Discovery;
 use super::error::ClientError;
 
 /// First and longest wait between two tries, before jitter.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// Longest wait that a daemon may request.
 const MAX_REQUESTED: Duration = Duration::from_mins(1);
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
@@ -274,14 +275,8 @@ impl Follower {
 }
 
 /// The wait before the next try: doubles from 50 ms to 2 s, and is at least as long as the daemon requests.
-///
-/// Up to a quarter is added, so that a thousand readers of a daemon that restarts do not reconnect at one instant.
 pub fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
-    let doubled = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
-    let base = doubled.max(requested.unwrap_or_default().min(MAX_REQUESTED));
-    // Without randomness there is no jitter.
-    let jitter = getrandom::u32().unwrap_or(0);
-    base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
+    BACKOFF.wait_at_least(failures, requested.unwrap_or_default().min(MAX_REQUESTED))
 }
 
 #[cfg(test)]
@@ -408,23 +403,9 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_and_are_never_shorter_than_requested() {
-        let cases = [
-            (0, None, 50),
-            (1, None, 100),
-            (5, None, 1600),
-            (6, None, 2000),
-            (99, None, 2000),
-            (0, Some(3000), 3000),
-            (0, Some(999_000), 60_000),
-        ];
-        for (failures, requested, expected) in cases {
-            let least = Duration::from_millis(expected);
-            let waited = backoff(failures, requested.map(Duration::from_millis));
-            assert!(
-                least <= waited && waited <= least.mul_f64(1.25),
-                "{failures} {requested:?} {waited:?}"
-            );
-        }
+    fn a_daemon_may_request_a_longer_wait_within_a_bound() {
+        let requested = |seconds| backoff(0, Some(Duration::from_secs(seconds))).as_secs_f64();
+        assert!((3.0..=3.75).contains(&requested(3)));
+        assert!((60.0..=75.0).contains(&requested(999)));
     }
 }

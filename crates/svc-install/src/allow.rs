@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::change::FileChange;
 use super::client::{InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
@@ -176,7 +176,7 @@ fn document_of_settings(locations: &ClientLocations) -> Value {
 
 /// The file as a value; null if it is not there or does not parse.
 fn document(path: &Path, format: FileFormat) -> Value {
-    let text = bounded::read_text(path).unwrap_or_default();
+    let text = bounded_file::read_text(path, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
     ConfigDocument::parse(format, &text).map(|document| document.value()).unwrap_or_default()
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use diffy::DiffOptions;
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::change::FileChange;
 use super::client::{InstallParts, InstallScope, KnownClient};
 use super::command::ClientCommand;
@@ -286,7 +286,7 @@ fn is_busy(error: &ApplyError) -> bool {
 /// The text before the first installation, if there is an unchanged copy of it.
 fn text_before(entry: &InstalledFile) -> Option<String> {
     let backup = entry.backup.as_ref().filter(|backup| backup.pristine)?;
-    let text = bounded::read_text(&backup.path).ok()?;
+    let text = bounded_file::read_text(&backup.path, CLIENT_FILE_BYTES).ok()??;
     (digest(&text) == backup.digest).then_some(text)
 }
 

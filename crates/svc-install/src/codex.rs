@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::change::FileChange;
 use super::client::{InstallParts, InstallScope};
 use super::command::ClientCommand;
@@ -77,7 +77,8 @@ pub(crate) fn changes(
 
 /// Whether a `config.toml` has hooks, and not only what is known of their trust.
 fn has_hooks(config: &Path) -> bool {
-    let text = bounded::read_text(config).unwrap_or_default();
+    let text =
+        bounded_file::read_text(config, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
     let Ok(document) = ConfigDocument::parse(FileFormat::Toml, &text) else { return false };
     let value = document.value();
     let hooks = value.get("hooks").and_then(Value::as_object);

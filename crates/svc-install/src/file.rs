@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::InstallScope;
 
 /// The largest file that is edited, in bytes. Clients keep histories in theirs, of a few megabytes.
@@ -271,10 +271,8 @@ impl ForeignFile {
     }
 
     fn is_as_read(&self) -> bool {
-        match bounded::read(&self.real) {
-            Ok(bytes) => self.text.as_ref().is_some_and(|text| text.as_bytes() == bytes),
-            Err(error) => error.kind() == ErrorKind::NotFound && self.text.is_none(),
-        }
+        let bytes = bounded_file::read(&self.real, CLIENT_FILE_BYTES);
+        bytes.is_ok_and(|bytes| bytes.as_deref() == self.text.as_deref().map(str::as_bytes))
     }
 }
 

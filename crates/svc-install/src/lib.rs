@@ -21,7 +21,7 @@
 
 mod allow;
 pub mod apply;
-mod bounded;
+pub mod bounded_file;
 mod catalogue;
 pub mod change;
 mod claude;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::KnownClient;
 use super::locations::ClientLocations;
 use super::version::ClientVersion;
@@ -60,7 +60,8 @@ fn on_disk(name: &str, program: &Path) -> Option<String> {
     }
     let folders = target.ancestors().skip(1).take(PACKAGE_DEPTH);
     folders.into_iter().find_map(|folder| {
-        let package = bounded::read(&folder.join("package.json")).ok()?;
+        let package =
+            bounded_file::read(&folder.join("package.json"), CLIENT_FILE_BYTES).ok()??;
         let package: Value = serde_json::from_slice(&package).ok()?;
         package.get("bin")?.get(name)?;
         package.get("version")?.as_str().map(str::to_owned)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::bounded;
+use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::{InstallScope, KnownClient};
 use super::edit::UndoInfo;
 use super::file::{FileError, ForeignFile};
@@ -82,11 +82,11 @@ impl InstallRecord {
     /// Reads it; empty if there is none.
     pub fn read(home: &Path) -> anyhow::Result<Self> {
         let path = Self::path(home);
-        match bounded::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
+        match bounded_file::read(&path, CLIENT_FILE_BYTES) {
+            Ok(Some(bytes)) => serde_json::from_slice(&bytes).with_context(|| {
                 format!("{} cannot be understood; move it away, then try again", path.display())
             }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Ok(None) => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }

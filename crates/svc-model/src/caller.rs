@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientProcess, Principal, TokenId, is_agent_key};
+use super::{Principal, ProcessIdentity, TokenId, is_agent_key};
 
 /// Scope that starts, steers and stops agents of its project.
 pub const AGENTS_SCOPE: &str = "agents";
@@ -35,7 +35,7 @@ pub enum Caller {
         /// Root of the project whose things it may read, beside its own.
         project: Option<Arc<str>>,
         /// The process that the token was given to; `None` if a person minted it.
-        process: Option<Arc<ClientProcess>>,
+        process: Option<Arc<ProcessIdentity>>,
         /// The folder that the token was made for or first seen in.
         folder: Option<Arc<str>>,
     },
@@ -67,7 +67,7 @@ impl Caller {
     }
 
     /// The process that the caller's token was given to.
-    pub fn process(&self) -> Option<&ClientProcess> {
+    pub fn process(&self) -> Option<&ProcessIdentity> {
         match self {
             Self::Operator => None,
             Self::Session { process, .. } => process.as_deref(),

@@ -74,7 +74,7 @@ pub use peer::{
 };
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
-pub use process::{ClientProcess, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, SHELLS};
+pub use process::{LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH, ProcessIdentity, SHELLS};
 pub use secret::{WeakSecret, check_secret};
 pub use session_standing::{
     KnownOwner, SessionContact, SessionStanding, is_daemons_session_id, is_own_session,

@@ -1,13 +1,16 @@
-//! Processes of clients, and how requests on the Unix socket name them.
+//! Who a process is, and how requests on the Unix socket name the client's.
 
 use serde::{Deserialize, Serialize};
 
-/// A client's process, told from a later one with the same id.
+/// A process, told from all others that had or will have its id, also those before the system started anew.
+///
+/// `svc-sys/process_list.rs` reads it from the system and says whether it still runs. Where the system does not list processes
+/// there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ClientProcess {
+pub struct ProcessIdentity {
     /// Its id.
     pub pid: u32,
-    /// When it started, as the system counts it, and in which run of the system.
+    /// When it started, as the system counts it, and in which run of the system: `TICKS@BOOT`.
     pub started: String,
 }
 

@@ -8,6 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::tools::{Call, Failure};
+use svc_wire::json_rpc::INTERNAL_ERROR;
 
 use super::{
     connection::{RequestLoss, SourceConnection},
@@ -196,7 +197,7 @@ impl Drop for ChildTaskWatch {
 }
 
 fn fault(message: &str) -> ServerError {
-    ServerError { code: -32603, message: message.to_owned(), data: None }
+    ServerError { code: INTERNAL_ERROR, message: message.to_owned(), data: None }
 }
 
 #[cfg(test)]

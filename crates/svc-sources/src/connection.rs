@@ -17,6 +17,7 @@ use svc_core::tools::{
     ToolError,
 };
 use svc_model::{Principal, quote, source::Redactor};
+use svc_wire::json_rpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +36,6 @@ const UPDATES: usize = 1024;
 /// For so long after the end of a session's call a question of the server may still be about that call.
 const QUIET: Duration = Duration::from_secs(5);
 /// What the server did wrong, or asks of a client that cannot be found.
-const INTERNAL_ERROR: i64 = -32603;
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -477,7 +477,7 @@ impl SourceConnection {
             },
             "sampling/createMessage" => "sampling/createMessage",
             "elicitation/create" => "elicitation/create",
-            _ => return self.reply(&id, Err((-32601, "the client has no such method"))),
+            _ => return self.reply(&id, Err((METHOD_NOT_FOUND, "the client has no such method"))),
         };
         let Some((_, call)) = self.call_of(request) else {
             let text = "this request belongs to no single session's call, so nobody can be asked";

@@ -12,6 +12,7 @@ use serde_json::{
 };
 use svc_core::tools::RequestTrace;
 use svc_model::quote;
+use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, OutgoingMessage};
 use svc_wire::mcp::{Revision, TASKS_EXTENSION, meta};
 
 use super::beside::beside_others;
@@ -59,41 +60,22 @@ pub(super) struct ServerError {
     pub(super) data: Option<Value>,
 }
 
-#[derive(Deserialize)]
-struct MessageEnvelope<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-/// `null` is a value, and not the same as nothing.
-fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>, D::Error> {
-    Deserialize::deserialize(source).map(Some)
-}
-
 impl ServerMessage {
     /// Reads a message; `None` if it is none that this client can make sense of.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let envelope: MessageEnvelope<'_> = serde_json::from_str(text).ok()?;
-        let params = envelope.params.map(ToOwned::to_owned);
+        let envelope = JsonRpcEnvelope::parse_with_nulls(text.as_bytes()).ok()?;
+        let params = envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned);
         match (envelope.method, envelope.id) {
             (Some(method), Some(id)) if id.get() != "null" => {
-                Some(Self::Request { id: id.to_owned(), method: method.into_owned(), params })
+                Some(Self::Request { id: id.to_owned(), method, params })
             }
-            (Some(method), _) => Some(Self::Notification { method: method.into_owned(), params }),
+            (Some(method), _) => Some(Self::Notification { method, params }),
             (None, Some(id)) => {
                 let id = id.get().trim_matches('"').parse().ok()?;
                 let reply = match (envelope.result, envelope.error) {
                     (_, Some(error)) => {
                         Err(serde_json::from_str(error.get()).unwrap_or_else(|_| ServerError {
-                            code: -32603,
+                            code: INTERNAL_ERROR,
                             message: error.get().to_owned(),
                             data: None,
                         }))
@@ -218,24 +200,22 @@ const REQUEST_ID: &str = "svc/request_id";
 
 /// A request of ours. `params` is JSON.
 pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+    OutgoingMessage::new().id(&id).method(method).params_json(params).into_text()
 }
 
 /// A notification of ours. `params` is JSON.
 pub(super) fn notification_text(method: &str, params: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
+    OutgoingMessage::new().method(method).params_json(params).into_text()
 }
 
 /// The answer to a request of a server.
 pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
-    let id = id.get();
-    match answer {
-        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
-        Err((code, message)) => {
-            let error = json!({ "code": code, "message": message });
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
-        }
-    }
+    let message = OutgoingMessage::new().id(id);
+    let message = match answer {
+        Ok(result) => message.result(result),
+        Err((code, text)) => message.error(&json!({ "code": code, "message": text })),
+    };
+    message.into_text()
 }
 
 /// The members of params; empty if they are no object.

@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use svc_sys::lines::LineReader;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{ChildStderr, ChildStdin, ChildStdout},
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -94,26 +95,19 @@ pub(super) async fn read(
     connection: Arc<SourceConnection>,
     stdout: ChildStdout,
 ) -> Result<(), String> {
-    let mut lines = BufReader::with_capacity(64 * 1024, stdout);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let most = u64::try_from(MAX_MESSAGE + 1).unwrap_or(u64::MAX);
-        let mut bounded = (&mut lines).take(most);
-        match bounded.read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return Ok(()),
-            Ok(_) if line.len() > MAX_MESSAGE => {
-                return Err("it sent a message of more than 16 MiB".to_owned());
-            }
-            Ok(_) => {}
+    let mut lines = LineReader::new(stdout, 64 * 1024, MAX_MESSAGE);
+    while let Ok(Some(line)) = lines.next().await {
+        if line.is_cut {
+            return Err("it sent a message of more than 16 MiB".to_owned());
         }
-        if let Ok(text) = std::str::from_utf8(&line) {
+        if let Ok(text) = std::str::from_utf8(line.bytes) {
             let text = text.trim();
             if !text.is_empty() {
                 connection.take(text).await;
             }
         }
     }
+    Ok(())
 }
 
 /// Reads the error output until the server ends, without secrets.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, test_kill_process};
-use svc_model::{ClientProcess, SHELLS};
+use svc_model::{ProcessIdentity, SHELLS};
 
 /// A process as the system lists it (`proc_pid_stat(5)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +42,13 @@ impl ProcessEntry {
     }
 
     /// The process, told from all others that have or had its id, also from those before the system started anew.
-    pub fn identity(&self, pid: u32) -> ClientProcess {
+    pub fn identity(&self, pid: u32) -> ProcessIdentity {
         static BOOT: OnceLock<String> = OnceLock::new();
         let boot = BOOT.get_or_init(|| {
             let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
             boot.map(|boot| boot.trim().to_owned()).unwrap_or_default()
         });
-        ClientProcess { pid, started: format!("{}@{boot}", self.started) }
+        ProcessIdentity { pid, started: format!("{}@{boot}", self.started) }
     }
 }
 
@@ -84,13 +84,13 @@ pub fn is_available() -> bool {
 }
 
 /// Whether a client's process still runs. `false` where the system has no such list: its id alone may be another's by now.
-pub fn is_same_running(process: &ClientProcess) -> bool {
+pub fn is_same_running(process: &ProcessIdentity) -> bool {
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }
 
 /// The process that started this one, past the shell between them. Nobody knows where the system has no list.
-pub fn client_of_this() -> Option<ClientProcess> {
+pub fn client_of_this() -> Option<ProcessIdentity> {
     let mut pid = u32::try_from(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;
     for _ in 0..3 {
         let entry = ProcessEntry::read(pid)?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
+use svc_model::ProcessIdentity;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
@@ -46,8 +47,7 @@ pub struct ServerCommand {
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
-    pid: u32,
-    started: String,
+    identity: ProcessIdentity,
     mark: String,
 }
 
@@ -92,22 +92,21 @@ impl ServerProcess {
         let failed = |error: io::Error| format!("cannot start {program:?}: {error}");
         let mut child = spawn(launcher).await.map_err(failed)?;
         let pid = child.id().ok_or_else(|| format!("{program:?} ended at once"))?;
-        let started = ProcessEntry::read(pid).map(|entry| entry.identity(pid).started);
+        let identity = ProcessEntry::read(pid).map_or_else(
+            || ProcessIdentity { pid, started: String::new() },
+            |entry| entry.identity(pid),
+        );
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(format!("cannot start {program:?}: no pipes"));
         };
-        let process = Self { child, pid, started: started.unwrap_or_default(), mark };
+        let process = Self { child, identity, mark };
         Ok((process, ServerPipes { stdin, stdout, stderr }))
     }
 
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// When it started, as the system counts, and in which run of the system.
-    pub fn started(&self) -> &str {
-        &self.started
+    /// Which process it is; `started` is empty where the system does not say.
+    pub fn identity(&self) -> &ProcessIdentity {
+        &self.identity
     }
 
     pub fn mark(&self) -> &str {
@@ -152,7 +151,7 @@ impl ServerProcess {
     }
 
     fn signal_group(&self, signal: Signal) {
-        if let Some(pid) = Pid::from_raw(self.pid.cast_signed()) {
+        if let Some(pid) = Pid::from_raw(self.identity.pid.cast_signed()) {
             let _ = kill_process_group(pid, signal);
             let _ = kill_process_group(pid, Signal::CONT);
         }

@@ -1,7 +1,8 @@
-//! What both sides of a connection share: server-sent events out and in, MCP's words and requests, the host's socket protocol, and the
-//! choice of TLS.
+//! What both sides of a connection share: server-sent events out and in, JSON-RPC, MCP's words and requests, the
+//! host's socket protocol, and the choice of TLS.
 
 pub mod host_protocol;
+pub mod json_rpc;
 pub mod mcp;
 pub mod mcp_request;
 pub mod sse;

@@ -3,20 +3,20 @@
 //! Every request to an MCP server is made by [`post`], so that one function derives the headers from the body. Revisions
 //! with sessions ignore most of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use svc_model::ToolExposure;
 
+use crate::json_rpc::JsonRpcEnvelope;
 use crate::mcp::{
     CLIENT_PROCESS, EXPOSE, METHOD, NAME, PARAM_ANNOTATION, PARAM_PREFIX, PROTOCOL_VERSION,
-    Revision, SESSION_ID, encode_value, meta, name_member,
+    Revision, SESSION_ID, encode_value, name_member,
 };
+use crate::sse;
 
 /// Header that names the last event that was seen of a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -49,61 +49,6 @@ pub struct RequestSetting<'a> {
     pub expose: Option<ToolExposure>,
 }
 
-/// The envelope of a JSON-RPC message. Its contents stay as they are written.
-///
-/// A `null` counts as absent.
-#[derive(Debug, Deserialize)]
-pub struct JsonRpcEnvelope<'a> {
-    /// The id, as it is written.
-    #[serde(borrow, default)]
-    pub id: Option<&'a RawValue>,
-    /// The method of a request or notification.
-    #[serde(default)]
-    pub method: Option<String>,
-    /// Its parameters.
-    #[serde(borrow, default)]
-    pub params: Option<&'a RawValue>,
-    /// The result of a response.
-    #[serde(borrow, default)]
-    pub result: Option<&'a RawValue>,
-    /// The error of a response.
-    #[serde(borrow, default)]
-    pub error: Option<&'a RawValue>,
-}
-
-impl<'a> JsonRpcEnvelope<'a> {
-    /// Reads one message, which is an object and no batch.
-    pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(text)
-    }
-
-    /// Whether this is a request: it has a method and wants an answer.
-    pub fn is_request(&self) -> bool {
-        self.method.is_some() && self.id.is_some()
-    }
-
-    /// Whether this is a notification.
-    pub fn is_notification(&self) -> bool {
-        self.method.is_some() && self.id.is_none()
-    }
-
-    /// A member of `params`, as it is written.
-    pub fn param(&self, name: &str) -> Option<&'a RawValue> {
-        member(self.params?, name)
-    }
-
-    /// A member of `params` that is a string.
-    pub fn text_param(&self, name: &str) -> Option<String> {
-        serde_json::from_str(self.param(name)?.get()).ok()
-    }
-
-    /// The revision that the message itself names, as those without sessions do in every request.
-    pub fn revision(&self) -> Option<String> {
-        let revision = member(self.param("_meta")?, meta::PROTOCOL_VERSION)?;
-        serde_json::from_str(revision.get()).ok()
-    }
-}
-
 /// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
 ///
 /// A notification carries `Mcp-Method`, too; responses and batches carry neither that nor `Mcp-Name`. A body that is no JSON gets
@@ -123,7 +68,7 @@ pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
 /// A `GET` of a session's stream, resumed after an event if there is one.
 pub fn get(setting: RequestSetting<'_>, last_event_id: Option<&str>) -> McpRequest {
     let mut headers = HeaderMap::new();
-    headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    headers.insert(ACCEPT, HeaderValue::from_static(sse::MEDIA_TYPE));
     add_setting(&mut headers, setting, None);
     if let Some(id) = last_event_id {
         add(&mut headers, LAST_EVENT_ID, id);
@@ -307,11 +252,6 @@ fn param_header(token: &str) -> Option<HeaderName> {
 
 fn is_plain(property: &Value) -> bool {
     matches!(property.get("type").and_then(Value::as_str), Some("string" | "integer" | "boolean"))
-}
-
-fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
-    let members: BTreeMap<String, &'a RawValue> = serde_json::from_str(object.get()).ok()?;
-    members.get(name).copied()
 }
 
 #[cfg(test)]

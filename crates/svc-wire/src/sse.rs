@@ -3,7 +3,13 @@
 //! Each stream of frames, live or replayed, is written here. It is the inner loop of a replay: nothing is formatted
 //! where it can be copied.
 
+use std::fmt::{self, Write as _};
+
+use http::{HeaderMap, HeaderValue, header};
 use svc_model::{Event, Framing, Seq, Timestamp};
+
+/// The media type of an event stream.
+pub const MEDIA_TYPE: &str = "text/event-stream";
 
 /// A comment, which clients skip: it keeps the connection alive.
 pub const KEEP_ALIVE: &str = ": keep-alive\n\n";
@@ -88,8 +94,32 @@ pub fn push_item<'a>(out: &mut String, event: impl Into<EventParts<'a>>) {
 
 /// A frame that is not an event of the log and so has no id: the client's cursor stays where it is.
 pub fn notice(kind: &str, data: &impl serde::Serialize) -> String {
-    let data = serde_json::to_string(data).expect("a value of ours has a JSON form");
-    format!("event: {kind}\ndata: {data}\n\n")
+    message(kind, &serde_json::to_string(data).expect("a value of ours has a JSON form"))
+}
+
+/// A frame of one line of text, without an id.
+pub fn message(kind: &str, data: &str) -> String {
+    ["event: ", kind, "\ndata: ", data, "\n\n"].concat()
+}
+
+/// Appends a frame of one line of text, with an id to resume after.
+pub fn push_message(out: &mut String, id: fmt::Arguments<'_>, kind: &str, data: &str) {
+    write!(out, "id: {id}\nevent: {kind}\ndata: {data}\n\n")
+        .expect("writing to a string does not fail");
+}
+
+/// Makes headers those of an event stream, which nothing on the way may cache or hold back.
+pub fn announce(headers: &mut HeaderMap) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
+
+/// Whether headers announce an event stream, whatever the parameters of its type.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.and_then(|kind| kind.split(';').next())
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case(MEDIA_TYPE))
 }
 
 /// About how long the frame of `event` is, to reserve room.
@@ -102,6 +132,31 @@ mod tests {
     use svc_model::{StreamName, Timestamp};
 
     use super::*;
+
+    #[test]
+    fn event_streams_are_recognised_by_their_media_type() {
+        let mut headers = HeaderMap::new();
+        assert!(!is_event_stream(&headers));
+        announce(&mut headers);
+        assert!(is_event_stream(&headers));
+        for (kind, expected) in [
+            ("text/event-stream; charset=utf-8", true),
+            (" Text/Event-Stream ;x", true),
+            ("text/event-streams", false),
+            ("application/json", false),
+        ] {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            assert_eq!(is_event_stream(&headers), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn messages_are_framed_with_and_without_an_id() {
+        assert_eq!(message("message", "{}"), "event: message\ndata: {}\n\n");
+        let mut out = String::new();
+        push_message(&mut out, format_args!("s.{}", 7), "message", "{}");
+        assert_eq!(out, "id: s.7\nevent: message\ndata: {}\n\n");
+    }
 
     #[test]
     fn frames_are_what_the_contract_shows() {

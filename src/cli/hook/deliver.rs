@@ -3,6 +3,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
+use svc_wire::json_rpc::OutgoingMessage;
 
 use crate::cli::context::Context;
 use crate::cli::process;
@@ -33,12 +34,10 @@ async fn request(context: &Context, arguments: &Value) -> Result<Value, Delivery
     let target = discovery
         .agent_target(process::client_or_own())
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
-    let body = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": "hook_event", "arguments": arguments },
-    });
+    let params = json!({ "name": "hook_event", "arguments": arguments });
+    let body = OutgoingMessage::new().id(&1).method("tools/call").params(&params).into_bytes();
     let reply = Client::new(target)
-        .exchange(Method::POST, "/mcp", Some(body.to_string().into()))
+        .exchange(Method::POST, "/mcp", Some(body.into()))
         .await
         .map_err(|error| match error {
             ClientError::Connection { sent: false, .. }

@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError, backoff, encode};
-use svc_model::{ClientProcess, Clock as _, HookId, Ids, SystemClock};
+use svc_model::{Clock as _, HookId, Ids, ProcessIdentity, SystemClock};
 use svc_sys::config::Flags;
 use svc_sys::process_list;
 use tokio::time::sleep;
@@ -86,7 +86,7 @@ pub(super) fn run(context: &Context) -> ExitCode {
 #[derive(Debug)]
 struct WaiterStarter {
     parent: Option<Pid>,
-    process: Option<ClientProcess>,
+    process: Option<ProcessIdentity>,
 }
 
 impl WaiterStarter {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use svc_install::{ClientVersion, KnownClient, probe};
-use svc_model::ClientProcess;
+use svc_model::ProcessIdentity;
 use svc_sys::bounded_file;
 use svc_sys::config::{Env, WakeMode};
 use svc_sys::process_list;
@@ -35,7 +35,7 @@ pub(super) struct WaitingClient {
 
 impl WaitingClient {
     /// The client that started this process.
-    pub(super) fn of(process: Option<&ClientProcess>) -> Self {
+    pub(super) fn of(process: Option<&ProcessIdentity>) -> Self {
         let Some(process) = process else { return Self::default() };
         Self {
             executable: process_list::executable(process.pid),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use svc_install::{ClientCommand, InstallRecord, InstallScope};
 use svc_server::daemon::stays_stopped;
+use svc_wire::json_rpc::OutgoingMessage;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -97,12 +98,12 @@ async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
         .spawn()?;
     let (input, output) = (child.stdin.take(), child.stdout.take());
     let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
-    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+    let hello = OutgoingMessage::new().id(&1).method("initialize").params(&json!({
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },
-    }});
-    input.write_all(format!("{hello}\n").as_bytes()).await?;
+    }));
+    input.write_all(format!("{}\n", hello.into_text()).as_bytes()).await?;
     let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
     let answer: Value = serde_json::from_str(&line)?;
     anyhow::ensure!(answer.pointer("/result/serverInfo/name") == Some(&json!("svc")), "{answer}");

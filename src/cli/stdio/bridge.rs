@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff};
 use svc_model::ToolExposure;
+use svc_wire::json_rpc::JsonRpcEnvelope;
 use svc_wire::mcp::SESSION_ID;
-use svc_wire::mcp_request::{self, JsonRpcEnvelope, RequestSetting};
+use svc_wire::mcp_request::{self, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;

@@ -4,11 +4,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use svc_wire::mcp_request::JsonRpcEnvelope;
+use svc_wire::json_rpc::{
+    INTERNAL_ERROR, INVALID_REQUEST, JsonRpcEnvelope, OutgoingMessage, PARSE_ERROR,
+};
 
-const PARSE_ERROR: i32 = -32700;
-const INVALID_REQUEST: i32 = -32600;
-const INTERNAL_ERROR: i32 = -32603;
 /// The first message of a subscription; a renewed one sends it again.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
@@ -94,9 +93,8 @@ pub(super) enum CallFailure {
 
 impl ClientLine {
     /// Reads a line; the error is the answer to one that cannot be sent.
-    pub(super) fn parse(line: Vec<u8>) -> Result<Self, String> {
-        let line = Bytes::from(line);
-        let line = line.slice_ref(line.trim_ascii());
+    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
+        let line = Bytes::copy_from_slice(line.trim_ascii());
         let raw: &RawValue = serde_json::from_slice(&line)
             .map_err(|error| refusal(PARSE_ERROR, &format!("not JSON: {error}")))?;
         if !raw.get().starts_with('[') {
@@ -225,7 +223,7 @@ impl ClientCall {
 
     /// The same, with an error that the daemon worded.
     pub(super) fn errors(&self, error: &RawValue) -> Vec<String> {
-        self.owed.iter().map(|owed| reply(Some(&owed.id), None, Some(error))).collect()
+        self.owed.iter().map(|owed| error_reply(Some(&owed.id), error)).collect()
     }
 
     /// Whether it belongs to no session.
@@ -249,13 +247,13 @@ impl OwedAnswer {
             CallFailure::Unknown(problem) => ("unavailable", problem.clone()),
             CallFailure::Refused(problem) => {
                 let error = json!({ "code": INTERNAL_ERROR, "message": problem });
-                return reply(Some(&self.id), None, Some(&error));
+                return error_reply(Some(&self.id), &error);
             }
         };
         if !self.is_tool {
             let error =
                 json!({ "code": INTERNAL_ERROR, "message": message, "data": { "type": kind } });
-            return reply(Some(&self.id), None, Some(&error));
+            return error_reply(Some(&self.id), &error);
         }
         let is_known = !matches!(failure, CallFailure::Unknown(_));
         let mut error = json!({ "type": kind, "message": message, "retryable": is_known });
@@ -271,7 +269,7 @@ impl OwedAnswer {
         if modern {
             result["resultType"] = json!("complete");
         }
-        reply::<Value>(Some(&self.id), Some(&result), None)
+        OutgoingMessage::new().id(&self.id).result(&result).into_text()
     }
 }
 
@@ -299,40 +297,17 @@ fn invalid(problem: &str) -> String {
     refusal(INVALID_REQUEST, problem)
 }
 
-fn refusal(code: i32, message: &str) -> String {
-    reply::<Value>(None, None, Some(&json!({ "code": code, "message": message })))
+fn refusal(code: i64, message: &str) -> String {
+    error_reply(None, &json!({ "code": code, "message": message }))
 }
 
-fn reply<E: Serialize + ?Sized>(
-    id: Option<&RawValue>,
-    result: Option<&Value>,
-    error: Option<&E>,
-) -> String {
-    #[derive(Serialize)]
-    struct ReplyLine<'a, E: ?Sized> {
-        jsonrpc: &'static str,
-        id: Option<&'a RawValue>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        result: Option<&'a Value>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<&'a E>,
-    }
-    serde_json::to_string(&ReplyLine { jsonrpc: "2.0", id, result, error })
-        .expect("a value of ours has a JSON form")
+fn error_reply(id: Option<&RawValue>, error: &(impl Serialize + ?Sized)) -> String {
+    OutgoingMessage::new().id(&id).error(error).into_text()
 }
 
 /// A request of the bridge's own.
 pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> Bytes {
-    #[derive(Serialize)]
-    struct OwnRequest<'a, P> {
-        jsonrpc: &'static str,
-        id: &'a str,
-        method: &'a str,
-        params: &'a P,
-    }
-    serde_json::to_vec(&OwnRequest { jsonrpc: "2.0", id, method, params })
-        .expect("a value of ours has a JSON form")
-        .into()
+    OutgoingMessage::new().id(id).method(method).params(params).into_bytes().into()
 }
 
 #[cfg(test)]
@@ -340,14 +315,14 @@ mod tests {
     use super::*;
 
     fn call(line: &str) -> ClientCall {
-        match ClientLine::parse(line.as_bytes().to_vec()) {
+        match ClientLine::parse(line.as_bytes()) {
             Ok(ClientLine::Call(call)) => call,
             other => panic!("{line}: {other:?}"),
         }
     }
 
     fn note(line: &str) -> OneWayMessage {
-        match ClientLine::parse(line.as_bytes().to_vec()) {
+        match ClientLine::parse(line.as_bytes()) {
             Ok(ClientLine::Note(note)) => note,
             other => panic!("{line}: {other:?}"),
         }
@@ -395,7 +370,7 @@ mod tests {
             (r#"{"id":1}"#, INVALID_REQUEST),
             (r#"{"id":1,"method":7}"#, INVALID_REQUEST),
         ] {
-            let reply = ClientLine::parse(line.as_bytes().to_vec()).expect_err(line);
+            let reply = ClientLine::parse(line.as_bytes()).expect_err(line);
             let reply: Value = serde_json::from_str(&reply).expect("is JSON");
             assert_eq!(reply["error"]["code"], code, "{line}");
             assert!(reply["id"].is_null() && reply.get("id").is_some(), "{line}");

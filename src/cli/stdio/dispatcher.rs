@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bridge::Bridge;
 use super::call::{self, CallKind, ClientCall, ClientLine, OneWayMessage};
-use super::lines::{self, InputLine, LineReader};
+use super::lines;
 
 /// How long requests may take to finish when the client has closed our input.
 const FINISH: Duration = Duration::from_secs(10);
@@ -65,17 +65,19 @@ impl CallDispatcher {
         &mut self,
         input: impl AsyncRead + Unpin + Send,
     ) -> anyhow::Result<()> {
-        let mut input = LineReader::new(input);
+        let mut input = lines::of_client(input);
         while let Some(line) = input.next().await? {
-            match line {
-                InputLine::TooLong => {
-                    self.bridge.output.send(call::too_long(lines::MAX_LINE)).await;
-                }
-                InputLine::Whole(line) => match ClientLine::parse(line) {
-                    Ok(ClientLine::Call(call)) => self.call(call).await,
-                    Ok(ClientLine::Note(note)) => self.note(note).await,
-                    Err(reply) => self.bridge.output.send(reply).await,
-                },
+            if line.is_cut {
+                self.bridge.output.send(call::too_long(lines::MAX_LINE)).await;
+                continue;
+            }
+            if line.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            match ClientLine::parse(line.bytes) {
+                Ok(ClientLine::Call(call)) => self.call(call).await,
+                Ok(ClientLine::Note(note)) => self.note(note).await,
+                Err(reply) => self.bridge.output.send(reply).await,
             }
         }
         Ok(())

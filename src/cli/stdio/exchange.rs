@@ -6,8 +6,9 @@ use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use svc_client::{McpReply, StreamingReply, backoff, one_line};
+use svc_wire::json_rpc::JsonRpcEnvelope;
 use svc_wire::mcp::SESSION_ID;
-use svc_wire::mcp_request::{self, JsonRpcEnvelope, RequestSetting};
+use svc_wire::mcp_request::{self, RequestSetting};
 use tokio::time::sleep;
 
 use super::super::output;

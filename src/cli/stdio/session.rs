@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use svc_wire::json_rpc::JsonRpcEnvelope;
 use svc_wire::mcp::Revision;
-use svc_wire::mcp_request::{JsonRpcEnvelope, RequestSetting};
+use svc_wire::mcp_request::RequestSetting;
 
 use super::super::process;
 

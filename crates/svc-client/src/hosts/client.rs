@@ -10,13 +10,14 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 use svc_model::AgentId;
 use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody};
+use svc_sys::lines::LineReader;
 use svc_sys::local_socket::{self, ConnectError};
 use svc_wire::host_protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HistoryPage, HistoryQuery, HostFrame, HostReply,
     HostRequest, HostRequestKind, HostStatus, InterruptAgent, SendAnswer, SendInput, StopAgent,
     StopAnswer, agrees_with_protocol,
 };
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -28,7 +29,7 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 /// What a stop takes beyond the time that the agent is given.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest line of a host, in bytes: a whole history may be one.
-const LINE_BYTES: u64 = 64 * 1024 * 1024;
+const LINE_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of a feed that are read at once.
 const FEED_BUFFER: usize = 64 * 1024;
 /// The same of a reply: most are short.
@@ -238,15 +239,14 @@ impl HostProbe {
 /// A connection to a host.
 #[derive(Debug)]
 struct HostConnection {
-    reader: BufReader<OwnedReadHalf>,
+    lines: LineReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    line: Vec<u8>,
 }
 
 impl HostConnection {
     fn new(stream: UnixStream, buffer: usize) -> Self {
         let (reader, writer) = stream.into_split();
-        Self { reader: BufReader::with_capacity(buffer, reader), writer, line: Vec::new() }
+        Self { lines: LineReader::new(reader, buffer, LINE_BYTES), writer }
     }
 
     /// Asks, and waits for the answer. No events come before it: the connection is attached to nothing yet.
@@ -286,23 +286,10 @@ impl HostConnection {
 
     /// The next whole line; `None` at the end. What a dropped future has read of a line stays.
     async fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
-        if self.line.last() == Some(&b'\n') {
-            self.line.clear();
+        match self.lines.next().await? {
+            Some(line) if line.is_cut => Err(io::Error::other("a line of the host is too long")),
+            line => Ok(line.filter(|line| line.has_end).map(|line| line.bytes)),
         }
-        let left = LINE_BYTES.saturating_sub(self.line.len() as u64);
-        (&mut self.reader).take(left).read_until(b'\n', &mut self.line).await?;
-        match self.line.split_last() {
-            Some((b'\n', line)) => Ok(Some(line)),
-            Some(_) if self.line.len() as u64 >= LINE_BYTES => {
-                Err(io::Error::other("a line of the host is too long"))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Whether another whole line was read already.
-    fn has_line(&self) -> bool {
-        self.reader.buffer().contains(&b'\n')
     }
 }
 
@@ -384,7 +371,10 @@ impl HostFeed {
             }
             bytes += event.line.len();
             batch.push(event);
-            if batch.len() >= BATCH_EVENTS || bytes >= BATCH_BYTES || !self.connection.has_line() {
+            if batch.len() >= BATCH_EVENTS
+                || bytes >= BATCH_BYTES
+                || !self.connection.lines.has_line()
+            {
                 break;
             }
         }

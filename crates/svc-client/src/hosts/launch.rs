@@ -6,14 +6,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use svc_model::agent::{HostSpec, HostStarted};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use svc_sys::lines::LineReader;
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
 /// A host that has not said within this time whether its program runs is given up.
 const STARTED_WITHIN: Duration = Duration::from_secs(15);
 /// Longest answer, in bytes.
-const ANSWER_BYTES: u64 = 64 * 1024;
+const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Starts a host and waits for its answer. The host detaches itself, so it is no child of this process for long.
 pub async fn launch(program: &Path, spec: &HostSpec) -> io::Result<HostStarted> {
@@ -34,15 +35,12 @@ pub async fn launch(program: &Path, spec: &HostSpec) -> io::Result<HostStarted> 
         stdin.write_all(&input).await?;
         stdin.shutdown().await?;
         drop(stdin);
-        let mut line = Vec::new();
-        let mut stdout = stdout.take(ANSWER_BYTES);
+        let mut lines = LineReader::new(stdout, ANSWER_BYTES, ANSWER_BYTES);
         // One line: the pipe may stay open in a process that the host has started.
-        while !line.contains(&b'\n') && stdout.read_buf(&mut line).await? > 0 {}
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        if line.is_empty() {
-            return Err(io::Error::other("the host ended without a word"));
+        match lines.next().await?.filter(|line| !line.bytes.is_empty()) {
+            Some(line) => serde_json::from_slice(line.bytes).map_err(io::Error::from),
+            None => Err(io::Error::other("the host ended without a word")),
         }
-        serde_json::from_slice(line).map_err(io::Error::from)
     };
     timeout(STARTED_WITHIN, answer)
         .await

@@ -4,9 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use svc_model::AgentId;
-use svc_sys::private_file;
+use svc_sys::spool_file;
 
 use super::RawAgentEvent;
 
@@ -44,15 +43,11 @@ pub enum DeadSpool {
 impl DeadSpool {
     /// Opens the spool of an agent, to read the events after `after`.
     pub fn open(folder: &Path, agent: &AgentId, after: i64) -> io::Result<Self> {
-        let file = match private_file::open(&spool_path(folder, agent)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
-            Err(error) => return Err(error),
-        };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Self::Left(SpoolLines { lines: BufReader::new(file), after })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Self::Held),
-            Err(error) => Err(error.into()),
+        match spool_file::take_over(&spool_path(folder, agent), false) {
+            Ok(Some(file)) => Ok(Self::Left(SpoolLines { lines: BufReader::new(file), after })),
+            Ok(None) => Ok(Self::Held),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Absent),
+            Err(error) => Err(error),
         }
     }
 }
@@ -102,7 +97,7 @@ mod tests {
             writeln!(file, "{event}").unwrap();
         }
         file.write_all(b"{\"type\":\"err").unwrap();
-        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        file.try_lock().unwrap();
         assert!(matches!(open(0), DeadSpool::Held));
         drop(file);
         let DeadSpool::Left(mut lines) = open(1) else { panic!("it is dead") };

@@ -1,6 +1,6 @@
 //! Processes on this machine that somebody named: whether they still run, and since when.
 
-use svc_model::ClientProcess;
+use svc_model::ProcessIdentity;
 use svc_sys::process_list::ProcessEntry;
 
 pub(in crate::service) use svc_sys::process_list::{
@@ -14,7 +14,7 @@ pub fn started(pid: u32) -> Option<String> {
 }
 
 /// The process that runs with this id; `None` if none does, or the system does not say.
-pub(in crate::service) fn running(pid: u32) -> Option<ClientProcess> {
+pub(in crate::service) fn running(pid: u32) -> Option<ProcessIdentity> {
     ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
 }
 
@@ -32,7 +32,7 @@ mod tests {
         let own = std::process::id();
         if let Some(entry) = ProcessEntry::read(own) {
             assert!(is_running(&entry.identity(own)));
-            let earlier = ClientProcess { started: "1@".to_owned(), ..entry.identity(own) };
+            let earlier = ProcessIdentity { started: "1@".to_owned(), ..entry.identity(own) };
             assert!(!is_running(&earlier), "another process had this id");
         }
         assert!(is_alive(own) && is_same_alive(own, started(own).as_deref()));

@@ -14,6 +14,7 @@ use svc_model::agent::{
     HostSpec, PermissionMode, RequestKind, RequestOptionKind, TurnOutcome,
 };
 use svc_model::{AgentRequestId, Clock, Ids, MessageId, Timestamp};
+use svc_sys::lines::Line;
 use svc_wire::host_protocol::{
     AnswerAgent, NO_TURN, NOT_THE_DAEMON, SendAnswer, SendInput, SendMode,
 };
@@ -27,7 +28,7 @@ use super::requests::AgentRequests;
 use super::saying::Saying;
 use super::stderr_tail::StderrTail;
 use super::turn::{QueuedInput, Turn};
-use crate::runner::{AgentSpool, ByteLine, RunExit};
+use crate::runner::{AgentSpool, RunExit};
 
 /// Longest text of an entry, in bytes.
 const MAX_ENTRY_TEXT: usize = 1024 * 1024;
@@ -191,10 +192,10 @@ impl HostedAgent {
     }
 
     /// A line of standard output.
-    pub(super) fn output(&mut self, line: ByteLine<'_>, now: Instant) {
+    pub(super) fn output(&mut self, line: Line<'_>, now: Instant) {
         self.append(&TurnOutputLine::of("output", line));
         let mut effects = Effects::new();
-        if line.cut {
+        if line.is_cut {
             let size = line.bytes.len();
             effects.push(Effect::Error(format!(
                 "a line of more than {size} bytes was not read any further"
@@ -205,7 +206,7 @@ impl HostedAgent {
     }
 
     /// A line of standard error.
-    pub(super) fn stderr(&mut self, line: ByteLine<'_>) {
+    pub(super) fn stderr(&mut self, line: Line<'_>) {
         self.append(&TurnOutputLine::of("stderr", line));
         self.stderr.push(line.bytes);
     }

@@ -28,7 +28,7 @@ use crate::runner::{AgentSpool, SpoolEnd};
 /// Replies that may wait for a client before its requests are no longer read.
 const MAX_REPLIES: usize = 16;
 /// Bytes of the stream in one write.
-const CHUNK: u64 = 64 * 1024;
+const CHUNK: usize = 64 * 1024;
 /// How often is looked whether a client that has said its last word still reads.
 const STILL_READS: Duration = Duration::from_secs(1);
 /// The least time between two pieces of what the agent is saying.
@@ -391,7 +391,8 @@ async fn write(
             },
             () = std::future::ready(()), if behind => {
                 let at = cursor.unwrap_or_default();
-                let block = whole_lines(spool, at, end.bytes)?;
+                // A reply may follow, and must not stand within a line.
+                let block = spool.whole_lines(at, end.bytes, CHUNK)?;
                 writer.write_all(&block).await?;
                 cursor = Some(at + block.len() as u64);
             }
@@ -431,22 +432,4 @@ fn delta(words: AgentDelta, face: &HostFace) -> Vec<u8> {
     .unwrap_or_default();
     line.push(b'\n');
     line
-}
-
-/// Lines of the spool from a byte on, about a chunk of them: a reply may follow, and must not stand within a line.
-fn whole_lines(spool: &AgentSpool, at: u64, end: u64) -> std::io::Result<Vec<u8>> {
-    let mut size = CHUNK;
-    loop {
-        let available = size.min(end - at);
-        let mut block = vec![0; usize::try_from(available).unwrap_or_default()];
-        spool.read_at(&mut block, at)?;
-        if let Some(last) = block.iter().rposition(|byte| *byte == b'\n') {
-            block.truncate(last + 1);
-            return Ok(block);
-        }
-        if available < size {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        size *= 2;
-    }
 }

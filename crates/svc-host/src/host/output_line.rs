@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use serde::Serialize;
 
-use crate::runner::ByteLine;
+use svc_sys::lines::Line;
 
 /// Longest line of an event, in bytes.
 const MAX_LINE: usize = 1024 * 1024;
@@ -24,8 +24,8 @@ pub(super) struct TurnOutputLine<'a> {
 
 impl<'a> TurnOutputLine<'a> {
     /// The event of a line of this kind: `output` or `stderr`.
-    pub(super) fn of(kind: &'static str, line: ByteLine<'a>) -> Self {
-        let truncated = line.cut || line.bytes.len() > MAX_LINE;
+    pub(super) fn of(kind: &'static str, line: Line<'a>) -> Self {
+        let truncated = line.is_cut || line.bytes.len() > MAX_LINE;
         let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text),

@@ -6,6 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use svc_sys::lines::{Line, LineSplitter};
 use svc_wire::host_protocol::{StopAgent, StopAnswer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
@@ -15,10 +16,12 @@ use tokio::time::{sleep_until, timeout};
 
 use super::agent::{Action, AgentEnd, HostedAgent};
 use super::commands::HostCommand;
-use crate::runner::{AgentExit, AgentPipes, AgentProcess, AgentSpool, ByteLines, RunExit};
+use crate::runner::{AgentExit, AgentPipes, AgentProcess, AgentSpool, RunExit};
 
 /// Bytes of output that are read at once.
 const BLOCK: usize = 64 * 1024;
+/// Longest line of the program that is kept, in bytes. What follows up to the end of the line is dropped.
+const MAX_LINE: usize = 8 * 1024 * 1024;
 /// How long outputs may stay open once nothing of the agent runs: somebody else may hold them.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the agent may take when the host is asked to end.
@@ -199,14 +202,20 @@ fn stop_answer(end: AgentEnd, took: Duration) -> StopAnswer {
 struct RunOutput {
     pipe: pipe::Receiver,
     spool: AgentSpool,
-    lines: ByteLines,
+    lines: LineSplitter,
     block: Vec<u8>,
     is_open: bool,
 }
 
 impl RunOutput {
     fn of(pipe: pipe::Receiver, spool: AgentSpool) -> Self {
-        Self { pipe, spool, lines: ByteLines::default(), block: vec![0; BLOCK], is_open: true }
+        Self {
+            pipe,
+            spool,
+            lines: LineSplitter::dropping_excess(MAX_LINE),
+            block: vec![0; BLOCK],
+            is_open: true,
+        }
     }
 
     /// Reads the next bytes. While much waits for the disk, none are read.
@@ -217,7 +226,7 @@ impl RunOutput {
 
     fn take(&mut self, size: usize, agent: &mut HostedAgent, is_stdout: bool) {
         let now = Instant::now();
-        let line = |line: crate::runner::ByteLine<'_>| {
+        let line = |line: Line<'_>| {
             if is_stdout {
                 agent.output(line, now);
             } else {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use svc_model::{AgentId, Timestamp};
-use svc_sys::private_file;
+use svc_sys::{private_file, spool_file};
 use tokio::sync::{Notify, watch};
 
 /// Bytes that may wait for the disk before the agent's output is no longer read.
@@ -224,6 +224,11 @@ impl AgentSpool {
             at += read as u64;
         }
         Ok(at)
+    }
+
+    /// Whole events that are on the disk, between two bytes where one begins: about `size` bytes of them.
+    pub(crate) fn whole_lines(&self, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
+        spool_file::whole_lines(&self.0.file, at, end, size)
     }
 
     /// Reads bytes of the file that are on the disk.

@@ -1,63 +1,42 @@
-//! Bytes into lines.
+//! Bytes into lines of text that fit into frames.
+
+use svc_sys::lines::{Line, LineSplitter};
 
 /// Longest line of one frame, in bytes of JSON text. A request has room for several.
 const MAX_LINE: usize = 256 * 1024;
 
-/// Cuts a stream of bytes into lines, wherever the pieces begin and end.
+/// Cuts a stream of bytes into lines of text.
 ///
-/// A line ends at a line feed, a carriage return before it is dropped, and the last line needs neither. What is not
-/// UTF-8 becomes U+FFFD. A line over [`MAX_LINE`] comes in several pieces that together are the line.
-#[derive(Debug, Default)]
-pub(super) struct OutputLines {
-    rest: Vec<u8>,
-    /// Whether a piece of the present line was given out already, so that an empty rest is no line of its own.
-    continued: bool,
+/// A carriage return before a line feed is dropped, and what is not UTF-8 becomes U+FFFD. A line over [`MAX_LINE`] comes in several
+/// pieces that together are the line.
+#[derive(Debug)]
+pub(super) struct OutputLines(LineSplitter);
+
+impl Default for OutputLines {
+    fn default() -> Self {
+        Self(LineSplitter::in_parts(MAX_LINE))
+    }
 }
 
 impl OutputLines {
     /// Takes the next bytes and appends the lines that they complete.
     pub(super) fn push(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
-        let mut bytes = bytes;
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            self.extend(&bytes[..end], lines);
-            if self.rest.last() == Some(&b'\r') {
-                self.rest.pop();
-            }
-            self.end(lines);
-            bytes = &bytes[end + 1..];
-        }
-        self.extend(bytes, lines);
+        self.0.push(bytes, |line| take(line, lines));
     }
 
     /// The stream is over: an unfinished line is a line too.
     pub(super) fn finish(&mut self, lines: &mut Vec<String>) {
-        if !self.rest.is_empty() {
-            self.end(lines);
-        }
-    }
-
-    fn extend(&mut self, bytes: &[u8], lines: &mut Vec<String>) {
-        self.rest.extend_from_slice(bytes);
-        while self.rest.len() > MAX_LINE {
-            let cut = char_start(&self.rest, MAX_LINE);
-            let piece: Vec<u8> = self.rest.drain(..cut).collect();
-            pieces(&String::from_utf8_lossy(&piece), lines);
-            self.continued = true;
-        }
-    }
-
-    fn end(&mut self, lines: &mut Vec<String>) {
-        let continued = std::mem::take(&mut self.continued);
-        if !(continued && self.rest.is_empty()) {
-            pieces(&String::from_utf8_lossy(&self.rest), lines);
-        }
-        self.rest.clear();
+        self.0.finish(|line| take(line, lines));
     }
 }
 
-/// The last index at or before `at` where a character may begin.
-fn char_start(bytes: &[u8], at: usize) -> usize {
-    (at.saturating_sub(3)..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
+fn take(line: Line<'_>, lines: &mut Vec<String>) {
+    let bytes = line.bytes;
+    let bytes = if line.has_end { bytes.strip_suffix(b"\r").unwrap_or(bytes) } else { bytes };
+    // All of a long line was given in the parts before.
+    if !(line.is_cut && bytes.is_empty()) {
+        pieces(&String::from_utf8_lossy(bytes), lines);
+    }
 }
 
 /// Cuts by the length that JSON makes of the text: one control character becomes six.
@@ -84,15 +63,11 @@ fn json_cost(c: char) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn split(chunks: &[&[u8]]) -> Vec<String> {
+    fn split(bytes: &[u8]) -> Vec<String> {
         let (mut splitter, mut lines) = (OutputLines::default(), Vec::new());
-        for chunk in chunks {
-            splitter.push(chunk, &mut lines);
-        }
+        splitter.push(bytes, &mut lines);
         splitter.finish(&mut lines);
         lines
     }
@@ -110,7 +85,7 @@ mod tests {
             (b"\xFFx\n", &["\u{FFFD}x"]),
         ];
         for (bytes, expected) in cases {
-            assert_eq!(split(&[bytes]), *expected, "{bytes:?}");
+            assert_eq!(split(bytes), *expected, "{bytes:?}");
         }
     }
 
@@ -125,7 +100,7 @@ mod tests {
             format!("x{}", "€".repeat(MAX_LINE / 2)),
         ];
         for text in texts {
-            let lines = split(&[text.as_bytes(), b"\nnext\n"]);
+            let lines = split(format!("{text}\nnext\n").as_bytes());
             assert!(
                 lines
                     .iter()
@@ -134,20 +109,6 @@ mod tests {
             let (last, pieces) = lines.split_last().expect("there are lines");
             assert!(last == "next" && pieces.concat() == text, "{} pieces", pieces.len());
             assert!(pieces.iter().all(|piece| !piece.is_empty()));
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-        #[test]
-        fn any_chunking_gives_the_same_lines(
-            text in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), Just(0xC3), any::<u8>()], 0..60),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let cut = cut.index(text.len() + 1);
-            let bytes: Vec<&[u8]> = text.chunks(1).collect();
-            prop_assert_eq!(split(&[&text[..cut], &text[cut..]]), split(&[&text]));
-            prop_assert_eq!(split(&bytes), split(&[&text]));
         }
     }
 }

@@ -11,7 +11,6 @@
 
 mod agent_process;
 mod agent_spool;
-mod byte_lines;
 mod cancel;
 mod child;
 mod document;
@@ -30,7 +29,6 @@ mod supervise;
 
 pub(crate) use agent_process::{AgentCommandLine, AgentExit, AgentPipes, AgentProcess};
 pub(crate) use agent_spool::{AgentSpool, SpoolEnd, agent_spool_path};
-pub(crate) use byte_lines::{ByteLine, ByteLines};
 pub use child::RunnerChild;
 pub use document::TaskDocument;
 pub use event::OutputFrame;

@@ -5,14 +5,13 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
+use rustix::fs::{OFlags, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use svc_sys::private_file;
+use svc_sys::{private_file, spool_file};
 
 /// Most events in one request.
 const MAX_EVENTS: usize = 1000;
@@ -194,10 +193,8 @@ impl LeftoverSpool {
     /// If a run still writes it, or it is no spool file.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
-        let file = private_file::open(path).map_err(read_failed(path))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(SpoolError::InUse { path: shown() });
-        }
+        let file = spool_file::take_over(path, true).map_err(read_failed(path))?;
+        let file = file.ok_or_else(|| SpoolError::InUse { path: shown() })?;
         let mut line = Vec::new();
         // No header of ours is larger than a request's body.
         BufReader::new(&file)
@@ -211,7 +208,7 @@ impl LeftoverSpool {
         }
         let offset = line.len() as u64;
         let reader = SpoolReader::new(private_file::open(path).map_err(read_failed(path))?, offset);
-        let written = last_line_end(&reader.file, offset).map_err(read_failed(path))?;
+        let written = spool_file::last_line_end(&reader.file, offset).map_err(read_failed(path))?;
         Ok(Self { header, reader, written, lock: file })
     }
 }
@@ -228,22 +225,11 @@ impl SpoolReader {
 
     /// The next request, of the whole lines before `written`; `None` if all were acknowledged.
     pub(super) fn next(&self, written: u64) -> io::Result<Option<EventBatch>> {
-        let available = usize::try_from(written.saturating_sub(self.offset)).unwrap_or(usize::MAX);
-        let mut size = self.limit;
-        loop {
-            let mut block = vec![0; size.min(available)];
-            self.file.read_exact_at(&mut block, self.offset)?;
-            let most = if size > self.limit { 1 } else { MAX_EVENTS };
-            let ends: Vec<usize> = line_ends(&block).take(most).collect();
-            if let Some(last) = ends.last() {
-                return Ok(Some(self.batch(&block[..*last], ends.len())));
-            }
-            if block.len() == available {
-                return Ok(None);
-            }
-            // One line that alone is over the limit.
-            size = size.saturating_mul(2);
-        }
+        let block = spool_file::whole_lines(&self.file, self.offset, written, self.limit)?;
+        // More than the limit is one line that alone is over it, and what was read with it.
+        let most = if block.len() > self.limit { 1 } else { MAX_EVENTS };
+        let ends: Vec<usize> = memchr::memchr_iter(b'\n', &block).take(most).collect();
+        Ok(ends.last().map(|last| self.batch(&block[..=*last], ends.len())))
     }
 
     /// The daemon has this request.
@@ -267,42 +253,6 @@ impl SpoolReader {
         body.push(b']');
         EventBatch { body: body.into(), events, end: self.offset + lines.len() as u64 }
     }
-}
-
-fn line_ends(block: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    block.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1)
-}
-
-/// The end of the last whole line; what follows was cut off by a crash, or is behind what a power cut took.
-fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
-    let mut end = first_hole(file, start)?;
-    while end > start {
-        let size = (end - start).min(64 * 1024);
-        let mut block = vec![0; usize::try_from(size).unwrap_or_default()];
-        file.read_exact_at(&mut block, end - size)?;
-        if let Some(at) = block.iter().rposition(|byte| *byte == b'\n') {
-            return Ok(end - size + at as u64 + 1);
-        }
-        end -= size;
-    }
-    Ok(start)
-}
-
-/// Where bytes of zero begin, or the end of the file. JSON has none: they stand for what the disk did not have yet when the power
-/// went.
-fn first_hole(file: &File, start: u64) -> io::Result<u64> {
-    let length = file.metadata()?.len();
-    let mut block = vec![0; 64 * 1024];
-    let mut at = start;
-    while at < length {
-        let size = usize::try_from(length - at).unwrap_or(usize::MAX).min(block.len());
-        file.read_exact_at(&mut block[..size], at)?;
-        if let Some(hole) = memchr::memchr(0, &block[..size]) {
-            return Ok(at + hole as u64);
-        }
-        at += size as u64;
-    }
-    Ok(length)
 }
 
 #[cfg(test)]
@@ -391,19 +341,6 @@ mod tests {
         assert_eq!(leftover.header.run, "run_x");
         let events = drain(&mut leftover.reader, leftover.written).concat();
         assert_eq!(events, [json!(1), json!(2)]);
-        drop(leftover);
-        // A power cut: the disk has a later part of the file, and not the one before it.
-        OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .expect("opens")
-            .write_all(b"\n4\n\0\0\0\n6\n")
-            .expect("writes");
-        let content = std::fs::read_to_string(&path).expect("reads").replace("3 cut o", "3");
-        std::fs::write(&path, content).expect("writes");
-        let mut leftover = LeftoverSpool::open(&path).expect("opens");
-        let events = drain(&mut leftover.reader, leftover.written).concat();
-        assert_eq!(events, [json!(1), json!(2), json!(3), json!(4)]);
         std::fs::write(&path, "{}\n").expect("writes");
         drop(leftover);
         let other = LeftoverSpool::open(&path).expect_err("is no spool file");

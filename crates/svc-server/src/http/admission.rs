@@ -25,6 +25,7 @@ use http::{HeaderValue, Method, header, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use svc_core::service::{BudgetHold, Credential, Services};
 use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
+use svc_wire::sse;
 use tokio::sync::Notify;
 
 use super::{Problem, identify::Identified};
@@ -83,7 +84,7 @@ impl Admission {
     /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential that it was opened with.
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
-        let is_stream = is_event_stream(&response);
+        let is_stream = sse::is_event_stream(response.headers());
         // An answer to a call is given, also if the call was the end of its session.
         let ends_with_credential = is_stream && (self.is_get || is_endless);
         let over = match &self.credential {
@@ -162,15 +163,9 @@ fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
 /// Whether the answer to a GET may be a stream.
 fn asks_for_stream(request: &Parts) -> bool {
     let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
-    let events = b"text/event-stream";
+    let events = sse::MEDIA_TYPE.as_bytes();
     accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events))
         || STREAMS.contains(&request.uri.path())
-}
-
-/// Whether the answer is a stream of events.
-fn is_event_stream(response: &Response) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Takes so many bytes of the budget of unread answers. What is larger than all of it passes alone.

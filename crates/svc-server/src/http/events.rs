@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_core::service::log::{Selector, StartAfter};
 use svc_model::{Caller, Timestamp, limits};
-use svc_wire::sse::push_item;
+use svc_wire::sse::{MEDIA_TYPE, push_item};
 
 use super::{
     App, Problem,
@@ -94,7 +94,7 @@ async fn show(
     }
     let after = after(query.after.as_deref())?;
     let kind = query.kind.filter(|kind| !kind.is_empty());
-    if Accept::of(&headers).prefers("text/event-stream", "application/json") {
+    if Accept::of(&headers).prefers(MEDIA_TYPE, "application/json") {
         let after = match sse::last_event_id(&headers, None)? {
             Some(id) => StartAfter::Cursor(id),
             None => after,

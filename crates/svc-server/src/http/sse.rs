@@ -5,7 +5,7 @@ use std::{convert::Infallible, pin::Pin};
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderMap;
 use svc_core::service::log::{Subscription, SubscriptionChunk};
 use svc_model::limits;
 use svc_sys::telemetry;
@@ -37,10 +37,7 @@ pub(super) fn response(
         Some((Ok::<_, Infallible>(chunk), feed))
     });
     let mut response = Response::new(Body::from_stream(chunks));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    sse::announce(response.headers_mut());
     response
 }
 

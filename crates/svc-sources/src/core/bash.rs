@@ -11,10 +11,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::{
-    service::{
-        Services,
-        sources::{SourceKey, SourceProcess},
-    },
+    service::{Services, sources::SourceKey},
     tools::{ErrorType, ToolError},
 };
 use svc_model::new_secret;
@@ -326,10 +323,11 @@ impl Shell {
             // Not every system has it.
             Err(_) => ServerProcess::start(command("/bin/sh")).await.map_err(failed)?,
         };
-        let row = SourceProcess { mark, pid: process.pid(), started: process.started().to_owned() };
         let key =
             SourceKey { name: svc_model::source::BUILTIN_CORE.to_owned(), project: String::new() };
-        if let Err(error) = self.services.sources.note_process(key, String::new(), row).await {
+        let identity = process.identity().clone();
+        let sources = &self.services.sources;
+        if let Err(error) = sources.note_process(key, String::new(), mark, identity).await {
             process.kill().await;
             return Err(error.into());
         }

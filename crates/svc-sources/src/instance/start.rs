@@ -6,7 +6,6 @@ use std::{
 };
 
 use serde_json::json;
-use svc_core::service::sources::SourceProcess;
 use svc_model::new_secret;
 use svc_sys::{
     config::sources::KeptSecrets,
@@ -54,7 +53,7 @@ pub(super) struct ProcessLink {
 impl SourceLink {
     pub(super) fn pid(&self) -> Option<u32> {
         match self {
-            Self::Process(link) => Some(link.process.pid()),
+            Self::Process(link) => Some(link.process.identity().pid),
             Self::Remote(_) => None,
         }
     }
@@ -202,13 +201,12 @@ impl ServerStarter {
                 return Err(hidden(problem));
             }
         };
-        let row = SourceProcess {
-            mark: process.mark().to_owned(),
-            pid: process.pid(),
-            started: process.started().to_owned(),
-        };
-        let noted =
-            parts.services.sources.note_process(parts.spec.key.clone(), parts.serves.clone(), row);
+        let noted = parts.services.sources.note_process(
+            parts.spec.key.clone(),
+            parts.serves.clone(),
+            process.mark().to_owned(),
+            process.identity().clone(),
+        );
         if let Err(error) = noted.await {
             drop(pipes);
             process.end().await;

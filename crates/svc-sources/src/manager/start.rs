@@ -59,7 +59,7 @@ impl SourceManager {
             parts;
         let lists = services.sources.lists().await?;
         let pins = services.sources.pins().await?;
-        let leftovers = services.sources.processes().await?;
+        let left_marks = services.sources.left_marks().await?;
         let clients = HttpClients::default();
         let (learned, lessons) = mpsc::unbounded_channel();
         let (said, lines) = mpsc::channel(EVENTS);
@@ -95,12 +95,12 @@ impl SourceManager {
             let pin = PinnedLists { basis: kept.fingerprint, lists, told };
             manager.state().pins.insert(key, pin);
         }
-        for process in leftovers {
+        for mark in left_marks {
             let this = manager.clone();
             manager.0.ending.spawn(async move {
-                end_leftovers(&process.mark).await;
-                Containers::new(this.home()).end(&process.mark).await;
-                if let Err(error) = this.0.services.sources.forget_process(process.mark).await {
+                end_leftovers(&mark).await;
+                Containers::new(this.home()).end(&mark).await;
+                if let Err(error) = this.0.services.sources.forget_process(mark).await {
                     tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
                 }
             });

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use reqwest::Url;
 use svc_core::tools::RequestTrace;
 use svc_wire::mcp_request::{self, RequestSetting};
+use svc_wire::sse::is_event_stream;
 use tokio::sync::mpsc;
 
 use super::{
     super::connection::{ChildMessage, ConnectionEnd, RequestLoss},
     endpoint::{RemoteEndpoint, add_trace},
-    stream::{EventReader, deliver, is_event_stream},
+    stream::{EventReader, deliver},
 };
 
 /// How long one message may take to be taken.
@@ -48,7 +49,7 @@ async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
     if !response.status().is_success() {
         return Err(format!("it answered HTTP {}", response.status().as_u16()));
     }
-    if !is_event_stream(&response) {
+    if !is_event_stream(response.headers()) {
         return Err("it gives no stream of events: is it of type http?".to_owned());
     }
     let mut reader = EventReader::new(response);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use reqwest::{Response, header::CONTENT_TYPE};
+use reqwest::Response;
 use serde_json::value::RawValue;
 use svc_wire::sse_parser::SseParser;
 
@@ -10,12 +10,6 @@ use super::super::{connection::SourceConnection, http_clients::problem_of, stdio
 
 /// Largest body that says why a request was refused.
 const MAX_REFUSAL: usize = 64 * 1024;
-
-/// Whether a response is a stream of events.
-pub(super) fn is_event_stream(response: &Response) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
-}
 
 /// The body of a document. The error says what is wrong with it.
 pub(super) async fn document(mut response: Response) -> Result<String, BrokenDocument> {

@@ -10,9 +10,12 @@ use bytes::Bytes;
 use reqwest::{Response, StatusCode, header::HeaderValue};
 use serde_json::{Value, json};
 use svc_core::tools::RequestTrace;
+use svc_sys::backoff::Backoff;
 use svc_wire::{
+    json_rpc::OutgoingMessage,
     mcp::{Revision, SESSION_ID},
     mcp_request::{self, RequestSetting},
+    sse::is_event_stream,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,7 +27,7 @@ use super::{
         message::{modern_params, request_text},
     },
     endpoint::{RemoteEndpoint, add_trace},
-    stream::{EventReader, StreamCursor, deliver, document, is_event_stream, refusal_body},
+    stream::{EventReader, StreamCursor, deliver, document, refusal_body},
 };
 
 /// How many requests are under way at once. More wait.
@@ -35,10 +38,10 @@ const NOTE: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long the rest of a stream is read after its answer, so that the connection serves again.
 const LEFTOVER: Duration = Duration::from_secs(1);
-/// The first pause before a stream is opened again, unless the server names one.
-const REOPEN: Duration = Duration::from_secs(1);
-/// The longest one.
+/// The longest pause before a stream is opened again.
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
+/// The pauses, unless the server names one.
+const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
 
 /// The session of a legacy server, and the revision in force.
 #[derive(Debug, Clone, Default)]
@@ -208,7 +211,7 @@ impl StreamableTransport {
         response: Response,
         session: &RemoteSession,
     ) -> Result<(), RequestLoss> {
-        if !is_event_stream(&response) {
+        if !is_event_stream(response.headers()) {
             let text = document(response)
                 .await
                 .map_err(|broken| self.unanswered(broken.reason, broken.is_cut))?;
@@ -218,7 +221,7 @@ impl StreamableTransport {
         let mut reader = EventReader::new(response);
         let mut broke = self.read(&mut reader, id).await;
         let mut cursor = reader.cursor();
-        let mut pause = REOPEN;
+        let mut failures = 0;
         while self.connection().waits_for(id) {
             let may_resume = !self.connection().is_modern() && !cursor.last_event_id.is_empty();
             if !may_resume {
@@ -226,11 +229,13 @@ impl StreamableTransport {
                 return Err(self.unanswered(why, reader.is_cut()));
             }
             drop(reader);
-            tokio::time::sleep(cursor.retry.unwrap_or(pause).min(LONGEST_REOPEN)).await;
-            pause = (pause * 2).min(LONGEST_REOPEN);
+            tokio::time::sleep(reopen_pause(failures, cursor.retry)).await;
+            failures += 1;
             let get = mcp_request::get(setting(session, None), Some(&cursor.last_event_id));
             let response = match self.endpoint.send(&get).await {
-                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                Ok(response)
+                    if response.status().is_success() && is_event_stream(response.headers()) =>
+                {
                     response
                 }
                 Ok(response) => {
@@ -246,7 +251,7 @@ impl StreamableTransport {
             let StreamCursor { last_event_id, retry } = reader.cursor();
             if !last_event_id.is_empty() {
                 cursor.last_event_id = last_event_id;
-                pause = REOPEN;
+                failures = 0;
             }
             cursor.retry = retry.or(cursor.retry);
         }
@@ -293,7 +298,7 @@ impl StreamableTransport {
         session: Option<HeaderValue>,
         response: Response,
     ) -> Result<(), RequestLoss> {
-        let text = if is_event_stream(&response) {
+        let text = if is_event_stream(response.headers()) {
             let mut reader = EventReader::new(response);
             loop {
                 let events = reader.next().await.map_err(RequestLoss::Unanswered)?;
@@ -335,7 +340,7 @@ impl StreamableTransport {
             .and_then(|parsed| parsed.get("error"))
             .filter(|error| error.is_object());
         if let Some(error) = error {
-            let text = json!({ "jsonrpc": "2.0", "id": request.id, "error": error }).to_string();
+            let text = OutgoingMessage::new().id(&request.id).error(error).into_text();
             self.connection().take_from(&text, Some(request.id)).await;
             return Ok(());
         }
@@ -383,7 +388,7 @@ impl StreamableTransport {
 
     async fn hear(&self) {
         let mut sessions = self.session.subscribe();
-        let (mut pause, mut last_event_id) = (REOPEN, String::new());
+        let (mut failures, mut last_event_id) = (0, String::new());
         loop {
             let session = sessions.borrow_and_update().clone();
             let is_modern = self.connection().is_modern();
@@ -393,9 +398,11 @@ impl StreamableTransport {
                 let after = Some(last_event_id.as_str()).filter(|id| !id.is_empty());
                 mcp_request::get(setting(&session, None), after)
             };
-            let opened = self.endpoint.send(&request).await;
-            match opened {
-                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+            let mut retry = None;
+            match self.endpoint.send(&request).await {
+                Ok(response)
+                    if response.status().is_success() && is_event_stream(response.headers()) =>
+                {
                     let mut reader = EventReader::new(response);
                     tokio::select! {
                         changed = sessions.changed() => {
@@ -407,7 +414,7 @@ impl StreamableTransport {
                         }
                         heard = self.hear_stream(&mut reader) => {
                             if heard {
-                                pause = REOPEN;
+                                failures = 0;
                             }
                         }
                     }
@@ -415,7 +422,7 @@ impl StreamableTransport {
                     if !cursor.last_event_id.is_empty() {
                         last_event_id = cursor.last_event_id;
                     }
-                    pause = cursor.retry.unwrap_or(pause);
+                    retry = cursor.retry;
                 }
                 Ok(response)
                     if response.status() == StatusCode::NOT_FOUND && session.id.is_some() =>
@@ -440,8 +447,8 @@ impl StreamableTransport {
                     return;
                 }
             }
-            tokio::time::sleep(pause.min(LONGEST_REOPEN)).await;
-            pause = (pause * 2).min(LONGEST_REOPEN);
+            tokio::time::sleep(reopen_pause(failures, retry)).await;
+            failures += 1;
         }
     }
 
@@ -492,4 +499,8 @@ fn setting<'a>(session: &'a RemoteSession, schema: Option<&'a Value>) -> Request
         input_schema: schema,
         ..RequestSetting::default()
     }
+}
+
+fn reopen_pause(failures: u32, named: Option<Duration>) -> Duration {
+    named.map_or_else(|| REOPEN.wait(failures), |named| named.min(LONGEST_REOPEN))
 }

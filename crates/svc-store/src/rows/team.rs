@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    ClientProcess, DeliveryState, Message, MessageType, OpenCalls, Ownership, Peer, PeerId,
-    PeerPresence, PeerRole, PeerStatus, Principal, RowReader, Task, TaskStatus, Timestamp, TokenId,
-    is_agent_key, stamp,
+    DeliveryState, Message, MessageType, OpenCalls, Ownership, Peer, PeerId, PeerPresence,
+    PeerRole, PeerStatus, Principal, ProcessIdentity, RowReader, Task, TaskStatus, Timestamp,
+    TokenId, is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -24,8 +24,8 @@ pub struct PeerRow {
 
 impl PeerRow {
     /// The process that it is known to run in.
-    pub fn process(&self) -> Option<ClientProcess> {
-        Some(ClientProcess { pid: self.peer.pid?, started: self.process_started.clone()? })
+    pub fn process(&self) -> Option<ProcessIdentity> {
+        Some(ProcessIdentity { pid: self.peer.pid?, started: self.process_started.clone()? })
     }
 
     /// The key of the session that it stands for; `None` of the person's own. An agent that the daemon runs has its own key,
@@ -154,7 +154,7 @@ pub struct TokenRow {
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
     /// The client's process that it was given to; `None` if a person minted it.
-    pub process: Option<ClientProcess>,
+    pub process: Option<ProcessIdentity>,
     /// The folder that this process worked in, if the system told it.
     pub cwd: Option<String>,
     /// The operator's credential under which a browser was signed in; `None` for a token of a session.
@@ -235,7 +235,7 @@ pub struct SubjectHolders {
     /// Whether a token that a person minted for it is good.
     pub has_minted: bool,
     /// The processes that were given tokens of it.
-    pub processes: Vec<ClientProcess>,
+    pub processes: Vec<ProcessIdentity>,
     /// The projects that its tokens name.
     pub projects: Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! Rows of session tokens. They hold the hash of a token and never the token.
 
-use svc_model::{ClientProcess, Timestamp, TokenHash, TokenId};
+use svc_model::{ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{
     db::Store,
@@ -64,14 +64,14 @@ fn process_of(
     token: &str,
     pid: Option<i64>,
     started: Option<String>,
-) -> Result<Option<ClientProcess>, StoreError> {
+) -> Result<Option<ProcessIdentity>, StoreError> {
     let (Some(pid), Some(started)) = (pid, started) else { return Ok(None) };
     let pid = u32::try_from(pid).map_err(|error| StoreError::BadRow {
         table: "token",
         id: token.to_owned(),
         why: format!("client_pid: {error}"),
     })?;
-    Ok(Some(ClientProcess { pid, started }))
+    Ok(Some(ProcessIdentity { pid, started }))
 }
 
 macro_rules! tokens {
@@ -167,7 +167,7 @@ impl WriteTx {
     /// Takes back the good tokens of a process that is gone, at most `limit` of them.
     pub async fn end_tokens_of_process(
         &mut self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
@@ -193,7 +193,10 @@ impl WriteTx {
     }
 
     /// The processes that bear tokens of a client's process.
-    pub async fn bearers_of(&mut self, process: &ClientProcess) -> Result<Vec<String>, StoreError> {
+    pub async fn bearers_of(
+        &mut self,
+        process: &ProcessIdentity,
+    ) -> Result<Vec<String>, StoreError> {
         let bearers = select_values!(
             self,
             r#"select distinct bearer as "bearer!" from token
@@ -208,7 +211,7 @@ impl WriteTx {
     /// operator took back stay.
     pub async fn trim_tokens_of_bearer(
         &mut self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
         bearer: &str,
         kept: u32,
         limit: u32,
@@ -249,7 +252,7 @@ impl WriteTx {
     /// What is known of a process that was given tokens before.
     pub async fn process_subject(
         &mut self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
     ) -> Result<Option<ProcessSubject>, StoreError> {
         let row = select_fields!(
             select_one,
@@ -284,7 +287,7 @@ impl WriteTx {
     /// The latest token of a process that is good.
     pub async fn token_of_process(
         &mut self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
             select_one,
@@ -386,7 +389,7 @@ impl Store {
     /// The latest token of a process that is good at `now`.
     pub async fn token_of_process(
         &self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
         now: Timestamp,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
@@ -417,9 +420,9 @@ impl Store {
     /// Processes that have tokens which are not taken back, at most `limit`, after the one given.
     pub async fn token_processes(
         &self,
-        after: Option<&ClientProcess>,
+        after: Option<&ProcessIdentity>,
         limit: u32,
-    ) -> Result<Vec<ClientProcess>, StoreError> {
+    ) -> Result<Vec<ProcessIdentity>, StoreError> {
         let (pid, started) = after.map_or((-1, ""), |it| (i64::from(it.pid), it.started.as_str()));
         let rows = sqlx::query!(
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!" from token

@@ -7,25 +7,25 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, WaitingKind};
+use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind};
 
 use super::environment;
 use crate::private_file;
 
 /// What Claude Code has on record of a session in a process of its own; `None` if it is nothing that counts.
-pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let folder = folder_of(process.pid)?.join("sessions");
     read_in(&folder, process, session_id)
 }
 
-fn read_in(folder: &Path, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+fn read_in(folder: &Path, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     private_file::check_folder(folder).ok()?;
     let file = folder.join(format!("{}.json", process.pid));
     let text = private_file::read_settings(&file).ok()??;
     parse(&serde_json::from_str(&text).ok()?, process, session_id)
 }
 
-fn parse(record: &Value, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+fn parse(record: &Value, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let word = |name: &str| match &record[name] {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -67,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    fn process() -> ClientProcess {
-        ClientProcess { pid: 28390, started: "879828@boot".to_owned() }
+    fn process() -> ProcessIdentity {
+        ProcessIdentity { pid: 28390, started: "879828@boot".to_owned() }
     }
 
     fn record(status: &str, waiting_for: Option<&str>) -> Value {
@@ -92,7 +92,7 @@ mod tests {
         }
         assert_eq!(parse(&record("of a later version", None), &process(), "s"), None);
         assert_eq!(parse(&record("idle", None), &process(), "another"), None);
-        let another = ClientProcess { started: "879829@boot".to_owned(), ..process() };
+        let another = ProcessIdentity { started: "879829@boot".to_owned(), ..process() };
         assert_eq!(parse(&record("idle", None), &another, "s"), None, "it had the same id");
     }
 

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp, limits};
+use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, limits};
 
 use super::environment;
 use super::tail::tail_of;
@@ -18,7 +18,7 @@ use crate::{bounded_file, private_file};
 const CANCELLED: &str = "Request cancelled.";
 
 /// That the last turn was ended by its person; `None` if it was not, or the record does not say it.
-pub(super) fn read(process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let home = environment::folder(process.pid, "GEMINI_CLI_HOME")
         .or_else(|| environment::folder(process.pid, "HOME"))?;
     read_in(&home.join(".gemini/tmp"), session_id)

@@ -7,7 +7,7 @@ mod environment;
 mod gemini;
 mod tail;
 
-use svc_model::{ClientProcess, ClientRecord};
+use svc_model::{ClientRecord, ProcessIdentity};
 
 /// Claude Code's backend. Its record tells of every state.
 pub const CLAUDE: &str = "claude-code";
@@ -17,7 +17,7 @@ pub const CODEX: &str = "codex";
 pub const GEMINI: &str = "gemini";
 
 /// What the client of a backend has on record of a session in a process; `None` if there is nothing that counts.
-pub fn read(backend: &str, process: &ClientProcess, session_id: &str) -> Option<ClientRecord> {
+pub fn read(backend: &str, process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     match backend {
         CLAUDE => claude::read(process, session_id),
         CODEX => codex::read(process, session_id),

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use svc_model::{ClientProcess, LocalProcess, SHELLS, limits};
+use svc_model::{LocalProcess, ProcessIdentity, SHELLS, limits};
 use svc_sys::process_list::{self, ProcessEntry};
 
 use crate::service::Error;
@@ -11,12 +11,12 @@ use crate::service::Error;
 /// A client's process, as the system shows it.
 #[derive(Debug, Clone)]
 pub(super) struct FoundClient {
-    pub(super) process: ClientProcess,
+    pub(super) process: ProcessIdentity,
     /// Name of its program.
     pub(super) name: String,
     /// The processes between it and the one on the socket, that one included. None of them may be a client of its own: it
     /// would speak as the one that started it.
-    pub(super) between: Vec<ClientProcess>,
+    pub(super) between: Vec<ProcessIdentity>,
     /// The process on the socket.
     peer: u32,
     /// When that started.

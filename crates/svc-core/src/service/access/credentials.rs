@@ -13,7 +13,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use svc_model::{
-    Caller, ClientProcess, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, limits,
+    Caller, ProcessIdentity, Timestamp, TokenHash, TokenId, WeakSecret, check_secret, limits,
     new_secret, token_hash,
 };
 use svc_sys::private_file;
@@ -45,7 +45,7 @@ pub(super) struct SeenTokens {
     /// Tokens by their hash.
     pub(super) by_hash: HashMap<[u8; 32], Seen>,
     /// Tokens that stand for a process, which shows itself on the socket.
-    pub(super) by_process: HashMap<ClientProcess, Seen>,
+    pub(super) by_process: HashMap<ProcessIdentity, Seen>,
     /// Browsers by the hash of their cookie.
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last seen to be good.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use svc_model::{ClientProcess, limits};
+use svc_model::{ProcessIdentity, limits};
 use svc_store::{AgentRow, HostProcess, ProcessSubject};
 use svc_sys::process_list::{self, ProcessEntry};
 use tokio::time::{Instant, sleep};
@@ -33,7 +33,7 @@ impl Access {
     /// [`Error::Forbidden`] if the operator took the agent's own token back.
     pub(super) async fn subject_below_host(
         &self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
     ) -> Result<Option<ProcessSubject>, Error> {
         let deadline = Instant::now() + NOTED_WITHIN;
         let agent = loop {
@@ -61,7 +61,7 @@ impl Access {
         }))
     }
 
-    async fn look_above(&self, process: &ClientProcess) -> Result<Above, Error> {
+    async fn look_above(&self, process: &ProcessIdentity) -> Result<Above, Error> {
         let (mut pid, mut started) = (process.pid, u64::MAX);
         let mut has_unknown_host = false;
         for _ in 0..limits::PROCESS_DEPTH {

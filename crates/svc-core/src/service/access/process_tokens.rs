@@ -6,7 +6,7 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, ClientProcess, LocalProcess, Timestamp, TokenId, is_agent_key, limits, new_secret,
+    Caller, LocalProcess, ProcessIdentity, Timestamp, TokenId, is_agent_key, limits, new_secret,
     token_hash,
 };
 use svc_store::{ProcessSubject, TokenRow, WriteTx};
@@ -163,7 +163,7 @@ impl Access {
     /// The subject of a process that was never seen: the agent whose host runs it, or one of its own.
     async fn subject_of_unseen(
         &self,
-        process: &ClientProcess,
+        process: &ProcessIdentity,
         name: &str,
         cwd: Option<String>,
     ) -> Result<ProcessSubject, Error> {
@@ -176,7 +176,7 @@ impl Access {
 
     async fn insert_row_of(
         &self,
-        process: ClientProcess,
+        process: ProcessIdentity,
         fresh: ProcessSubject,
     ) -> Result<TokenRow, Error> {
         let ids = self.core.ids.clone();
@@ -204,7 +204,7 @@ impl Access {
     /// [`Error::Forbidden`] if the operator took a token of the process back.
     pub async fn caller_of_report(
         &self,
-        process: ClientProcess,
+        process: ProcessIdentity,
         client: &str,
         cwd: Option<String>,
     ) -> Result<Caller, Error> {
@@ -244,7 +244,7 @@ impl Access {
 
     /// Takes back the tokens of processes that are gone.
     pub async fn sweep_processes(&self) -> Result<(), Error> {
-        let mut after: Option<ClientProcess> = None;
+        let mut after: Option<ProcessIdentity> = None;
         loop {
             let limit = limits::PROCESSES_PER_PAGE;
             let page = self.core.store.token_processes(after.as_ref(), limit).await?;
@@ -276,7 +276,7 @@ impl Access {
 /// however many there are.
 async fn replace_tokens(
     tx: &mut WriteTx,
-    process: &ClientProcess,
+    process: &ProcessIdentity,
     bearer: &str,
 ) -> Result<Vec<TokenId>, Error> {
     let limit = limits::PROCESSES_PER_PAGE;
@@ -293,7 +293,7 @@ async fn replace_tokens(
 /// The subject of a process: what it was before, or the fresh one.
 async fn subject_of(
     tx: &mut WriteTx,
-    process: &ClientProcess,
+    process: &ProcessIdentity,
     fresh: ProcessSubject,
 ) -> Result<ProcessSubject, Error> {
     let subject = tx.process_subject(process).await?.unwrap_or(fresh);
@@ -331,7 +331,7 @@ fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
 fn row_of(
     token_id: TokenId,
     subject: ProcessSubject,
-    process: ClientProcess,
+    process: ProcessIdentity,
     now: Timestamp,
 ) -> TokenRow {
     TokenRow {

@@ -10,6 +10,7 @@ use futures_util::StreamExt as _;
 use svc_client::hosts::{DeadSpool, HostError, HostNews, RawAgentEvent, end_tree, remove_files};
 use svc_model::{AgentId, NewEvent, agent::AgentState};
 use svc_store::{AgentRow, HostProcess, StoreError};
+use svc_sys::backoff::Backoff;
 use svc_wire::host_protocol::StopAgent;
 use tokio::{
     task::JoinSet,
@@ -23,10 +24,8 @@ use super::{
 };
 use crate::service::{Error, process, team};
 
-/// The first wait after a host was not reached; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest wait.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The waits after a host was not reached.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// A host of which nothing is known may be about to start for so long.
 const START_GRACE: Duration = Duration::from_secs(20);
 /// Events of a spool in one write job.
@@ -175,7 +174,7 @@ impl Agents {
 
     /// Follows one agent to its end; answers its id.
     async fn follow(self, id: AgentId) -> AgentId {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0_u32;
         let mut is_told = false;
         loop {
             match self.follow_once(&id).await {
@@ -183,7 +182,7 @@ impl Agents {
                     remove_files(&self.settings.folder, &id);
                     return id;
                 }
-                Ok(FollowedAgent::Cut { has_progress: true }) => pause = FIRST_PAUSE,
+                Ok(FollowedAgent::Cut { has_progress: true }) => failures = 0,
                 // An event that this version cannot read is met again and again.
                 Ok(FollowedAgent::Cut { has_progress: false }) => {}
                 Ok(FollowedAgent::Unreached(why)) => match self.without_host(&id).await {
@@ -192,7 +191,7 @@ impl Agents {
                         return id;
                     }
                     Ok(false) => {
-                        if !std::mem::replace(&mut is_told, true) && pause > FIRST_PAUSE * 8 {
+                        if !std::mem::replace(&mut is_told, true) && failures > 3 {
                             tracing::warn!(agent = %id, error = %why, "a host is not reached");
                         }
                     }
@@ -202,8 +201,8 @@ impl Agents {
                 },
                 Err(error) => tracing::error!(agent = %id, %error, "cannot take over events"),
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(PAUSE.wait(failures)).await;
+            failures = failures.saturating_add(1);
         }
     }
 

@@ -429,7 +429,7 @@ mod tests {
     };
 
     use serde_json::json;
-    use svc_model::{ClientProcess, TokenId};
+    use svc_model::{ProcessIdentity, TokenId};
     use svc_store::testing::TestStore;
 
     use super::*;
@@ -441,7 +441,7 @@ mod tests {
     async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());
         let services = services(&test).with_home(home.path());
-        let process = ClientProcess { pid: std::process::id(), started: "1".to_owned() };
+        let process = ProcessIdentity { pid: std::process::id(), started: "1".to_owned() };
         let caller = Caller::Session {
             key: "client-1".into(),
             token: TokenId::from("tok_1".to_owned()),

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use svc_model::{
-    Caller, ClientProcess, Ids, Peer, PeerId, PeerStatus, RegisterInput, SessionContact, Timestamp,
-    TokenHash, TokenId,
+    Caller, Ids, Peer, PeerId, PeerStatus, ProcessIdentity, RegisterInput, SessionContact,
+    Timestamp, TokenHash, TokenId,
     hook::{
         self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote, HookPolicy,
         HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect, headlines,
@@ -48,7 +48,7 @@ pub(super) struct HookWriteJob {
     pub(super) is_renamed: bool,
     pub(super) pid: Option<u32>,
     /// The same process with its start, if it runs or is known to have run.
-    pub(super) process: Option<ClientProcess>,
+    pub(super) process: Option<ProcessIdentity>,
     pub(super) tmux_pane: Option<String>,
     pub(super) ids: Ids,
     pub(super) lease: Duration,

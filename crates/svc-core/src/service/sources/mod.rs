@@ -3,5 +3,5 @@
 mod record;
 mod room;
 
-pub use record::{CallEvent, SourceKey, SourceLists, SourceProcess, SourceStatus};
+pub use record::{CallEvent, SourceKey, SourceLists, SourceStatus};
 pub use room::Sources;

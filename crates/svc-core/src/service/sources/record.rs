@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use svc_model::{
-    NewEvent, Ownership, StreamName, StreamVisibility, Timestamp, source::SourceState,
+    NewEvent, Ownership, ProcessIdentity, StreamName, StreamVisibility, Timestamp,
+    source::SourceState,
 };
 use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 
@@ -80,17 +81,6 @@ impl SourceStatus {
     pub fn of(state: SourceState) -> Self {
         Self { state, reason: None, next_action: None, attempt: None, next_at: None }
     }
-}
-
-/// A process of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceProcess {
-    /// Stands in its environment.
-    pub mark: String,
-    /// Its id.
-    pub pid: u32,
-    /// When it started, and in which run of the system.
-    pub started: String,
 }
 
 /// A call of a server's tool, when it is over.
@@ -187,14 +177,15 @@ impl Sources {
             .await
     }
 
-    /// Notes a process, before anything is asked of it.
+    /// Notes a process, before anything is asked of it. `mark` stands in its environment.
     pub async fn note_process(
         &self,
         key: SourceKey,
         instance: String,
-        process: SourceProcess,
+        mark: String,
+        process: ProcessIdentity,
     ) -> Result<(), Error> {
-        let SourceProcess { mark, pid, started } = process;
+        let ProcessIdentity { pid, started } = process;
         let SourceKey { name, project } = key;
         let row = SourceProcessRow { mark, pid, started, name, project, instance };
         self.core
@@ -221,12 +212,10 @@ impl Sources {
             .await
     }
 
-    /// Processes that an earlier daemon has started and not seen to their end.
-    pub async fn processes(&self) -> Result<Vec<SourceProcess>, Error> {
+    /// The marks of processes that an earlier daemon has started and not seen to their end.
+    pub async fn left_marks(&self) -> Result<Vec<String>, Error> {
         let rows = self.core.store.source_processes().await?;
-        let process =
-            |SourceProcessRow { mark, pid, started, .. }| SourceProcess { mark, pid, started };
-        Ok(rows.into_iter().map(process).collect())
+        Ok(rows.into_iter().map(|row| row.mark).collect())
     }
 
     /// Opens the stream of a resource's changes.

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
-    Caller, ClientProcess, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence,
-    PeerStatus, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility, Timestamp,
-    WaitingFor, changes_direction, is_agent_key, limits,
+    Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerStatus,
+    ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility,
+    Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
@@ -293,7 +293,7 @@ impl Team {
 impl Team {
     /// Notes that the process of a peer is gone: the peer is offline, and the journal's session that it spoke for is over, as
     /// nobody is there to end it. Its open record is an orphan from then on. Whoever speaks for the peer from then on is another.
-    async fn process_ended(&self, peer_id: PeerId, gone: ClientProcess) -> Result<(), Error> {
+    async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
                 let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
@@ -398,7 +398,7 @@ pub(in crate::service) async fn create(
     peer_id: PeerId,
     input: RegisterInput,
     project: Option<String>,
-    process: Option<ClientProcess>,
+    process: Option<ProcessIdentity>,
 ) -> Result<Peer, Error> {
     let now = tx.now();
     let metadata = input
@@ -440,7 +440,7 @@ pub(in crate::service) async fn update(
     known: PeerRow,
     input: RegisterInput,
     project: Option<String>,
-    process: Option<ClientProcess>,
+    process: Option<ProcessIdentity>,
 ) -> Result<Peer, Error> {
     let mut row = known.clone();
     if let Some(session) = caller.session() {

@@ -94,7 +94,7 @@ impl AcpProtocol {
             _ => {}
         }
         Self {
-            rpc: RpcPeer::new(Some("2.0")),
+            rpc: RpcPeer::new(true),
             backend: spec.backend,
             arguments,
             cwd: spec.cwd.display().to_string(),

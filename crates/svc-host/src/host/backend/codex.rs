@@ -100,7 +100,7 @@ impl CodexProtocol {
             settings["config"] = json!({ "mcp_servers": { "svc": svc } });
         }
         Self {
-            rpc: RpcPeer::new(None),
+            rpc: RpcPeer::new(false),
             settings,
             resume: spec.resume.clone(),
             thread: None,

@@ -2,20 +2,18 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
+use svc_wire::json_rpc::{JsonRpcEnvelope, METHOD_NOT_FOUND, OutgoingMessage};
 
 use super::effect::{Effect, Effects};
-
-/// The code for a method that nobody here knows.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// One side of a connection. `C` says what a call was for.
 #[derive(Debug)]
 pub(super) struct RpcPeer<C> {
     calls: HashMap<u64, C>,
     last: u64,
-    /// The member that says the version, or nothing for servers that do without it.
-    version: Option<&'static str>,
+    /// Whether the messages say their version: some servers do without.
+    says_version: bool,
 }
 
 /// What came in.
@@ -38,9 +36,9 @@ pub(super) struct RpcFailure {
 }
 
 impl<C> RpcPeer<C> {
-    /// A connection whose messages say their version, if there is one.
-    pub(super) fn new(version: Option<&'static str>) -> Self {
-        Self { calls: HashMap::new(), last: 0, version }
+    /// A connection whose messages say their version or do without.
+    pub(super) fn new(says_version: bool) -> Self {
+        Self { calls: HashMap::new(), last: 0, says_version }
     }
 
     /// Calls a method.
@@ -59,54 +57,59 @@ impl<C> RpcPeer<C> {
         effects: &mut Effects,
     ) {
         self.calls.insert(id, purpose);
-        self.write(json!({ "id": id, "method": method, "params": params }), effects);
+        effects.push(write(self.message().id(&id).method(method).params(params)));
     }
 
     /// Tells something.
     pub(super) fn notify(&self, method: &str, params: &Value, effects: &mut Effects) {
-        self.write(json!({ "method": method, "params": params }), effects);
+        effects.push(write(self.message().method(method).params(params)));
     }
 
     /// Answers a call by the other side.
     pub(super) fn answer(&self, id: &Value, result: &Value, effects: &mut Effects) {
-        self.write(json!({ "id": id, "result": result }), effects);
+        effects.push(write(self.message().id(id).result(result)));
     }
 
     /// Answers a call that nobody here knows.
     pub(super) fn refuse(&self, id: &Value, method: &str, effects: &mut Effects) {
         let message = format!("this host does not know {method}");
         let error = json!({ "code": METHOD_NOT_FOUND, "message": message });
-        self.write(json!({ "id": id, "error": error }), effects);
+        effects.push(write(self.message().id(id).error(&error)));
     }
 
     /// Reads a line. What is no message, or an answer to nothing, is none.
     pub(super) fn read(&mut self, line: &[u8]) -> Option<RpcMessage<C>> {
-        let mut message: Value = serde_json::from_slice(line).ok()?;
-        let id = message.get("id").cloned();
-        if let Some(method) = message["method"].as_str().map(str::to_owned) {
-            let params = message["params"].take();
-            return Some(match id {
+        let message = JsonRpcEnvelope::parse_with_nulls(line).ok()?;
+        let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
+        if let Some(method) = message.method {
+            let params = message.params.map_or(Value::Null, value);
+            return Some(match message.id.map(value) {
                 Some(id) => RpcMessage::Call(id, method, params),
                 None => RpcMessage::Notice(method, params),
             });
         }
-        let purpose = self.calls.remove(&id?.as_u64()?)?;
-        let error = &message["error"];
-        if error.is_object() {
-            let failure = RpcFailure {
-                code: error["code"].as_i64().unwrap_or_default(),
-                message: error["message"].as_str().unwrap_or("an error").to_owned(),
-                data: error["data"].clone(),
-            };
-            return Some(RpcMessage::Answer(purpose, Err(failure)));
-        }
-        Some(RpcMessage::Answer(purpose, Ok(message["result"].take())))
+        let purpose = self.calls.remove(&value(message.id?).as_u64()?)?;
+        let error = message.error.map(value).filter(Value::is_object);
+        let result = error.map_or_else(
+            || Ok(message.result.map_or(Value::Null, value)),
+            |mut error| {
+                Err(RpcFailure {
+                    code: error["code"].as_i64().unwrap_or_default(),
+                    message: error["message"].as_str().unwrap_or("an error").to_owned(),
+                    data: error["data"].take(),
+                })
+            },
+        );
+        Some(RpcMessage::Answer(purpose, result))
     }
 
-    fn write(&self, mut message: Value, effects: &mut Effects) {
-        if let Some(version) = self.version {
-            message["jsonrpc"] = json!(version);
-        }
-        effects.push(Effect::write_json(&message));
+    fn message(&self) -> OutgoingMessage {
+        if self.says_version { OutgoingMessage::new() } else { OutgoingMessage::without_version() }
     }
+}
+
+fn write(message: OutgoingMessage) -> Effect {
+    let mut line = message.into_bytes();
+    line.push(b'\n');
+    Effect::Write(line)
 }

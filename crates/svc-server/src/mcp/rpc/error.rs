@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use svc_core::service;
 use svc_sys::telemetry;
+use svc_wire::json_rpc::METHOD_NOT_FOUND;
+pub(crate) use svc_wire::json_rpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR};
 use svc_wire::mcp::Revision;
 
 /// The `error` member of a response, and the HTTP status that goes with it.
@@ -23,11 +25,6 @@ pub struct RpcError {
     pub(crate) status: u16,
 }
 
-pub(crate) const PARSE_ERROR: i64 = -32700;
-pub(crate) const INVALID_REQUEST: i64 = -32600;
-const METHOD_NOT_FOUND: i64 = -32601;
-pub(crate) const INVALID_PARAMS: i64 = -32602;
-pub(crate) const INTERNAL_ERROR: i64 = -32603;
 /// Legacy sessions only: servers in the field answer so to a session that they do not know.
 pub(crate) const SESSION_NOT_FOUND: i64 = -32001;
 /// Legacy sessions only; 2026-07-28 has [`INVALID_PARAMS`] for it.

@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, value::RawValue};
 use svc_model::limits;
+use svc_wire::json_rpc::JsonRpcEnvelope;
 
 use super::error::{INVALID_REQUEST, PARSE_ERROR, RpcError};
 
@@ -50,27 +50,6 @@ pub(crate) struct UnreadableMessage {
     pub(crate) error: RpcError,
 }
 
-#[derive(Deserialize)]
-struct RpcEnvelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-/// `null` is a value, and not the same as nothing.
-fn present<'de, D: Deserializer<'de>>(source: D) -> Result<Option<&'de RawValue>, D::Error> {
-    Deserialize::deserialize(source).map(Some)
-}
-
 /// Reads a body.
 pub(crate) fn parse_body(body: &str) -> Result<ClientBody, UnreadableMessage> {
     if !body.trim_start().starts_with('[') {
@@ -86,7 +65,7 @@ pub(crate) fn parse_body(body: &str) -> Result<ClientBody, UnreadableMessage> {
 }
 
 fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
-    let envelope: RpcEnvelope<'_> = match serde_json::from_str(text) {
+    let envelope = match JsonRpcEnvelope::parse_with_nulls(text.as_bytes()) {
         Ok(envelope) => envelope,
         Err(error) => {
             return Err(match serde_json::from_str::<Value>(text) {
@@ -102,7 +81,7 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
         let id = envelope.id.filter(|id| is_id(id)).map(ToOwned::to_owned);
         Err(UnreadableMessage { id, error })
     };
-    if envelope.jsonrpc.as_deref() != Some("2.0") {
+    if !envelope.says_version() {
         return unreadable(invalid("jsonrpc: must be \"2.0\""));
     }
     let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or(Value::Null);
@@ -127,7 +106,6 @@ fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
                     return unreadable(error.status(400));
                 }
             };
-            let method = method.into_owned();
             match id {
                 None => Ok(ClientMessage::Notification { method, params }),
                 Some(id) if is_id(id) => {

@@ -9,14 +9,13 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use svc_core::service;
 use svc_sys::telemetry;
-use svc_wire::sse::KEEP_ALIVE;
+use svc_wire::sse::{self, KEEP_ALIVE, MEDIA_TYPE as EVENTS};
 use tokio_util::sync::CancellationToken;
 
 use super::super::McpServer;
 use crate::web::{Accept, Pulse};
 
 const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream";
 
 /// The forms of an answer that a client reads, by its `Accept` headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,26 +98,24 @@ impl<S: MessageSource> McpResponseBody<S> {
 
     /// The response of events.
     pub(crate) fn events(self) -> Response {
-        let mut response = self.response(EVENTS);
-        let headers = response.headers_mut();
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        let mut response = self.response();
+        sse::announce(response.headers_mut());
         response
     }
 
     /// The response of one JSON text in parts.
     pub(crate) fn json(self) -> Response {
-        self.response(JSON)
+        let mut response = self.response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        response
     }
 
-    fn response(self, form: &'static str) -> Response {
+    fn response(self) -> Response {
         let parts = stream::unfold(self, |mut body| async move {
             let part = body.next().await?;
             Some((Ok::<_, Infallible>(part), body))
         });
-        let mut response = Response::new(Body::from_stream(parts));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
-        response
+        Response::new(Body::from_stream(parts))
     }
 
     async fn next(&mut self) -> Option<Bytes> {
@@ -152,19 +149,19 @@ impl<S: MessageSource> McpResponseBody<S> {
 
 /// One message as an event without an id.
 pub(super) fn event(message: &str) -> String {
-    ["event: message\ndata: ", message, "\n\n"].concat()
+    sse::message("message", message)
 }
 
 /// A whole answer: JSON, or one event where the client reads nothing else.
 pub(crate) fn whole_response(answer: String, status: u16, forms: AnswerForms) -> Response {
-    let (form, text) = if forms.json { (JSON, answer) } else { (EVENTS, event(&answer)) };
+    let text = if forms.json { answer } else { event(&answer) };
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
-    if !forms.json {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    if forms.json {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    } else {
+        sse::announce(headers);
     }
     response
 }

@@ -1,12 +1,12 @@
 //! The stream of the log that a call on record is answered in. Each message has an id to come back with.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
 use axum::response::Response;
 use serde::{Deserialize, de::IgnoredAny};
 use svc_core::service::{self, log::StreamFollower};
 use svc_model::{CallId, Event, Seq, StreamName, limits};
-use svc_wire::mcp::Revision;
+use svc_wire::{mcp::Revision, sse};
 use tokio::sync::watch;
 
 use super::{
@@ -43,9 +43,7 @@ impl<'a> LogCursor<'a> {
 
 /// Appends an event of the log.
 pub(super) fn push_event(text: &mut String, stream: &str, event: &Event) {
-    let (seq, data) = (event.seq, &event.data);
-    write!(text, "id: {stream}.{seq}\nevent: message\ndata: {data}\n\n")
-        .expect("writing to a string does not fail");
+    sse::push_message(text, format_args!("{stream}.{}", event.seq), "message", &event.data);
 }
 
 /// The first event of a stream, which gives the client an id before there is a message.

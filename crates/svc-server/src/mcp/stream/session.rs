@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use svc_core::service::{self, log::StreamFollower};
 use svc_model::{Caller, Seq, StreamName};
-use svc_wire::sse::KEEP_ALIVE;
+use svc_wire::sse::{self, KEEP_ALIVE};
 use tokio::sync::watch;
 
 use super::{
@@ -156,7 +156,7 @@ pub(crate) async fn sse_session_response(
 ) -> Result<Response, service::Error> {
     let follow = server.services.log.follow(StreamName::of("mcp", &session.id), after).await?;
     let notices = SessionNotices::new(server, caller, &session, None).await?;
-    let first = format!("event: endpoint\ndata: /messages?session_id={}\n\n", session.id);
+    let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
     let source = SseSessionSource { follow, notices };
     let body = McpResponseBody::new(server, source).beginning_with(Some(first));
     Ok(body.until(&session.closed).events())

@@ -16,9 +16,6 @@ use svc_install::{
 use super::{super::Env, FoundSource, SourceDocument};
 use crate::{bounded_file, config::DEFAULT_LISTEN};
 
-/// Largest file of a client, in bytes. Some keep a history in it.
-const MAX_IMPORT: u64 = 64 * 1024 * 1024;
-
 /// A client whose servers can be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportedClient {
@@ -139,7 +136,7 @@ impl FromStr for ImportedClient {
 impl ImportFile {
     /// The servers of the file; `None` if there is no such file.
     pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
-        match bounded_file::read_text(&self.path, MAX_IMPORT) {
+        match bounded_file::read_text(&self.path, bounded_file::CLIENT_FILE_BYTES) {
             Ok(text) => text.map(|text| self.client.entries(&text)),
             Err(error) => Some(Err(format!("cannot be read: {error}"))),
         }

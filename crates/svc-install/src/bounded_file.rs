@@ -8,6 +8,9 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+/// Largest file of a client that is read, in bytes. Some keep a history in theirs.
+pub const CLIENT_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
 /// Reads a regular file of at most `most` bytes; `None` if there is none. Links are followed.
 ///
 /// # Errors
@@ -28,7 +31,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// All of a file that is open, if it has at most `most` bytes.
-pub(crate) fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
+pub fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // It may grow meanwhile, and some files of the system say nothing of their length.
     file.take(most + 1).read_to_end(&mut bytes)?;
@@ -55,7 +58,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// As [`open_regular`], and follows no link to it.
-pub(crate) fn open_regular_itself(path: &Path) -> io::Result<File> {
+pub fn open_regular_itself(path: &Path) -> io::Result<File> {
     let kind = std::fs::symlink_metadata(path)?.file_type();
     // The system has its own error for a link.
     let is_file = kind.is_file() || kind.is_symlink();

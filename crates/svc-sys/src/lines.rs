@@ -1,0 +1,263 @@
+//! Bytes into lines, wherever the pieces of input begin and end, and with a bound on a line.
+//!
+//! A line ends at a line feed, which is not a part of it; the last line needs none. [`LineSplitter`] takes bytes that its caller
+//! has read, [`LineReader`] reads them. Neither looks at what a line holds, nor takes a carriage return for an end.
+
+use std::io;
+
+use memchr::memchr;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+
+/// Capacity that is kept for the next line after a long one.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// A line without its end, or a part of one that is beyond the bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// At most as many bytes as the bound.
+    pub bytes: &'a [u8],
+    /// Whether the line has more bytes than the bound, so that these are not all of them.
+    pub is_cut: bool,
+    /// Whether a line feed follows. The last line of a stream may have none, nor has a part that is not the last.
+    pub has_end: bool,
+}
+
+/// What becomes of the bytes of a line beyond its bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Excess {
+    Dropped,
+    NextPart,
+}
+
+/// Cuts a stream of bytes into lines.
+#[derive(Debug)]
+pub struct LineSplitter {
+    bound: usize,
+    excess: Excess,
+    rest: Vec<u8>,
+    /// Whether the present line is beyond the bound.
+    is_cut: bool,
+}
+
+impl LineSplitter {
+    /// Lines of at most `bound` bytes: what follows up to the end of the line is dropped.
+    pub const fn dropping_excess(bound: usize) -> Self {
+        Self { bound, excess: Excess::Dropped, rest: Vec::new(), is_cut: false }
+    }
+
+    /// Parts of lines of at most `bound` bytes that together are the line. No part ends within a character of UTF-8. The last one
+    /// of a line has the line's end and may be empty.
+    pub const fn in_parts(bound: usize) -> Self {
+        Self { bound, excess: Excess::NextPart, rest: Vec::new(), is_cut: false }
+    }
+
+    /// Takes the next bytes, and gives each line that they complete.
+    pub fn push(&mut self, mut bytes: &[u8], mut take: impl FnMut(Line<'_>)) {
+        while let Some(end) = memchr(b'\n', bytes) {
+            if self.rest.is_empty() && !self.is_cut && end <= self.bound {
+                take(Line { bytes: &bytes[..end], is_cut: false, has_end: true });
+            } else {
+                self.keep(&bytes[..end], &mut take);
+                self.give(true, &mut take);
+            }
+            bytes = &bytes[end + 1..];
+        }
+        self.keep(bytes, &mut take);
+    }
+
+    /// The stream is over: an unfinished line is a line too.
+    pub fn finish(&mut self, mut take: impl FnMut(Line<'_>)) {
+        if !self.rest.is_empty() {
+            self.give(false, &mut take);
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8], take: &mut impl FnMut(Line<'_>)) {
+        if self.excess == Excess::Dropped {
+            let room = self.bound - self.rest.len();
+            self.rest.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            self.is_cut |= bytes.len() > room;
+            return;
+        }
+        self.rest.extend_from_slice(bytes);
+        while self.rest.len() > self.bound {
+            let end = char_start(&self.rest, self.bound);
+            take(Line { bytes: &self.rest[..end], is_cut: true, has_end: false });
+            self.rest.drain(..end);
+            self.is_cut = true;
+        }
+    }
+
+    fn give(&mut self, has_end: bool, take: &mut impl FnMut(Line<'_>)) {
+        take(Line { bytes: &self.rest, is_cut: self.is_cut, has_end });
+        self.is_cut = false;
+        self.rest.clear();
+        self.rest.shrink_to(KEPT_CAPACITY);
+    }
+}
+
+/// The last index at or before `at` where a character may begin.
+fn char_start(bytes: &[u8], at: usize) -> usize {
+    let first = at.saturating_sub(3).max(1);
+    (first..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
+}
+
+/// Reads lines. A future that is dropped loses nothing of what it has read.
+#[derive(Debug)]
+pub struct LineReader<R> {
+    reader: BufReader<R>,
+    bound: usize,
+    line: Vec<u8>,
+    /// Whether `line` was given out.
+    is_given: bool,
+    /// Whether the rest of the present line is skipped.
+    skips: bool,
+}
+
+impl<R: AsyncRead + Unpin> LineReader<R> {
+    /// Reads about `block` bytes at once, and lines of at most `bound` bytes.
+    pub fn new(reader: R, block: usize, bound: usize) -> Self {
+        let reader = BufReader::with_capacity(block, reader);
+        Self { reader, bound, line: Vec::new(), is_given: false, skips: false }
+    }
+
+    /// The next line, or `None` at the end. A line beyond the bound is given once, cut, as soon as it is known to be one; its rest is
+    /// skipped.
+    pub async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+        if std::mem::take(&mut self.is_given) {
+            self.line.clear();
+            self.line.shrink_to(KEPT_CAPACITY);
+        }
+        loop {
+            let block = self.reader.fill_buf().await?;
+            let end = memchr(b'\n', block);
+            let piece = &block[..end.unwrap_or(block.len())];
+            let (is_over, used) = (block.is_empty(), end.map_or(piece.len(), |end| end + 1));
+            let room = if self.skips { 0 } else { self.bound - self.line.len() };
+            self.line.extend_from_slice(&piece[..piece.len().min(room)]);
+            let is_cut = !self.skips && piece.len() > room;
+            self.reader.consume(used);
+            if is_cut {
+                (self.skips, self.is_given) = (end.is_none(), true);
+                return Ok(Some(Line { bytes: &self.line, is_cut, has_end: false }));
+            }
+            if self.skips {
+                self.skips = end.is_none() && !is_over;
+            } else if end.is_some() || (is_over && !self.line.is_empty()) {
+                self.is_given = true;
+                return Ok(Some(Line { bytes: &self.line, is_cut, has_end: end.is_some() }));
+            }
+            if is_over {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether the end of another line was read already.
+    pub fn has_line(&self) -> bool {
+        memchr(b'\n', self.reader.buffer()).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line, whether it was cut, and whether it has an end.
+    type Seen = (Vec<u8>, bool, bool);
+
+    fn split(mut splitter: LineSplitter, chunks: &[&[u8]]) -> Vec<Seen> {
+        let mut all = Vec::new();
+        let mut take = |line: Line<'_>| all.push((line.bytes.to_vec(), line.is_cut, line.has_end));
+        for chunk in chunks {
+            splitter.push(chunk, &mut take);
+        }
+        splitter.finish(&mut take);
+        all
+    }
+
+    async fn read(text: &[u8], block: usize, bound: usize) -> Vec<Seen> {
+        let (mut reader, mut all) = (LineReader::new(text, block, bound), Vec::new());
+        while let Some(line) = reader.next().await.expect("memory does not fail") {
+            all.push((line.bytes.to_vec(), line.is_cut, line.has_end));
+        }
+        all
+    }
+
+    fn seen(lines: &[(&[u8], bool, bool)]) -> Vec<Seen> {
+        lines.iter().map(|(bytes, cut, end)| (bytes.to_vec(), *cut, *end)).collect()
+    }
+
+    #[tokio::test]
+    async fn lines_are_the_same_however_the_bytes_are_cut() {
+        let cases: &[(&[u8], &[(&[u8], bool, bool)])] = &[
+            (b"", &[]),
+            (b"a", &[(b"a", false, false)]),
+            (
+                b"a\r\n\n\xff\x00",
+                &[(b"a\r", false, true), (b"", false, true), (b"\xff\x00", false, false)],
+            ),
+            (b"12345\nx", &[(b"1234", true, true), (b"x", false, false)]),
+            (b"1234\n123456", &[(b"1234", false, true), (b"1234", true, false)]),
+        ];
+        for (text, expected) in cases {
+            let pieces: Vec<&[u8]> = text.chunks(1).collect();
+            for cut in 0..=text.len() {
+                let halves = [&text[..cut], &text[cut..]];
+                assert_eq!(split(LineSplitter::dropping_excess(4), &halves), seen(expected));
+            }
+            assert_eq!(split(LineSplitter::dropping_excess(4), &pieces), seen(expected));
+            // A reader gives a cut line before it has seen its end.
+            let read_expected: Vec<Seen> = seen(expected)
+                .into_iter()
+                .map(|(line, cut, end)| (line, cut, end && !cut))
+                .collect();
+            for block in 1..=text.len() + 1 {
+                assert_eq!(read(text, block, 4).await, read_expected, "{block}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_together_the_line() {
+        let in_parts = |text: &[u8]| {
+            let whole = split(LineSplitter::in_parts(4), &[text]);
+            for cut in 0..text.len() {
+                let halves = [&text[..cut], &text[cut..]];
+                assert_eq!(split(LineSplitter::in_parts(4), &halves), whole, "{cut}");
+            }
+            whole
+        };
+        assert_eq!(
+            in_parts(b"12345678\nnext\n"),
+            seen(&[(b"1234", true, false), (b"5678", true, true), (b"next", false, true),])
+        );
+        // No part ends within a character, and what is no UTF-8 comes to its end as well.
+        let text = "ab€cd".as_bytes();
+        assert_eq!(
+            in_parts(text),
+            seen(&[(b"ab", true, false), ("€c".as_bytes(), true, false), (b"d", true, false)])
+        );
+        let parts = in_parts(&[0x80; 9]);
+        assert_eq!(parts.iter().map(|(part, ..)| part.len()).collect::<Vec<_>>(), [4, 4, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_future_that_is_dropped_loses_nothing() {
+        use tokio::io::AsyncWriteExt as _;
+
+        let (mut writer, reader) = tokio::io::duplex(64);
+        let mut lines = LineReader::new(reader, 16, 16);
+        writer.write_all(b"one").await.unwrap();
+        {
+            let next = std::pin::pin!(lines.next());
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(next.poll(&mut context).is_pending());
+        }
+        writer.write_all(b" line\nmore\n").await.unwrap();
+        assert_eq!(lines.next().await.unwrap().unwrap().bytes, b"one line");
+        assert!(lines.has_line());
+        assert_eq!(lines.next().await.unwrap().unwrap().bytes, b"more");
+        assert!(!lines.has_line());
+    }
+}
