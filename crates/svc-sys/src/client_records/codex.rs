@@ -14,13 +14,13 @@ use super::environment;
 use super::tail::tail_of;
 use crate::{bounded_file, private_file};
 use svc_model::hook::one_line;
-use svc_model::{ClientProcess, ClientRecord, RecordedState, Timestamp};
+use svc_model::{ProcessIdentity, ClientRecord, RecordedState, Timestamp};
 
 /// A day folder is named by the local time at which the thread began.
 const DAY: Duration = Duration::from_hours(24);
 
 /// That the last turn of a thread is over, and why if it failed; `None` if it is not, or the record does not say it.
-pub(super) fn read(process: &ClientProcess, thread: &str) -> Option<ClientRecord> {
+pub(super) fn read(process: &ProcessIdentity, thread: &str) -> Option<ClientRecord> {
     let folder = environment::folder(process.pid, "CODEX_HOME")
         .or_else(|| Some(environment::folder(process.pid, "HOME")?.join(".codex")))?;
     read_in(&folder.join("sessions"), thread)
