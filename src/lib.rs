@@ -1,19 +1,22 @@
-//! `svc`: the team daemon for coding agents, as a program: the command line.
+//! `svc`: the team daemon for coding agents, as a program.
 //!
-//! `ARCHITECTURE.md` is the map. In short, from the lowest crate up; each names only what is above it in this list:
+//! `ARCHITECTURE.md` lists the crates; read `svc-store/sqlite/writer.rs` and
+//! `svc-core/service/log/subscription.rs` first, because the rest stands on them. [`cli`] is the
+//! command line and the only code that prints. [`fuzzing`] is what the fuzzer feeds.
 //!
-//! - [`svc_model`]: values and rules, without input or output.
-//! - [`svc_sys`]: the operating system: files, sockets, processes, configuration, the log.
-//! - [`svc_wire`]: what both sides of a connection share.
-//! - [`svc_client`]: the other end of the daemon, and of a host.
-//! - [`svc_store`]: the database and the log. The only SQL.
-//! - `svc_core`: what the system does, without a protocol, and what a model may ask of it.
-//! - [`svc_sources`]: child MCP servers, which it starts and whose tools it offers.
-//! - [`svc_server`]: the adapters, composition, sweeps, drains and lifecycle of the daemon.
-//! - [`svc_host`]: the process of one agent, which outlives the daemon, and what runs a program.
-//! - [`cli`]: the command line. The only part that prints. [`fuzzing`]: what the fuzzer feeds.
+//! # A command prints
 //!
-//! Read `svc-store/sqlite/writer.rs` and `svc-core/service/log/subscription.rs` first: the rest stands on them.
+//! A terminal obeys what it is sent, so a text that others wrote must not reach it as it is.
+//!
+//! 1. `src/cli/output/write.rs` prints. Its functions send each text through
+//!    `src/cli/terminal.rs`, which shows control characters as symbols. A function prints one
+//!    line; `block` and `notes` print several.
+//! 2. `exact` prints bytes for programs: completion scripts, unit files, the protocol of
+//!    `svc stdio`. `styled` prints text that is harmless already and has the daemon's own colours.
+//!    `tests/it/tidy/mod.rs` lists the files that use either.
+//! 3. `src/cli/top/team.rs` makes texts harmless when they come in, so `svc top` draws no others.
+//!    In JSON the symbols are JSON's own escapes, so a program reads the same text. `svc task run`
+//!    copies the bytes of its own command.
 
 pub mod cli;
 pub mod fuzzing;

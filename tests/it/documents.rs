@@ -1,4 +1,5 @@
-//! What the documents promise: the README's opening, the description of the API, the compose file, the map.
+//! What the documents promise: the README's opening, the description of the API, the compose file,
+//! what guides to the code name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +12,7 @@ use serde_json::json;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::daemon::{Daemon, Home, Running, free_port, svc};
+use crate::pages::{Page, pages, root, wrong_with};
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -207,32 +209,97 @@ fn the_settings_of_the_compose_file_serve_clients_outside_of_the_container() {
 }
 
 #[test]
-fn the_map_names_what_is_there() {
-    let map = document("ARCHITECTURE.md");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+fn architecture_names_every_crate() {
+    let architecture = document("ARCHITECTURE.md");
     for folder in ["src", "crates"] {
-        for entry in fs::read_dir(root.join(folder)).expect("a folder") {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
             let name = entry.expect("an entry").file_name().into_string().expect("a name");
             if name != "lib.rs" && name != "main.rs" {
-                assert!(map.contains(&name), "{folder}/{name} is not on the map");
+                assert!(architecture.contains(&name), "ARCHITECTURE.md lacks {folder}/{name}");
             }
         }
     }
-    // A path in back-quotes is one that exists, or that of a crate's file: `svc-store/sqlite/writer.rs`.
-    let in_crate = |root: &Path, quoted: &str| {
-        let (package, file) = quoted.split_once('/').unwrap_or_default();
-        root.join("crates").join(package).join("src").join(file)
+}
+
+/// What people who change the code read: two pages, the decisions, and the comment at the top of
+/// each crate.
+fn guides() -> Vec<Page> {
+    let is_guide = |page: &Page| {
+        ["ARCHITECTURE.md", ".github/CONTRIBUTING.md"].contains(&page.name.as_str())
+            || page.name.starts_with("docs/decisions/")
     };
-    let map = map + &document("src/lib.rs");
-    for quoted in map.split('`').skip(1).step_by(2) {
-        let is_path = quoted.contains('/')
-            && quoted.contains('.')
-            && quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
-        if is_path {
-            assert!(
-                root.join(quoted).exists() || in_crate(root, quoted).exists(),
-                "ARCHITECTURE.md or src/lib.rs names {quoted}, which is not there"
-            );
+    let mut guides: Vec<Page> = pages().into_iter().filter(is_guide).collect();
+    let mut crates = vec!["src/lib.rs".to_owned()];
+    for entry in fs::read_dir(root().join("crates")).expect("crates/") {
+        let package = entry.expect("an entry").file_name().into_string().expect("a name");
+        crates.push(format!("crates/{package}/src/lib.rs"));
+    }
+    // The load generator is no library.
+    crates.retain(|name| root().join(name).exists());
+    for name in crates {
+        let code = document(&name);
+        let comment: Vec<&str> =
+            code.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
+        assert!(!comment.is_empty(), "{name} does not say what the crate is");
+        guides.push(Page { name, text: comment.join("\n") });
+    }
+    guides
+}
+
+/// Whether a word in back-quotes is a path: it has a slash, and an extension or a first folder that
+/// exists. In the comment of a crate the name of a Rust file is one too. Routes, methods of MCP and
+/// names of streams are not paths.
+fn is_path(guide: &Page, word: &str) -> bool {
+    let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    let is_ours =
+        |name: &str| root().join(name).exists() || root().join("crates").join(name).exists();
+    let is_rust = Path::new(word).extension().is_some_and(|extension| extension == "rs");
+    is_plain
+        && match word.split_once('/') {
+            Some((folder, _)) => !folder.is_empty() && (word.contains('.') || is_ours(folder)),
+            None => is_rust && guide.name.ends_with("lib.rs"),
+        }
+}
+
+/// Whether a path exists: below the root, below the `src` of the crate that it begins with, or
+/// beside the guide.
+fn is_there(guide: &Page, path: &str) -> bool {
+    let in_crate = |(package, file): (&str, &str)| {
+        root().join("crates").join(package).join("src").join(file).exists()
+    };
+    root().join(path).exists()
+        || path.split_once('/').is_some_and(in_crate)
+        || guide.folder().join(path).exists()
+}
+
+#[test]
+fn guides_to_the_code_name_only_paths_and_commands_that_exist() {
+    let (mut problems, mut paths) = (Vec::new(), 0);
+    for guide in guides() {
+        let mut note = |what: String| problems.push(format!("{}: {what}", guide.name));
+        for code in guide.inline_code() {
+            if code.starts_with("svc ")
+                && let Some(wrong) = wrong_with(code)
+            {
+                note(wrong);
+            }
+            let mut words = code.split(' ');
+            let path = words.next().unwrap_or_default();
+            if !is_path(&guide, path) {
+                continue;
+            }
+            paths += 1;
+            if !is_there(&guide, path) {
+                note(format!("{path} is not there"));
+            }
+            for option in words.filter(|word| word.starts_with("--")) {
+                let script = fs::read_to_string(root().join(path));
+                if !script.is_ok_and(|text| text.contains(option)) {
+                    note(format!("{path} has no option {option}"));
+                }
+            }
         }
     }
+    assert!(paths > 150, "paths are found: {paths}");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -28,9 +28,10 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md, the contributors' page and everything below docs/.
+/// README.md, ARCHITECTURE.md, the contributors' page and everything below docs/.
 pub(crate) fn pages() -> Vec<Page> {
-    let mut paths = vec![root().join("README.md"), root().join(".github/CONTRIBUTING.md")];
+    let top = ["README.md", "ARCHITECTURE.md", ".github/CONTRIBUTING.md"];
+    let mut paths = Vec::from(top.map(|name| root().join(name)));
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder of pages") {

@@ -1,9 +1,13 @@
-//! The client side of the daemon's HTTP interface, for the command line and for hooks.
+//! The client side of the daemon's HTTP interface, for the command line and for hooks, and of a
+//! host's socket.
 //!
-//! [`Discovery`] says where the daemon is and which token counts, [`Client`] speaks JSON to it, [`Follower`] follows one of its event
-//! streams across restarts, `svc_wire::mcp_request` makes requests to an MCP server and [`McpReply`] reads what comes back. A leaf: it
-//! knows the wire and the files of a daemon, never the daemon's insides, and it never prints. Plain HTTP only; TLS, if
-//! any, belongs to a proxy.
+//! [`Discovery`] says where the daemon is and which token counts. [`Client`] speaks JSON to it,
+//! over the Unix socket of the data folder or over plain HTTP; TLS, if any, belongs to a proxy.
+//! [`Follower`] follows one event stream across restarts. [`McpReply`] reads what an MCP server
+//! sent back. [`hosts`] starts, asks and follows the hosts of agents, and reads what a dead one
+//! left.
+//!
+//! The crate knows the wire and the files of a daemon, nothing behind them, and it never prints.
 
 mod connect;
 mod connection;

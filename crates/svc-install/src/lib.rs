@@ -1,23 +1,27 @@
-//! The entries of svc in the configuration files of MCP clients and coding agents: installed, inspected, uninstalled.
+//! The entries of svc in the configuration files of MCP clients and coding agents: installed,
+//! inspected, uninstalled.
 //!
 //! # What is installed, and why
 //!
-//! - **The server is `svc stdio`**, a process that each client starts, and no URL. So no token stands in any file
-//!   (`svc token rotate` makes nothing stale, a project may share the entry), no variable must be set, the port may
-//!   change, a daemon that does not run is started, and a restart of the daemon is not noticed: over HTTP two clients
-//!   never try again, and one loses the call that was under way. The price is a process for each session.
-//! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0 whatever happens, also
-//!   when the program is gone. `claude` and `codex` say what handlers of other types do while the server is away. opencode, whose hooks are code, has a plugin.
-//! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have no scope or replace
-//!   silently, cannot install hooks, start a program of unknown age, and some write the whole file anew.
-//! - **Permissions stay as they are** unless `--allow-tools` says otherwise: whether a model may call tools unasked is the
-//!   person's decision. `allow` knows how each client keeps it.
+//! - **The server is `svc stdio`**, a process that each client starts, and no URL. So no token
+//!   stands in any file (`svc token rotate` makes nothing stale, a project may share the entry),
+//!   no variable must be set, the port may change, a daemon that does not run is started, and a
+//!   restart of the daemon is not noticed: over HTTP two clients never try again, and one loses
+//!   the call that was under way. The price is a process for each session.
+//! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0
+//!   whatever happens, also when the program is gone. `claude` and `codex` say what handlers of
+//!   other types do while the server is away. opencode, whose hooks are code, has a plugin.
+//! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have
+//!   no scope or replace silently, cannot install hooks, start a program of unknown age, and some
+//!   write the whole file anew.
+//! - **Permissions stay as they are** unless `--allow-tools` says otherwise: whether a model may
+//!   call tools unasked is the person's decision. `allow` knows how each client keeps it.
 //!
 //! # How
 //!
-//! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and undoes them,
-//! [`document`] knows the formats, [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does
-//! these in order. [`inspect`] compares without writing.
+//! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and
+//! undoes them, [`document`] knows the formats, [`mod@file`] replaces a file, [`record`] remembers
+//! what was changed, [`apply`] does these in order. [`inspect`] compares without writing.
 
 mod allow;
 pub mod apply;

@@ -1,7 +1,40 @@
-//! Values and rules: what a peer, a message, a task, an event and a cursor are, and what may become of them.
+//! Values and rules: what a participant, a message, a task, an event and a cursor are, and what
+//! may become of them.
 //!
-//! The lowest crate. It does no input or output, reads no clock and rolls no dice: time and ids come in as
+//! The lowest crate. It does no I/O, reads no clock and makes no random choice: time and ids are
 //! arguments ([`Clock`], [`Ids`]).
+//!
+//! # Who may read what
+//!
+//! `access.rs` has the rule for things: `Caller::access_to` says of an [`Ownership`] (owner,
+//! runner, project) whether a caller may write the thing, read it, or sees nothing of it. A single
+//! thing is read and then checked. A list is a query that is given the [`RowReader`], so a page
+//! keeps its size and a search its candidates. A project is never what the caller names: it comes
+//! from the credential.
+//!
+//! `visibility.rs` has the rule for streams, which have more kinds of readers: the stream of a
+//! peer is for its owner and the operator, and streams of answers are for the operator alone.
+//! [`StreamReader`] checks a commit in memory; a query is given its level, owner and project.
+//!
+//! `principal.rs` reads the text form of a [`Principal`]. A text that it does not know is nobody,
+//! and what belongs to nobody is given to nobody.
+//!
+//! # What others wrote reaches a model
+//!
+//! A model cannot tell who wrote a text, so there is one way to a model: [`quote`].
+//!
+//! 1. `quote::plain` removes what nobody sees, and puts `(quoted)` into what imitates the lines
+//!    around a message or a client's tag. `quote/skeleton.rs` compares texts by what they look
+//!    like: NFKD, confusable letters, no case, no accents, nothing between the letters. That is
+//!    for comparison only: the text that is given keeps its form, because NFKC would change code,
+//!    names and paths.
+//! 2. A text that the daemon composes is a `ModelText`. `model_text!` makes it of constants,
+//!    numbers, ids and quotations; a `String` does not compile. `QuotedText` puts `> ` before each
+//!    line, and `quote::line` makes one line. Hooks, waits, records, contexts and prompts are made
+//!    of these, and [`stamp`] writes the lines around a message.
+//! 3. The result of a tool is a JSON document, all of whose strings are made plain in one place
+//!    (`svc-core/tools/tool.rs`). The result of a child server changes only where a string
+//!    imitates. REST gives texts as they are.
 
 mod access;
 pub mod agent;

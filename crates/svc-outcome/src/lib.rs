@@ -1,8 +1,8 @@
 //! What came of the tests, builds and checks that clients run in their shells.
 //!
-//! Read it along the way of a command: `shell` takes the line apart, [`runner_of`] finds the runner in it through what it is
-//! wrapped in, `counts` reads what the runner said, and [`judge`] weighs that with how the command ended.
-//! All of it takes time linear in what it is given.
+//! `shell` takes a command line apart, [`runner_of`] finds the test or build program in it,
+//! `counts` reads what that printed, and [`judge`] weighs it with how the command ended. All of it
+//! takes time linear in its input.
 
 mod counts;
 mod runner;

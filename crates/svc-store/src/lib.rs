@@ -1,8 +1,47 @@
-//! What the daemon keeps: an API of named methods and plain types. Nothing here says which engine holds the rows.
+//! What the daemon keeps: an API of named methods and plain types. Nothing in it says which engine
+//! holds the rows.
 //!
-//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a commit, `lane` says for whom a
-//! write is. `sqlite` is the
-//! first engine, and the only place with SQL.
+//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a
+//! commit, `saying` holds words of agents whose entry is not recorded yet, `lane` says for whom a
+//! write is. `sqlite` is the engine, and the only place with SQL.
+//!
+//! # A write job becomes a commit
+//!
+//! 1. A service calls `append` with events for one stream, or gives a closure to `write` or
+//!    `write_directly`, on `Store::on_behalf_of(caller)`. The daemon's own writes are called on
+//!    the [`Store`]. A closure calls methods of [`WriteTx`] and awaits nothing else.
+//! 2. The job waits in the lane of its principal (`sqlite/write_queue.rs`).
+//! 3. `sqlite/writer.rs`, on a thread of its own, yields once so that those whom the last commit
+//!    woke can queue, then takes jobs from the lanes in turn, within bounds of jobs, bytes and
+//!    time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
+//! 4. An append gets its seqs from memory (`sqlite/log.rs`). If all jobs of the group are appends
+//!    or direct jobs, they run through `sqlite/direct_connection.rs` on the writer's own thread,
+//!    else all run through sqlx. A direct job that comes to a statement that only sqlx has is
+//!    undone and runs again there.
+//! 5. A job that fails or panics undoes only itself: it runs under a savepoint, or the commit
+//!    begins again with savepoints.
+//! 6. The events of the group are one insert (`sqlite/event_insert.rs`). The commit syncs the
+//!    disk. Then callers are answered and the [`Bus`] wakes readers. If the commit fails, every
+//!    caller gets the failure, and the writer forgets what it knew.
+//!
+//! No job changes more than about 1,000 rows. A broadcast, an import, retention and sweeps
+//! (`sqlite/sweep.rs`) are many jobs, each of which leaves rows that the same conditions find. A
+//! write that changes no row where it should change one is an error.
+//!
+//! # A reader catches up
+//!
+//! `sqlite/frames.rs` copies rows of the table into frames for the socket, a page at a time: no
+//! reader holds a thread, a connection or a snapshot while its client takes a page. Behind the
+//! table is the tail of the bus: the events of the last commits of each stream that somebody
+//! follows, up to `TAIL_BYTES`. The first reader that asks renders a commit's frames, and all
+//! others share them. A cursor that is behind the tail reads the table again.
+//!
+//! # The file is opened
+//!
+//! The kernel releases `svc.db.lock` when a daemon dies. The next one takes it (`sqlite/lock.rs`),
+//! opens the file, and migrates if need be (`sqlite/migrate.rs`; an empty file gets
+//! `sqlite/schema.sql`, which is what the migrations make). What was acknowledged is in the file
+//! or its write-ahead log; what was not is rolled back.
 
 mod bus;
 mod error;

@@ -1,8 +1,16 @@
-//! The operating system as `svc` sees it: private files, sockets, processes and who they are, the spool of hooks, the log, and the
-//! configuration.
+//! The operating system as `svc` sees it: private files, sockets, processes and who they are, the
+//! spool of hooks, the log, and the configuration.
 //!
-//! Modules stand alone, but for files: `private_file` reads by `bounded_file`, which `svc-install` needs as well and so has, and what
-//! keeps something keeps it in a private file.
+//! - Files: `private_file` writes them for their owner alone and reads them by `bounded_file` of
+//!   `svc-install`, `lines` splits bytes into lines, `spool_file` has one writer. [`backoff`] is the
+//!   delay before a retry. `session_secret`, `hook_spool` and `log_file` keep theirs in private files.
+//! - The other end: `local_socket` says which process connects to the Unix socket,
+//!   `connection_owner` whose program is at the other end of a TCP connection.
+//! - Processes: `process_list` is the system's list, `server_process` a child of the daemon with
+//!   all that it starts.
+//! - Coding agents: `client_records` reads what they have on record of their own sessions,
+//!   `project_folder` finds a project's root.
+//! - [`config`] resolves the configuration, [`telemetry`] writes the log.
 
 pub mod backoff;
 pub mod client_records;

@@ -1,5 +1,9 @@
-//! What both sides of a connection share: server-sent events out and in, JSON-RPC, MCP's words and requests, the
-//! host's socket protocol, and the choice of TLS.
+//! What both sides of a connection share.
+//!
+//! [`sse`] frames server-sent events and [`sse_parser`] reads them. [`json_rpc`] is the envelope
+//! of JSON-RPC. [`mcp`] has MCP's words and
+//! headers, [`mcp_request`] makes a request to an MCP server. [`host_protocol`] is what a daemon
+//! and the host of an agent say to each other, [`tls`] the choice of TLS for outgoing connections.
 
 pub mod host_protocol;
 pub mod json_rpc;
