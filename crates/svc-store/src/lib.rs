@@ -7,19 +7,17 @@
 //!
 //! # A write job becomes a commit
 //!
-//! 1. A service calls `append` with events for one stream, or gives a closure to `write` or
-//!    `write_directly`, on `Store::on_behalf_of(caller)`. The daemon's own writes are called on
-//!    the [`Store`]. A closure calls methods of [`WriteTx`] and awaits nothing else.
+//! 1. A service calls `append` with events for one stream, or gives a closure to `write`, on
+//!    `Store::on_behalf_of(caller)`. The daemon's own writes are called on the [`Store`]. A closure
+//!    calls methods of [`WriteTx`] and awaits nothing else.
 //! 2. The job waits in the lane of its principal (`sqlite/write_queue.rs`).
 //! 3. `sqlite/writer.rs`, on a thread of its own, yields once so that those whom the last commit
 //!    woke can queue, then takes jobs from the lanes in turn, within bounds of jobs, bytes and
 //!    time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
-//! 4. An append gets its seqs from memory (`sqlite/log.rs`). If all jobs of the group are appends
-//!    or direct jobs, they run through `sqlite/direct_connection.rs` on the writer's own thread,
-//!    else all run through sqlx. A direct job that comes to a statement that only sqlx has is
-//!    undone and runs again there.
-//! 5. A job that fails or panics undoes only itself: it runs under a savepoint, or the commit
-//!    begins again with savepoints.
+//! 4. An append gets its seqs from memory (`sqlite/log.rs`). Statements run on the writer's own
+//!    thread, through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
+//! 5. A job that fails or panics undoes only itself: where several jobs write in a commit, a
+//!    savepoint begins with the first statement of each that writes.
 //! 6. The events of the group are one insert (`sqlite/event_insert.rs`). The commit syncs the
 //!    disk. Then callers are answered and the [`Bus`] wakes readers. If the commit fails, every
 //!    caller gets the failure, and the writer forgets what it knew.
