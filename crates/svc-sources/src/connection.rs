@@ -35,7 +35,6 @@ const NEWS: usize = 256;
 const UPDATES: usize = 1024;
 /// For so long after the end of a session's call a question of the server may still be about that call.
 const QUIET: Duration = Duration::from_secs(5);
-/// What the server did wrong, or asks of a client that cannot be found.
 
 /// A connection to a server.
 #[derive(Debug)]

@@ -184,13 +184,16 @@ mod tests {
         all
     }
 
-    fn seen(lines: &[(&[u8], bool, bool)]) -> Vec<Seen> {
+    /// The bytes of a line, whether it was cut, and whether it had an end.
+    type LineCase = (&'static [u8], bool, bool);
+
+    fn seen(lines: &[LineCase]) -> Vec<Seen> {
         lines.iter().map(|(bytes, cut, end)| (bytes.to_vec(), *cut, *end)).collect()
     }
 
     #[tokio::test]
     async fn lines_are_the_same_however_the_bytes_are_cut() {
-        let cases: &[(&[u8], &[(&[u8], bool, bool)])] = &[
+        let cases: &[(&[u8], &[LineCase])] = &[
             (b"", &[]),
             (b"a", &[(b"a", false, false)]),
             (

@@ -397,11 +397,11 @@ mod tests {
         for count in requests {
             let (stream, _) = listener.accept().await.unwrap();
             let (reader, mut writer) = stream.into_split();
-            let mut lines = BufReader::new(reader).lines();
+            let mut lines = LineReader::new(reader, REPLY_BUFFER, LINE_BYTES);
             let mut keys = Vec::new();
             for _ in 0..*count {
-                let line = lines.next_line().await.unwrap().unwrap();
-                let request: serde_json::Value = serde_json::from_str(&line).unwrap();
+                let line = lines.next().await.unwrap().unwrap();
+                let request: serde_json::Value = serde_json::from_slice(line.bytes).unwrap();
                 keys.push(request["payload"]["idempotency_key"].as_str().unwrap().to_owned());
                 let answer = serde_json::json!({ "message_id": keys.last(), "queued": false });
                 let reply =
