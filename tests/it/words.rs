@@ -162,6 +162,8 @@ fn the_words_that_models_get_are_these() {
     }
     words.say("two_messages", &told());
     // What wakes an idle session says who wrote, and nothing twice.
+    let end_turn = || assert_eq!(hooked(&d, "s-1", "Stop", &json!({})), "");
+    end_turn();
     let woken = || {
         let stop = json!({ "session_id": "s-1", "hook_event_name": "Stop", "cwd": "/nowhere/web" });
         let mut command = d.home.command(&["hook", "wait"]);
@@ -171,6 +173,7 @@ fn the_words_that_models_get_are_these() {
         let ran = running.wait(SOON);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         told();
+        end_turn();
         ran.stderr.trim_end().to_owned()
     };
     let question = "The price on the cart page is wrong. ".repeat(11);
