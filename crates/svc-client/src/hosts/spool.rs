@@ -1,10 +1,9 @@
 //! Files of hosts: where they are, and what a dead host left in its spool.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use svc_model::AgentId;
 use svc_sys::private_file;
 
@@ -49,10 +48,10 @@ impl DeadSpool {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
             Err(error) => return Err(error),
         };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
+        match file.try_lock_shared() {
             Ok(()) => Ok(Self::Left(SpoolLines { lines: BufReader::new(file), after })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Self::Held),
-            Err(error) => Err(error.into()),
+            Err(TryLockError::WouldBlock) => Ok(Self::Held),
+            Err(TryLockError::Error(error)) => Err(error),
         }
     }
 }
@@ -102,7 +101,7 @@ mod tests {
             writeln!(file, "{event}").unwrap();
         }
         file.write_all(b"{\"type\":\"err").unwrap();
-        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        file.try_lock().unwrap();
         assert!(matches!(open(0), DeadSpool::Held));
         drop(file);
         let DeadSpool::Left(mut lines) = open(1) else { panic!("it is dead") };

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
+use rustix::fs::{OFlags, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_sys::private_file;
@@ -195,7 +195,7 @@ impl LeftoverSpool {
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
         let file = private_file::open(path).map_err(read_failed(path))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if file.try_lock().is_err() {
             return Err(SpoolError::InUse { path: shown() });
         }
         let mut line = Vec::new();
