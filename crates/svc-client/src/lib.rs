@@ -4,6 +4,9 @@
 //! streams across restarts, `svc_wire::mcp_request` makes requests to an MCP server and [`McpReply`] reads what comes back. A leaf: it
 //! knows the wire and the files of a daemon, never the daemon's insides, and it never prints. Plain HTTP only; TLS, if
 //! any, belongs to a proxy.
+//!
+//! For programs beside `svc`: [`hosts::HostClient`] asks and follows the host of one agent, with or without a daemon.
+//! `examples/talk_to_host.rs` shows that.
 
 mod connect;
 mod connection;
