@@ -110,7 +110,7 @@ pub(super) async fn attach(
     let mut lines = typed_lines();
     loop {
         tokio::select! {
-            news = feed.next() => {
+            news = feed.recv() => {
                 let batch = match news? {
                     Some(HostNews::Events(batch)) => batch,
                     Some(HostNews::Words(words)) => {

@@ -12,8 +12,8 @@ use super::output::OutputClosed;
 use super::people::which_one;
 use super::{
     ServeArgs, agent, backup, completions, config, daemon, doctor, events, exit, ghap, hook,
-    install, mcp, mcp_config, message, migrate, open, package_files, peer, people, send, serve,
-    service_unit, session, stdio, task, token, tools, top,
+    install, mcp, mcp_config, message, migrate, open, peer, people, send, serve, service_unit,
+    session, stdio, task, token, tools, top,
 };
 
 /// All commands in groups, as the help shows them: those that matter first.
@@ -234,9 +234,6 @@ enum Command {
         after_help = "Example:\n  svc completions bash > ~/.local/share/bash-completion/completions/svc"
     )]
     Completions(completions::CompletionsArgs),
-    /// Pages of the manual and completion scripts, for packages
-    #[command(hide = true, after_help = "Example:\n  svc package-files /tmp/svc-files")]
-    PackageFiles(package_files::PackageFilesArgs),
 }
 
 impl Cli {
@@ -309,9 +306,6 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Completions(args) = &command {
         return completions::run(args, Cli::command());
     }
-    if let Command::PackageFiles(args) = &command {
-        return package_files::run(args, Cli::command());
-    }
     let context = Context::new(global)?;
     match command {
         // These have a runtime of their own, or need none.
@@ -380,8 +374,7 @@ async fn client_command(context: Context, command: Command) -> anyhow::Result<Ex
         | Command::Restore(_)
         | Command::Config(_)
         | Command::Hook(_)
-        | Command::Completions(_)
-        | Command::PackageFiles(_) => unreachable!("these are dispatched without a runtime"),
+        | Command::Completions(_) => unreachable!("these are dispatched without a runtime"),
     }
 }
 

@@ -35,7 +35,6 @@ pub mod migrate;
 mod naming;
 mod open;
 mod output;
-mod package_files;
 mod peer;
 mod people;
 mod presence;
@@ -56,7 +55,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use global_flags::GlobalFlags;
 
@@ -65,6 +64,11 @@ use svc_sys::server_process;
 pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
 pub use serve_args::ServeArgs;
+
+/// All commands with their arguments, for what describes them: pages of the manual, completion scripts.
+pub fn command() -> clap::Command {
+    commands::Cli::command()
+}
 
 /// Runs the program: parses the arguments of this process, does what they say, and returns the exit code.
 pub fn run() -> ExitCode {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use http::StatusCode;
 use serde_json::Value;
+use strsim::levenshtein;
 use svc_client::{Client, ClientError, ClientProblem, with_query};
 
 use super::output::{self, cell, items, visible};
@@ -158,7 +159,7 @@ pub(super) fn candidates(error: &ClientError) -> Option<String> {
 pub(super) fn source_missing(source: ClientError, name: &str, known: &[&str]) -> AdvisedError {
     let near: Vec<&str> = known
         .iter()
-        .filter(|known| known.contains(name) || distance(known, name) <= 2)
+        .filter(|known| known.contains(name) || levenshtein(known, name) <= 2)
         .take(NEAR)
         .copied()
         .collect();
@@ -204,7 +205,7 @@ fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
             wanted.len() > 2
                 && (known.contains(&wanted) || known.len() > 2 && wanted.contains(known))
         },
-        &|known| wanted.len() > 3 && distance(known, &wanted) <= 2,
+        &|known| wanted.len() > 3 && levenshtein(known, &wanted) <= 2,
     ];
     for is_living in [true, false] {
         for is_near in kinds {
@@ -222,22 +223,6 @@ fn near<'a>(name: &str, peers: &'a [Value]) -> Vec<&'a str> {
         }
     }
     Vec::new()
-}
-
-/// How many characters have to be put in, taken out or changed.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (index, b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[index + 1];
-            row[index + 1] = changed.min(diagonal + 1).min(row[index] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -308,14 +293,5 @@ mod tests {
         };
         assert_eq!(error("to"), "there is no server \"to\"; did you mean toy?");
         assert!(error("nope").ends_with("`svc mcp list` lists them"));
-    }
-
-    #[test]
-    fn distances() {
-        for (one, other, is) in
-            [("", "", 0), ("ann", "ann", 0), ("ann", "anna", 1), ("bob", "rob", 1), ("abc", "", 3)]
-        {
-            assert_eq!((distance(one, other), distance(other, one)), (is, is), "{one} {other}");
-        }
     }
 }

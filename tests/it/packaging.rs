@@ -7,6 +7,10 @@ use std::process::{Command, Output};
 
 use crate::daemon::{Home, svc};
 
+#[path = "../../examples/package_files.rs"]
+#[expect(dead_code, reason = "its main is for packaging/release")]
+mod package_files;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -24,16 +28,19 @@ fn packages(home: &Home) -> PathBuf {
     let (program, out) = (home.user().join("svc-program"), home.user().join("packages"));
     fs::write(&program, format!("#!/bin/sh\nexec '{BUILT}' \"$@\"\n")).expect("writes");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
-    release(&program, &out);
+    let files = home.user().join("files");
+    package_files::write_package_files(&files).expect("pages and scripts");
+    release(&program, &files, &out);
     out
 }
 
 const BUILT: &str = env!("CARGO_BIN_EXE_svc");
 
 #[track_caller]
-fn release(program: &Path, out: &Path) {
+fn release(program: &Path, files: &Path, out: &Path) {
     let mut command = Command::new(root().join("packaging/release"));
-    command.arg("--bin").arg(program).arg("--out").arg(out).args(["--deb", "dpkg-deb"]);
+    command.arg("--bin").arg(program).arg("--files").arg(files).arg("--out").arg(out);
+    command.args(["--deb", "dpkg-deb"]);
     run(&mut command);
 }
 
@@ -86,7 +93,6 @@ fn a_release_is_installed_by_its_checksum_and_not_without_it() {
     for page in ["svc.1", "svc-peer-list.1", "svc-install-status.1", "svc-task-run.1"] {
         assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
     }
-    assert!(!pages.iter().any(|name| name.contains("package-files")), "{pages:?}");
     let page = fs::read_to_string(to.join("share/man/man1/svc-peer-list.1")).expect("a page");
     assert!(page.contains(".TH svc-peer-list 1") && page.contains("SYNOPSIS"), "{page}");
 

@@ -8,6 +8,9 @@
 //! left.
 //!
 //! The crate knows the wire and the files of a daemon, nothing behind them, and it never prints.
+//!
+//! For programs beside `svc`: [`hosts::HostClient`] asks and follows the host of one agent, with or
+//! without a daemon. `examples/talk_to_host.rs` shows that.
 
 mod connect;
 mod connection;

@@ -7,7 +7,7 @@
 //! old text or the new one, also after a power cut. A file that its owner may not write is left alone, although a rename would
 //! succeed.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -119,16 +119,13 @@ pub struct FolderLock(
 impl FolderLock {
     /// Waits some seconds for the lock of a folder, or of the nearest one above it that there is.
     pub fn take(folder: &Path) -> io::Result<Self> {
-        use rustix::fs::{FlockOperation, flock};
         let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
         let file = File::open(there)?;
         for _ in 0..LOCK_TRIES {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) => return Ok(Self(file)),
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
-                    std::thread::sleep(PAUSE);
-                }
-                Err(error) => return Err(error.into()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::Error(error)) => return Err(error),
             }
         }
         let text =

@@ -13,7 +13,7 @@ use std::os::unix::fs::{
 };
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
 use crate::bounded_file;
@@ -65,7 +65,7 @@ pub fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
 pub fn create_new_held(path: &Path, contents: &[u8]) -> io::Result<File> {
     let file = written_beside(path, contents)?;
     file.as_file().sync_all()?;
-    flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)?;
+    file.as_file().try_lock()?;
     let file = file.persist_noclobber(path)?;
     sync_folder_of(path)?;
     Ok(file)
@@ -393,7 +393,7 @@ mod tests {
                             }
                             std::thread::yield_now();
                         };
-                        flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
+                        file.try_lock_shared().is_ok()
                     })
                     .count()
             });

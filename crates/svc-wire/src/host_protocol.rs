@@ -1,5 +1,23 @@
 //! The host's socket protocol 1.1: requests, their answers, and what else a reader finds on a connection.
+//!
+//! Each is one line of JSON. A client writes a [`HostRequest`]. A host answers with a [`HostReply`] of the same type and id, and
+//! writes events in between once the client is attached, so a client reads [`HostFrame`]s, as `svc_client::hosts::HostClient` does.
+//!
+//! ```
+//! use svc_wire::host_protocol::{HostFrame, HostRequest, HostRequestKind, SendAnswer, SendInput};
+//!
+//! let input = SendInput::new("run the tests");
+//! let request = HostRequest::new(HostRequestKind::Send, Some(&input))?;
+//! assert_eq!(request.to_line(), b"{\"type\":\"host.send\",\"payload\":{\"input\":\"run the tests\",\"mode\":\"queue\"}}\n");
+//!
+//! let line = br#"{"type":"host.send","success":true,"payload":{"message_id":"msg_1","queued":false}}"#;
+//! let HostFrame::Reply(reply) = HostFrame::parse(line)? else { panic!("an event") };
+//! let answer: SendAnswer = reply.decode()?;
+//! assert_eq!(answer.message_id, "msg_1");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::agent::{AgentEvent, AgentInfo, AgentState, AnswerKey, HistoryEntry};
@@ -94,6 +112,42 @@ pub struct HostRequest {
     pub payload: Option<Value>,
 }
 
+impl HostRequest {
+    /// A request with what it needs.
+    ///
+    /// # Errors
+    /// If the payload has no JSON form.
+    pub fn new(
+        kind: HostRequestKind,
+        payload: Option<&impl Serialize>,
+    ) -> Result<Self, serde_json::Error> {
+        let payload = payload.map(serde_json::to_value).transpose()?;
+        Ok(Self { kind: kind.as_str().to_owned(), id: None, payload })
+    }
+
+    /// Its line, with the end.
+    pub fn to_line(&self) -> Vec<u8> {
+        to_line(self)
+    }
+
+    /// The payload as a host reads it. Without one, or with `null`, it is an empty object.
+    ///
+    /// # Errors
+    /// If it is no object, or not such a one.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let name = self.kind.strip_prefix("host.").unwrap_or(&self.kind);
+        let payload = match &self.payload {
+            None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
+            // A list would be taken for the members in their order.
+            Some(payload) if !payload.is_object() => {
+                return Err(format!("invalid {name} payload: expected an object"));
+            }
+            Some(payload) => payload.clone(),
+        };
+        serde_json::from_value(payload).map_err(|error| format!("invalid {name} payload: {error}"))
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostReply {
@@ -111,6 +165,54 @@ pub struct HostReply {
     /// What it came to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
+}
+
+/// Why a reply has no payload of the type that was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplyError {
+    /// The host says no.
+    #[error("{0}")]
+    Refused(String),
+    /// The payload is another.
+    #[error("the host's answer cannot be read: {0}")]
+    Unreadable(#[source] serde_json::Error),
+}
+
+impl HostReply {
+    /// The answer to a request that was done.
+    pub fn success(request: &HostRequest, payload: Option<Value>) -> Self {
+        let (kind, id) = (request.kind.clone(), request.id.clone());
+        Self { kind, id, success: true, error: None, payload }
+    }
+
+    /// The answer to a request that was not done.
+    pub fn refusal(request: &HostRequest, error: String) -> Self {
+        let (kind, id) = (request.kind.clone(), request.id.clone());
+        Self { kind, id, success: false, error: Some(error), payload: None }
+    }
+
+    /// Its line, with the end.
+    pub fn to_line(&self) -> Vec<u8> {
+        to_line(self)
+    }
+
+    /// The payload as a client reads it. Without one it is `null`.
+    ///
+    /// # Errors
+    /// If the host says no, or the payload is not of this type.
+    pub fn decode<T: DeserializeOwned>(self) -> Result<T, ReplyError> {
+        if !self.success {
+            let reason = self.error.unwrap_or_else(|| "no reason".to_owned());
+            return Err(ReplyError::Refused(reason));
+        }
+        serde_json::from_value(self.payload.unwrap_or(Value::Null)).map_err(ReplyError::Unreadable)
+    }
+}
+
+fn to_line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// What a reader finds on a connection: events and answers to requests, which come interleaved.
@@ -186,6 +288,13 @@ pub struct HostStatus {
     pub agent: AgentInfo,
 }
 
+/// Answer to `host.list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostList {
+    /// The host's agent: always one.
+    pub agents: Vec<AgentInfo>,
+}
+
 /// Payload of `host.attach`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachStream {
@@ -235,7 +344,7 @@ pub struct HistoryPage {
 }
 
 /// Payload of `host.send`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendInput {
     /// The text.
     pub input: String,
@@ -251,6 +360,13 @@ pub struct SendInput {
     /// Who sends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+}
+
+impl SendInput {
+    /// A text as a turn of its own, after those before it.
+    pub fn new(input: impl Into<String>) -> Self {
+        Self { input: input.into(), ..Self::default() }
+    }
 }
 
 /// When an agent gets its input.

@@ -21,7 +21,7 @@ use crate::sse;
 /// Header that names the last event that was seen of a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A request without its address, which can be sent again by [`Client::open`](svc_client::Client::open).
+/// A request without its address, which can be sent again by `svc_client::Client::open`.
 #[derive(Debug, Clone)]
 pub struct McpRequest {
     /// `POST`, `GET` or `DELETE`.
@@ -51,8 +51,19 @@ pub struct RequestSetting<'a> {
 
 /// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
 ///
-/// A notification carries `Mcp-Method`, too; responses and batches carry neither that nor `Mcp-Name`. A body that is no JSON gets
-/// the headers that need none of it; the server says what is wrong.
+/// `Mcp-Method` repeats the method of a request or notification. `Mcp-Name` repeats what it is about, for methods that name
+/// something: `params.name` of `tools/call` and `prompts/get`, `params.uri` of `resources/read`, `params.taskId` of the methods of
+/// tasks; of other methods, and where that member is no text, the header is absent and never empty. Responses and batches carry
+/// neither. A body that is no JSON gets the headers that need none of it; the server says what is wrong.
+///
+/// ```
+/// use svc_wire::mcp_request::{RequestSetting, post};
+///
+/// let body = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
+/// let request = post(body.as_slice().into(), RequestSetting::default());
+/// assert_eq!(request.headers["mcp-method"], "tools/call");
+/// assert_eq!(request.headers["mcp-name"], "echo");
+/// ```
 pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
     let mut headers = both_kinds();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

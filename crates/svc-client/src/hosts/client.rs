@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 use svc_model::AgentId;
-use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody};
+use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody, AgentInfo};
 use svc_sys::lines::LineReader;
 use svc_sys::local_socket::{self, ConnectError};
 use svc_wire::host_protocol::{
-    AnswerAgent, AttachAnswer, AttachStream, HistoryPage, HistoryQuery, HostFrame, HostReply,
-    HostRequest, HostRequestKind, HostStatus, InterruptAgent, SendAnswer, SendInput, StopAgent,
-    StopAnswer, agrees_with_protocol,
+    AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostFrame,
+    HostList, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, PingAnswer,
+    PingHost, ReplyError, SendAnswer, SendInput, StopAgent, StopAnswer, agrees_with_protocol,
 };
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
@@ -58,7 +57,20 @@ pub enum HostError {
     Refused(String),
 }
 
+impl From<ReplyError> for HostError {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Refused(reason) => Self::Refused(reason),
+            ReplyError::Unreadable(error) => Self::Broken(error.into()),
+        }
+    }
+}
+
 /// The host of one agent.
+///
+/// [`connect`](Self::connect) finds out whose host it is; [`new`](Self::new) is for those who know. Then
+/// [`attach`](Self::attach) gives a [`HostFeed`], whose [`recv`](HostFeed::recv) gives what comes. All futures but those of a feed
+/// end within seconds, or within the time that a stop is given.
 #[derive(Debug, Clone)]
 pub struct HostClient {
     agent: AgentId,
@@ -71,6 +83,20 @@ impl HostClient {
         Self { agent, socket }
     }
 
+    /// The host that listens on `socket`, whichever agent it has.
+    ///
+    /// # Errors
+    /// If nobody listens there, if another user does, or if it speaks another protocol.
+    pub async fn connect(socket: PathBuf) -> Result<Self, HostError> {
+        let status = status_at(&socket).await?;
+        Ok(Self { agent: status.agent.id, socket })
+    }
+
+    /// Its agent.
+    pub const fn agent(&self) -> &AgentId {
+        &self.agent
+    }
+
     /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -78,17 +104,22 @@ impl HostClient {
 
     /// The host and its agent. A host of another agent, or of another protocol, is foreign.
     pub async fn status(&self) -> Result<HostStatus, HostError> {
-        let status: HostStatus =
-            self.request(HostRequestKind::Status, None::<&()>, ANSWER_WITHIN).await?;
-        if status.agent.id != self.agent {
-            let other = &status.agent.id;
-            return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
-        }
-        if !agrees_with_protocol(&status.host.protocol_version) {
-            let version = &status.host.protocol_version;
-            return Err(HostError::Foreign(format!("its host speaks protocol {version}")));
-        }
+        let status = status_at(&self.socket).await?;
+        self.check_agent(&status.agent.id)?;
         Ok(status)
+    }
+
+    /// Its version and how long it has run. A host that does not speak our protocol refuses.
+    pub async fn ping(&self) -> Result<PingAnswer, HostError> {
+        let ping = PingHost { protocol_version: Some(HOST_PROTOCOL.to_owned()) };
+        self.request(HostRequestKind::Ping, Some(&ping), ANSWER_WITHIN).await
+    }
+
+    /// Its agents: always one.
+    pub async fn list(&self) -> Result<Vec<AgentInfo>, HostError> {
+        let list: HostList =
+            self.request(HostRequestKind::List, None::<&()>, ANSWER_WITHIN).await?;
+        Ok(list.agents)
     }
 
     /// A way to give the agent input again and again.
@@ -142,16 +173,20 @@ impl HostClient {
 
     /// Follows the host's events after `offset`.
     pub async fn attach(&self, offset: i64) -> Result<HostFeed, HostError> {
-        let mut connection = self.connect(FEED_BUFFER).await?;
+        let mut connection = HostConnection::open(&self.socket, FEED_BUFFER).await?;
         let attach = Some(AttachStream { offset });
         let reply =
             connection.exchange(HostRequestKind::Attach, attach.as_ref(), ANSWER_WITHIN).await?;
-        let answer: AttachAnswer = payload(reply)?;
-        if answer.agent_id != self.agent {
-            let other = answer.agent_id;
-            return Err(HostError::Foreign(format!("its socket is that of agent {other}")));
+        let attached: AttachAnswer = reply.decode()?;
+        self.check_agent(&attached.agent_id)?;
+        Ok(HostFeed { connection, attached, words: None })
+    }
+
+    fn check_agent(&self, other: &AgentId) -> Result<(), HostError> {
+        if *other == self.agent {
+            return Ok(());
         }
-        Ok(HostFeed { connection, words: None })
+        Err(HostError::Foreign(format!("its socket is that of agent {other}")))
     }
 
     async fn request<P: Serialize, A: DeserializeOwned>(
@@ -160,19 +195,21 @@ impl HostClient {
         request: Option<&P>,
         within: Duration,
     ) -> Result<A, HostError> {
-        let mut connection = self.connect(REPLY_BUFFER).await?;
-        payload(connection.exchange(kind, request, within).await?)
+        let mut connection = HostConnection::open(&self.socket, REPLY_BUFFER).await?;
+        Ok(connection.exchange(kind, request, within).await?.decode()?)
     }
+}
 
-    async fn connect(&self, buffer: usize) -> Result<HostConnection, HostError> {
-        let connected = timeout(ANSWER_WITHIN, local_socket::connect(&self.socket)).await;
-        let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
-            ConnectError::Absent(_) => HostError::Absent,
-            ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
-            ConnectError::Io { source, .. } => HostError::Broken(source),
-        })?;
-        Ok(HostConnection::new(stream, buffer))
+/// The status of the host that listens on `socket`.
+async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
+    let mut connection = HostConnection::open(socket, REPLY_BUFFER).await?;
+    let reply = connection.exchange(HostRequestKind::Status, None::<&()>, ANSWER_WITHIN).await?;
+    let status: HostStatus = reply.decode()?;
+    if !agrees_with_protocol(&status.host.protocol_version) {
+        let version = &status.host.protocol_version;
+        return Err(HostError::Foreign(format!("its host speaks protocol {version}")));
     }
+    Ok(status)
 }
 
 /// Gives one agent input, on a connection that is kept from one to the next.
@@ -193,7 +230,7 @@ impl HostInput {
                 told => return told,
             }
         }
-        let fresh = self.host.connect(REPLY_BUFFER).await?;
+        let fresh = HostConnection::open(&self.host.socket, REPLY_BUFFER).await?;
         self.exchange(fresh, input).await
     }
 
@@ -204,7 +241,7 @@ impl HostInput {
     ) -> Result<SendAnswer, HostError> {
         let reply = connection.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
         self.connection = Some(connection);
-        payload(reply)
+        Ok(reply.decode()?)
     }
 }
 
@@ -225,7 +262,7 @@ impl HostProbe {
                 told => return told,
             }
         }
-        let fresh = self.host.connect(REPLY_BUFFER).await?;
+        let fresh = HostConnection::open(&self.host.socket, REPLY_BUFFER).await?;
         self.exchange(fresh).await
     }
 
@@ -244,9 +281,15 @@ struct HostConnection {
 }
 
 impl HostConnection {
-    fn new(stream: UnixStream, buffer: usize) -> Self {
+    async fn open(socket: &Path, buffer: usize) -> Result<Self, HostError> {
+        let connected = timeout(ANSWER_WITHIN, local_socket::connect(socket)).await;
+        let stream = connected.map_err(|_| HostError::Wedged)?.map_err(|error| match error {
+            ConnectError::Absent(_) => HostError::Absent,
+            ConnectError::Foreign { .. } => HostError::Foreign(error.to_string()),
+            ConnectError::Io { source, .. } => HostError::Broken(source),
+        })?;
         let (reader, writer) = stream.into_split();
-        Self { lines: LineReader::new(reader, buffer, LINE_BYTES), writer }
+        Ok(Self { lines: LineReader::new(reader, buffer, LINE_BYTES), writer })
     }
 
     /// Asks, and waits for the answer. No events come before it: the connection is attached to nothing yet.
@@ -256,15 +299,8 @@ impl HostConnection {
         payload: Option<&P>,
         within: Duration,
     ) -> Result<HostReply, HostError> {
-        let payload = payload.map(serde_json::to_value).transpose();
-        let request = HostRequest {
-            kind: kind.as_str().to_owned(),
-            id: None,
-            payload: payload.map_err(|error| HostError::Broken(error.into()))?,
-        };
-        let mut line =
-            serde_json::to_vec(&request).map_err(|error| HostError::Broken(error.into()))?;
-        line.push(b'\n');
+        let request = HostRequest::new(kind, payload);
+        let line = request.map_err(|error| HostError::Broken(error.into()))?.to_line();
         let exchange = async {
             self.writer.write_all(&line).await?;
             loop {
@@ -291,14 +327,6 @@ impl HostConnection {
             line => Ok(line.filter(|line| line.has_end).map(|line| line.bytes)),
         }
     }
-}
-
-fn payload<A: DeserializeOwned>(reply: HostReply) -> Result<A, HostError> {
-    if !reply.success {
-        return Err(HostError::Refused(reply.error.unwrap_or_else(|| "no reason".to_owned())));
-    }
-    let payload = reply.payload.unwrap_or(serde_json::Value::Null);
-    serde_json::from_value(payload).map_err(|error| HostError::Broken(error.into()))
 }
 
 /// An event as its host wrote it.
@@ -337,6 +365,7 @@ impl RawAgentEvent {
 #[derive(Debug)]
 pub struct HostFeed {
     connection: HostConnection,
+    attached: AttachAnswer,
     /// Words that ended a batch.
     words: Option<AgentDelta>,
 }
@@ -351,8 +380,13 @@ pub enum HostNews {
 }
 
 impl HostFeed {
+    /// What the host said when the feed began: the last offset at that moment, and the first that can be had.
+    pub const fn attached(&self) -> &AttachAnswer {
+        &self.attached
+    }
+
     /// What comes next; `None` when the host has closed. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Result<Option<HostNews>, HostError> {
+    pub async fn recv(&mut self) -> Result<Option<HostNews>, HostError> {
         if let Some(words) = self.words.take() {
             return Ok(Some(HostNews::Words(words)));
         }
@@ -422,13 +456,8 @@ mod tests {
         let host = tokio::spawn(host_of(listener, &[2, 1]));
         let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).input();
         for key in ["first", "second", "third"] {
-            let wish = SendInput {
-                input: "a question".to_owned(),
-                idempotency_key: Some(key.to_owned()),
-                mode: svc_wire::host_protocol::SendMode::Queue,
-                message_id: None,
-                from: None,
-            };
+            let wish =
+                SendInput { idempotency_key: Some(key.to_owned()), ..SendInput::new("a question") };
             input.send(&wish).await.unwrap();
         }
         assert_eq!(host.await.unwrap(), [vec!["first", "second"], vec!["third"]]);

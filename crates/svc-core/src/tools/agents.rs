@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, TaskId, TaskStatus, limits};
 use tokio::time::timeout;
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, check::NOT_BLANK};
 use crate::service::agents::{AnswerRequest, NewDispatch, RequestView, WantedMode};
 
 pub(super) fn tools() -> Vec<Tool> {

@@ -8,7 +8,7 @@ use svc_model::{
     quote::ModelText,
 };
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use super::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
 use crate::service::journal::{
     AssembledContext, ContextKind, ContextRequest, ContextSource, PremortemRequest,
 };

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{AGENTS_SCOPE, InstanceView, conversation::RunMode, limits};
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, check::NOT_BLANK};
 use crate::service::conversations::{
     ListSessions, SendToSession, SessionHistory, SessionHistoryQuery, SessionKind, SessionReply,
     SessionStatusView, SessionsPage, SpawnSession, SpawnedSession,

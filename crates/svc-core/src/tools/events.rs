@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use svc_model::{Event, Timestamp, limits};
 
-use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError, check::NOT_BLANK};
 use crate::service::log::{Gap, Selector};
 
 pub(super) fn tools() -> Vec<Tool> {

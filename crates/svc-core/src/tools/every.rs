@@ -7,7 +7,7 @@ use svc_model::{Caller, HARMLESS_TOOLS, ToolExposure};
 
 use super::{
     Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError,
-    schema::NOT_BLANK,
+    check::{self, NOT_BLANK},
     testing::{World, nothing},
 };
 
@@ -370,6 +370,69 @@ async fn every_fault_in_every_argument_is_named() {
         assert_eq!(said, known, "{name}");
     }
     assert!(count > 300, "only {count} faults were tried");
+}
+
+/// Our own check knows every rule that schemas of arguments have, and its verdicts are those of a complete validator.
+#[tokio::test]
+async fn arguments_are_judged_as_by_a_complete_validator() {
+    const KNOWN: [&str; 18] = [
+        "additionalProperties",
+        "default",
+        "description",
+        "enum",
+        "examples",
+        "format",
+        "items",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minimum",
+        "pattern",
+        "properties",
+        "required",
+        "type",
+        "x-mcp-header",
+    ];
+    let world = World::open().await;
+    let mut count = 0;
+    for (name, tool) in &*world.catalogue.all() {
+        let schema = tool.input_schema();
+        let mut rules = BTreeSet::new();
+        rules_of(schema, &mut rules);
+        let unknown: Vec<&String> =
+            rules.iter().filter(|rule| !KNOWN.contains(&rule.as_str())).collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+        let judge = jsonschema::validator_for(schema).unwrap();
+        for (argument, of) in schema["properties"].as_object().unwrap() {
+            let odd = ["é\u{feff}", "a.b-c_9", " ", "a b"].map(Value::from);
+            let values = faults(of).into_iter().map(|(fault, _)| fault).chain(odd);
+            for value in values.chain([json!(1.0), json!(u64::MAX), fitting(of)]) {
+                let mut arguments = fitting(schema);
+                arguments[argument] = value;
+                let checked = check::members(schema, arguments.as_object().unwrap(), "");
+                assert_eq!(checked.is_ok(), judge.is_valid(&arguments), "{name}: {arguments}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 1000, "only {count} were tried");
+}
+
+/// The rules of a schema and of those within it.
+fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
+    for (rule, value) in schema.as_object().into_iter().flatten() {
+        found.insert(rule.clone());
+        match rule.as_str() {
+            "properties" => {
+                let properties = value.as_object().into_iter().flat_map(Map::values);
+                properties.for_each(|schema| rules_of(schema, found));
+            }
+            "items" | "additionalProperties" => rules_of(value, found),
+            _ => {}
+        }
+    }
 }
 
 /// Texts that break what is put together from texts, and very long ones: a refusal at worst, and never a fault of ours.

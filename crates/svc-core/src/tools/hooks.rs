@@ -9,7 +9,7 @@ use svc_model::{
     limits, token_hash,
 };
 
-use super::{Call, Failure, Tool, ToolError, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError, check::NOT_BLANK};
 use crate::service::hooks::HookCall;
 
 pub(super) fn tools() -> Vec<Tool> {

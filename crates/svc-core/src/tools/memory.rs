@@ -9,7 +9,11 @@ use svc_model::{
 };
 use svc_store::{MemoryFilter, SeenItem};
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use super::{
+    Call, Failure, Tool,
+    check::{NOT_BLANK, TAG},
+    sessions::acting_session,
+};
 use crate::service::journal::NewMemory;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -26,9 +30,6 @@ pub(super) fn tools() -> Vec<Tool> {
     .map(|tool| tool.family("learning"))
     .collect()
 }
-
-/// What a tag is made of.
-const TAG: &str = r"^[\w.-]+$";
 
 const STORE: &str = "\
 Keeps something for later sessions of this project: what somebody likes, what is so, how something is done here, what was \

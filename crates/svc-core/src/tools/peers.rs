@@ -10,7 +10,7 @@ use svc_model::{
 };
 use svc_store::PeerFilter;
 
-use super::{Call, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+use super::{Call, ErrorType, Failure, Tool, ToolError, check::NOT_BLANK};
 use crate::service::{
     self, PageLimit, ResourceKind,
     team::{BroadcastReach, Stamped},

@@ -1,19 +1,15 @@
-//! Schemas from Rust types, in the form that the field's clients take, and arguments checked against them.
+//! Schemas from Rust types, in the form that the field's clients take.
 
-use std::{fmt, sync::OnceLock};
-
-use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 use svc_wire::mcp::PARAM_ANNOTATION;
 
-use super::ToolError;
+use super::{ToolError, check};
 
 /// The schema of a tool's arguments.
+#[derive(Debug)]
 pub(super) struct Input {
     pub(super) json: Value,
-    /// Compiled by the first call: compiling all ninety patterns took two thirds of the daemon's start.
-    validator: OnceLock<Validator>,
     /// Arguments that a header repeats (SEP-2243).
     pub(super) headers: Vec<HeaderParam>,
 }
@@ -38,12 +34,6 @@ pub enum ParamKind {
     Integer,
     /// `true` or `false`.
     Boolean,
-}
-
-impl fmt::Debug for Input {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Input").field("json", &self.json).finish_non_exhaustive()
-    }
 }
 
 /// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
@@ -250,160 +240,14 @@ impl Input {
     pub(super) fn from_json(json: Value) -> Self {
         let mut headers = Vec::new();
         find_headers(&json, &mut Vec::new(), &mut headers);
-        Self { json, validator: OnceLock::new(), headers }
+        Self { json, headers }
     }
 
     /// Checks the arguments. A `null` stands for an absent one.
-    ///
-    /// # Panics
-    /// If the schema is not valid: it comes from the program.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
-        let value = Value::Object(std::mem::take(arguments));
-        let validator = self.validator.get_or_init(|| {
-            // `options().build(…)` is generic, so all of that crate would be compiled again with ours.
-            jsonschema::validator_for(&self.json).expect("a tool's schema is one")
-        });
-        let checked = validator.validate(&value).map_err(|error| self.explain(&error));
-        if let Value::Object(object) = value {
-            *arguments = object;
-        }
-        checked
+        check::members(&self.json, arguments, "")
     }
-
-    /// The error about an argument, in the one shape for all tools.
-    fn explain(&self, error: &ValidationError<'_>) -> ToolError {
-        use ValidationErrorKind as Kind;
-        let at = field_of(error.instance_path().as_str());
-        let inside =
-            |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
-        let schema = self.schema_at(error.instance_path().as_str());
-        match error.kind() {
-            Kind::Required { property } => {
-                let name = property.as_str().unwrap_or_default();
-                let field = inside(name);
-                let allowed =
-                    schema.get("properties").and_then(|all| all.get(name)).and_then(allowed);
-                let error = ToolError::invalid(field.clone(), format!("{field}: is missing"));
-                ToolError { allowed: allowed.map(Box::new), ..error }
-            }
-            Kind::AdditionalProperties { unexpected }
-            | Kind::UnevaluatedProperties { unexpected } => {
-                let field = inside(unexpected.first().map_or("", String::as_str));
-                let known: Vec<&String> = schema
-                    .get("properties")
-                    .and_then(Value::as_object)
-                    .into_iter()
-                    .flat_map(Map::keys)
-                    .collect();
-                let why = format!("{field}: there is no such argument");
-                let error = ToolError::invalid(field.clone(), why);
-                if known.is_empty() { error } else { error.allowed(json!(known)) }
-            }
-            kind => {
-                let why = match kind {
-                    Kind::Type { .. } => {
-                        format!(
-                            "must be {}",
-                            schema.get("type").map(type_in_words).unwrap_or_default()
-                        )
-                    }
-                    Kind::Enum { options } => format!("must be one of {options}"),
-                    Kind::Pattern { pattern } if pattern == NOT_BLANK => {
-                        "must not be blank".to_owned()
-                    }
-                    Kind::Pattern { pattern } => format!("must match {pattern}"),
-                    Kind::MinLength { limit: 1 } => "must not be empty".to_owned(),
-                    Kind::MinLength { limit } => format!("must have at least {limit} characters"),
-                    Kind::MaxLength { limit } => format!("must have at most {limit} characters"),
-                    Kind::MinItems { limit } => format!("must have at least {limit} items"),
-                    Kind::MaxItems { limit } => format!("must have at most {limit} items"),
-                    _ => match allowed(&schema) {
-                        Some(Value::String(range)) => format!("must be {range}"),
-                        // Never the value itself: it may be a secret, or megabytes.
-                        _ => format!("breaks the rule {:?} of the schema", kind.keyword()),
-                    },
-                };
-                let message = if at.is_empty() {
-                    format!("the arguments {why}")
-                } else {
-                    format!("{at}: {why}")
-                };
-                let field = if at.is_empty() { "arguments".to_owned() } else { at };
-                ToolError {
-                    allowed: allowed(&schema).map(Box::new),
-                    ..ToolError::invalid(field, message)
-                }
-            }
-        }
-    }
-
-    /// The schema of the value at a JSON pointer, as far as properties and items lead.
-    fn schema_at(&self, pointer: &str) -> Value {
-        let mut schema = &self.json;
-        for step in pointer.split('/').skip(1) {
-            let step = step.replace("~1", "/").replace("~0", "~");
-            let next = schema
-                .get("properties")
-                .and_then(|all| all.get(&step))
-                .or_else(|| schema.get("items"))
-                .or_else(|| schema.get("additionalProperties"));
-            match next {
-                Some(next) => schema = next,
-                None => return Value::Null,
-            }
-        }
-        schema.clone()
-    }
-}
-
-/// The pattern of a text that has to say something: `#[schemars(regex(pattern = NOT_BLANK))]`.
-pub(super) const NOT_BLANK: &str = r"\S";
-
-/// What a value may be, where that can be said: its words, or its range.
-fn allowed(schema: &Value) -> Option<Value> {
-    if let Some(words) = schema.get("enum") {
-        return Some(words.clone());
-    }
-    if schema.get("type") == Some(&json!("boolean")) {
-        return Some(json!([true, false]));
-    }
-    match (schema.get("minimum"), schema.get("maximum")) {
-        (Some(least), Some(most)) => Some(format!("from {least} to {most}").into()),
-        (Some(least), None) => Some(format!("at least {least}").into()),
-        (None, Some(most)) => Some(format!("at most {most}").into()),
-        (None, None) => None,
-    }
-}
-
-fn type_in_words(name: &Value) -> String {
-    match name {
-        Value::String(name) => match name.as_str() {
-            "array" => "an array".to_owned(),
-            "object" => "an object".to_owned(),
-            "integer" => "an integer".to_owned(),
-            name => format!("a {name}"),
-        },
-        Value::Array(names) => names.iter().map(type_in_words).collect::<Vec<_>>().join(" or "),
-        _ => String::new(),
-    }
-}
-
-/// `/a/0/b` as `a[0].b`.
-fn field_of(pointer: &str) -> String {
-    let mut field = String::new();
-    for step in pointer.split('/').skip(1) {
-        let step = step.replace("~1", "/").replace("~0", "~");
-        if step.bytes().all(|byte| byte.is_ascii_digit()) {
-            field.extend(["[", &step, "]"]);
-        } else {
-            if !field.is_empty() {
-                field.push('.');
-            }
-            field.push_str(&step);
-        }
-    }
-    field
 }
 
 /// Annotated arguments. Those that break the rules of SEP-2243 are left out: a client drops such a tool.
@@ -431,7 +275,7 @@ fn find_headers(schema: &Value, path: &mut Vec<String>, found: &mut Vec<HeaderPa
 mod tests {
     use serde::Deserialize;
 
-    use super::*;
+    use super::{super::check::NOT_BLANK, *};
 
     #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]

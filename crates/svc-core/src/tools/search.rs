@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 use svc_model::source::BUILTIN_CORE;
 
-use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, schema::NOT_BLANK};
+use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, check::NOT_BLANK};
 
 const DESCRIPTION: &str = "\
 Finds tools by purpose, including those that your client does not list.

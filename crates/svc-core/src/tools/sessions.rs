@@ -10,7 +10,7 @@ use svc_model::{
 };
 use svc_store::SessionFilter;
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, check::NOT_BLANK};
 use crate::service::{
     PageLimit,
     team::{ActingSession, NewSession},

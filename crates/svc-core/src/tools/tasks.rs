@@ -9,7 +9,7 @@ use svc_model::{FrameKind, ReplyKind, Seq, Task, TaskId, TaskStatus, Timestamp, 
 use svc_store::TaskFilter;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Call, Failure, Tool, ToolError, ToolProgress, peers::own_peer, schema::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError, ToolProgress, check::NOT_BLANK, peers::own_peer};
 use crate::service::PageLimit;
 
 pub(super) fn tools() -> Vec<Tool> {

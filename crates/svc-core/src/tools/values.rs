@@ -9,7 +9,7 @@ use svc_model::{
     limits, quote,
 };
 
-use super::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use super::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
 use crate::service::journal::{ValueDistances, too_far};
 
 pub(super) fn tools() -> Vec<Tool> {

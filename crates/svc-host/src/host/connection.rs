@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody};
 use svc_model::{AgentId, Clock, Timestamp};
 use svc_wire::host_protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostInfo,
-    HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, PingAnswer, PingHost,
-    SendInput, StopAgent, agrees_with_protocol,
+    HostList, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, PingAnswer,
+    PingHost, SendInput, StopAgent, agrees_with_protocol,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -110,9 +109,9 @@ async fn read(
             let answered = match value.and_then(request_of) {
                 Ok(request) => answer(request, face, outgoing, attachment).await,
                 Err(error) => {
-                    let reply =
-                        refusal(&HostRequest::default(), format!("decode request: {error}"));
-                    outgoing.send(Outgoing::Reply(reply)).await.is_ok()
+                    let error = format!("decode request: {error}");
+                    let reply = HostReply::refusal(&HostRequest::default(), error);
+                    outgoing.send(Outgoing::Reply(reply.to_line())).await.is_ok()
                 }
             };
             if !answered {
@@ -142,13 +141,14 @@ async fn answer(
     let attach_as = |now| *attachment.lock().unwrap_or_else(PoisonError::into_inner) = now;
     let Some(kind) = HostRequestKind::parse(&request.kind) else {
         let error = format!("unknown message type: {}", request.kind);
-        return outgoing.send(Outgoing::Reply(refusal(&request, error))).await.is_ok();
+        let reply = HostReply::refusal(&request, error).to_line();
+        return outgoing.send(Outgoing::Reply(reply)).await.is_ok();
     };
     let reply = match kind {
         HostRequestKind::Ping => ping(&request, face),
         HostRequestKind::Status => status(face).await,
         HostRequestKind::List => match face.agent.ask(HostCommand::Info).await {
-            Ok(agent) => payload(&serde_json::json!({ "agents": [agent] })),
+            Ok(agent) => payload(&HostList { agents: vec![agent] }),
             Err(error) => Err(error),
         },
         HostRequestKind::Attach => {
@@ -156,36 +156,36 @@ async fn answer(
                 Ok((answer, position)) => {
                     attach_as(None);
                     attach_as(Some(Attachment::new(&face.attached)));
-                    Outgoing::Attach(success(&request, payload(&answer).ok().flatten()), position)
+                    let answer = payload(&answer).ok().flatten();
+                    Outgoing::Attach(HostReply::success(&request, answer).to_line(), position)
                 }
-                Err(error) => Outgoing::Reply(refusal(&request, error)),
+                Err(error) => Outgoing::Reply(HostReply::refusal(&request, error).to_line()),
             };
             return outgoing.send(out).await.is_ok();
         }
         HostRequestKind::Detach => {
             attach_as(None);
-            return outgoing.send(Outgoing::Detach(success(&request, None))).await.is_ok();
+            let reply = HostReply::success(&request, None).to_line();
+            return outgoing.send(Outgoing::Detach(reply)).await.is_ok();
         }
         HostRequestKind::History => history(&request, face),
-        HostRequestKind::Send => match parse::<SendInput>(&request, "send") {
+        HostRequestKind::Send => match request.decode::<SendInput>() {
             Ok(send) => told(face.agent.try_ask(|reply| HostCommand::Send(send, reply)).await),
             Err(error) => Err(error),
         },
-        HostRequestKind::Answer => match parse::<AnswerAgent>(&request, "answer") {
+        HostRequestKind::Answer => match request.decode::<AnswerAgent>() {
             Ok(answer) => {
                 done(face.agent.try_ask(|reply| HostCommand::Answer(answer, reply)).await)
             }
             Err(error) => Err(error),
         },
-        HostRequestKind::Interrupt => {
-            match parse_or_default::<InterruptAgent>(&request, "interrupt") {
-                Ok(interrupt) => {
-                    done(face.agent.try_ask(|reply| HostCommand::Interrupt(interrupt, reply)).await)
-                }
-                Err(error) => Err(error),
+        HostRequestKind::Interrupt => match request.decode::<InterruptAgent>() {
+            Ok(interrupt) => {
+                done(face.agent.try_ask(|reply| HostCommand::Interrupt(interrupt, reply)).await)
             }
-        }
-        HostRequestKind::Stop => match parse_or_default::<StopAgent>(&request, "stop") {
+            Err(error) => Err(error),
+        },
+        HostRequestKind::Stop => match request.decode::<StopAgent>() {
             Ok(stop) => {
                 // It may take long, and the client may ask for other things meanwhile, such as a stop by force.
                 let (face, outgoing) = (Arc::clone(face), outgoing.clone());
@@ -216,27 +216,8 @@ fn done(result: Result<(), String>) -> Answered {
     result.map(|()| None)
 }
 
-fn parse<T: DeserializeOwned>(request: &HostRequest, name: &str) -> Result<T, String> {
-    let value = request.payload.clone().unwrap_or_else(|| serde_json::json!({}));
-    // A list would be taken for the members in their order.
-    if !value.is_object() {
-        return Err(format!("invalid {name} payload: expected an object"));
-    }
-    serde_json::from_value(value).map_err(|error| format!("invalid {name} payload: {error}"))
-}
-
-fn parse_or_default<T: DeserializeOwned + Default>(
-    request: &HostRequest,
-    name: &str,
-) -> Result<T, String> {
-    match &request.payload {
-        None | Some(Value::Null) => Ok(T::default()),
-        Some(_) => parse(request, name),
-    }
-}
-
 fn ping(request: &HostRequest, face: &HostFace) -> Answered {
-    let PingHost { protocol_version } = parse_or_default(request, "ping")?;
+    let PingHost { protocol_version } = request.decode()?;
     if let Some(version) = protocol_version.filter(|version| !agrees_with_protocol(version)) {
         return Err(format!(
             "unsupported protocol version: {version}; this host speaks {HOST_PROTOCOL}"
@@ -275,7 +256,7 @@ async fn status(face: &HostFace) -> Answered {
 }
 
 fn attach(request: &HostRequest, face: &HostFace) -> Result<(AttachAnswer, u64), String> {
-    let AttachStream { offset } = parse_or_default(request, "attach")?;
+    let AttachStream { offset } = request.decode()?;
     let end = face.spool.end();
     let after = u64::try_from(offset).unwrap_or(0);
     if after > end.offset {
@@ -293,7 +274,7 @@ fn attach(request: &HostRequest, face: &HostFace) -> Result<(AttachAnswer, u64),
 }
 
 fn history(request: &HostRequest, face: &HostFace) -> Answered {
-    let query: HistoryQuery = parse_or_default(request, "history")?;
+    let query: HistoryQuery = request.decode()?;
     let offset = face.spool.end().offset;
     let mut marks = face.spool.entries();
     marks.retain(|mark| {
@@ -318,35 +299,10 @@ fn history(request: &HostRequest, face: &HostFace) -> Answered {
 
 fn reply_of(request: &HostRequest, answered: Answered) -> Vec<u8> {
     match answered {
-        Ok(payload) => success(request, payload),
-        Err(error) => refusal(request, error),
+        Ok(payload) => HostReply::success(request, payload),
+        Err(error) => HostReply::refusal(request, error),
     }
-}
-
-fn success(request: &HostRequest, payload: Option<Value>) -> Vec<u8> {
-    line(&HostReply {
-        kind: request.kind.clone(),
-        id: request.id.clone(),
-        success: true,
-        error: None,
-        payload,
-    })
-}
-
-fn refusal(request: &HostRequest, error: String) -> Vec<u8> {
-    line(&HostReply {
-        kind: request.kind.clone(),
-        id: request.id.clone(),
-        success: false,
-        error: Some(error),
-        payload: None,
-    })
-}
-
-fn line(reply: &HostReply) -> Vec<u8> {
-    let mut line = serde_json::to_vec(reply).unwrap_or_default();
-    line.push(b'\n');
-    line
+    .to_line()
 }
 
 /// Writes replies as they come, and between them what is new in the spool, if the client is attached.

@@ -8,7 +8,7 @@ use svc_model::AgentId;
 use svc_model::agent::{AgentBackend, AnswerKey, HostSpec, PermissionMode};
 
 use super::backend::{AgentProtocol, Decision, Effect, Effects, PromptInput, protocol_of};
-use super::{ansi::without_ansi, connection::request_of, decode::ValueReader};
+use super::{connection::request_of, decode::ValueReader, stderr_tail::StderrTail};
 
 /// Reads lines as the output of an agent of each kind, which is prompted, asked and interrupted in between.
 pub fn read_output(bytes: &[u8]) {
@@ -46,7 +46,7 @@ pub fn read_output(bytes: &[u8]) {
         protocol.end(Some(0), &mut effects);
         check(protocol.as_mut(), &mut effects);
     }
-    without_ansi(&String::from_utf8_lossy(bytes));
+    StderrTail::default().push(bytes);
 }
 
 /// What follows from a line. Each message to the agent is one line, and requests are answered.

@@ -5,7 +5,6 @@
 //! read it at their own pace in `connection`. `entry` is how the process begins.
 
 mod agent;
-mod ansi;
 mod backend;
 mod commands;
 mod connection;

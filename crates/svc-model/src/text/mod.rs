@@ -12,6 +12,8 @@ use std::{
     sync::LazyLock,
 };
 
+use strsim::osa_distance;
+
 use super::limits;
 use stem::stem;
 
@@ -183,7 +185,8 @@ impl WordGroup {
             && term.len() >= 6
             && (self.term.starts_with(term) || term.starts_with(&self.term));
         if self.term.as_bytes().first() == term.as_bytes().first()
-            && distance(self.term.as_bytes(), term.as_bytes()) <= most
+            && self.term.len().abs_diff(term.len()) <= most
+            && osa_distance(&self.term, term) <= most
         {
             self.add(term, TYPO);
             for other in THESAURUS.words.get(term).into_iter().flatten() {
@@ -415,29 +418,6 @@ fn fold(word: &str) -> String {
 /// How many mistakes a word may have.
 fn mistakes(term: &str) -> usize {
     if term.len() < 8 { 1 } else { 2 }
-}
-
-/// How many letters have to be changed, added, dropped or swapped with the next.
-fn distance(from: &[u8], to: &[u8]) -> usize {
-    if from.len().abs_diff(to.len()) > 2 {
-        return usize::MAX;
-    }
-    let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
-    for (at, row) in rows.iter_mut().enumerate() {
-        row[0] = at;
-    }
-    rows[0] = (0..=to.len()).collect();
-    for a in 1..=from.len() {
-        for b in 1..=to.len() {
-            let change = rows[a - 1][b - 1] + usize::from(from[a - 1] != to[b - 1]);
-            let mut least = change.min(rows[a - 1][b] + 1).min(rows[a][b - 1] + 1);
-            if a > 1 && b > 1 && from[a - 1] == to[b - 2] && from[a - 2] == to[b - 1] {
-                least = least.min(rows[a - 2][b - 2] + 1);
-            }
-            rows[a][b] = least;
-        }
-    }
-    rows[from.len()][to.len()]
 }
 
 #[cfg(test)]

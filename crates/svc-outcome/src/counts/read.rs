@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use anstream::adapter::strip_str;
+
 use super::{checks, line, report::RunReport, test_runners};
 
 /// What is looked at of an output, in bytes from its head and from its tail. What fails first stands near the head, what
@@ -80,30 +82,12 @@ fn ends_of(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{head}\n{tail}"))
 }
 
-/// `text` without the sequences that colour it (ECMA-48 control sequences and operating system commands).
+/// `text` without escape sequences.
 fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains('\u{1b}') {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(text.len());
-    let mut parts = text.split('\u{1b}');
-    out.extend(parts.next());
-    for part in parts {
-        let rest = if let Some(sequence) = part.strip_prefix('[') {
-            let end = sequence.find(|c: char| !(' '..='?').contains(&c));
-            end.map_or("", |end| {
-                let last = sequence[end..].chars().next().map_or(0, char::len_utf8);
-                &sequence[end + last..]
-            })
-        } else if let Some(command) = part.strip_prefix(']') {
-            // Ends with BEL, or with ESC \ of which the ESC ended this part.
-            command.split_once('\u{7}').map_or("", |(_, rest)| rest)
-        } else {
-            part.get(1..).unwrap_or("")
-        };
-        out.push_str(rest);
-    }
-    Cow::Owned(out)
+    Cow::Owned(strip_str(text).to_string())
 }
 
 /// The output of something that runs one tool or several.

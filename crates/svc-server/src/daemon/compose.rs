@@ -125,10 +125,10 @@ impl ServingDaemon {
         tools.bound_tool_call(config.sources_tool_call.value.clone());
         let (boot_id, started_at) = (identity.boot_id.clone(), identity.started_at);
         let (mut metrics, mcp_metrics) = (Metrics::default(), McpMetrics::default());
-        mcp_metrics.register(metrics.registry());
+        mcp_metrics.register(metrics.registry_mut());
         let beat = Beat::new(services.tuning().sse_keep_alive);
         let source_metrics = SourceMetrics::default();
-        source_metrics.register(metrics.registry());
+        source_metrics.register(metrics.registry_mut());
         let sources = SourceManager::start(SourceManagerParts {
             services: services.clone(),
             files: config.sources.clone(),

@@ -1,19 +1,28 @@
 //! `/metrics`: all counts, as Prometheus reads them.
 
-use std::{borrow::Cow, collections::HashSet, fmt::Write as _, time::Duration};
+use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use axum::{
     extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeMetric as _, NoLabelSet,
+        text::{encode_eof, encode_registry},
+    },
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
 use svc_core::service::{
     Error,
-    log::{COMMIT_SECONDS, WriterStats},
+    log::{COMMIT_SECONDS, LogStatus},
 };
-use svc_model::{Caller, READ_ALL};
+use svc_model::{BudgetKind, Caller, READ_ALL};
 
-use super::{App, Code, Problem, api::Api, metrics::OPEN_METRICS_END, openapi::Operation};
+use super::{App, Code, Problem, api::Api, metrics::PREFIX, openapi::Operation};
 use crate::web::Accept;
 
 /// The text format of Prometheus, which every scraper reads.
@@ -41,69 +50,84 @@ async fn show(
             "metrics are for the operator, or need read_all",
         ));
     }
-    let mut text = app.metrics.open_metrics();
-    push_store_metrics(&app, &mut text).await?;
+    let counts = StoreCounts::read(&app).await?;
     let is_open = Accept::of(&headers).prefers("application/openmetrics-text", "text/plain");
-    let media_type = if is_open {
-        text.push_str(OPEN_METRICS_END);
-        OPEN_METRICS
-    } else {
-        text = prometheus_text(&text);
-        PROMETHEUS
-    };
+    let text = open_metrics(&[app.metrics.registry(), &counts.into_registry()], is_open);
+    let (media_type, text) =
+        if is_open { (OPEN_METRICS, text) } else { (PROMETHEUS, prometheus_text(&text)) };
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], text).into_response())
 }
 
-/// What the store counts itself, read when somebody asks.
-async fn push_store_metrics(app: &App, text: &mut String) -> Result<(), Error> {
-    let log = app.services.log.status().await?;
-    let (size, stats) = (log.size, log.writer);
-    let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
-    for (name, kind, help, value) in [
-        ("store_commits_total", "counter", "Commits", stats.commits),
-        ("store_jobs_total", "counter", "Write jobs that shared them", stats.jobs),
-        ("store_failures_total", "counter", "Commits that failed", stats.failures),
-        ("store_queued_jobs", "gauge", "Write jobs that wait", number(log.queued)),
-        ("store_database_bytes", "gauge", "Size of the database file", size.database),
-        ("store_wal_bytes", "gauge", "Size of the write-ahead log", size.wal),
-        ("log_head", "gauge", "Position of the last event", u64::try_from(log.head).unwrap_or(0)),
-        ("subscribers", "gauge", "Open subscriptions", number(log.subscribers)),
-    ] {
-        let family = name.strip_suffix("_total").unwrap_or(name);
-        write!(
-            text,
-            "# HELP svc_{family} {help}.\n# TYPE svc_{family} {kind}\nsvc_{name} {value}\n"
-        )
-        .expect("writing to a string does not fail");
-    }
-    push_commit_times(text, &stats);
-    text.push_str("# HELP svc_budget_used What all principals hold, by kind.\n");
-    text.push_str("# TYPE svc_budget_used gauge\n");
-    for (kind, held) in app.services.budget_use().await? {
-        let kind = kind.key().trim_start_matches("budget.");
-        writeln!(text, "svc_budget_used{{kind=\"{kind}\"}} {held}")
-            .expect("writing to a string does not fail");
-    }
-    Ok(())
+/// Registries as OpenMetrics text, with its last line or without.
+fn open_metrics(registries: &[&Registry], has_end: bool) -> String {
+    let mut text = String::new();
+    let encoded = registries.iter().try_for_each(|registry| encode_registry(&mut text, registry));
+    let ended = if has_end { encode_eof(&mut text) } else { Ok(()) };
+    encoded.and(ended).expect("writing to a string does not fail");
+    text
 }
 
-/// How long commits took, as a histogram.
-fn push_commit_times(text: &mut String, stats: &WriterStats) {
-    let name = "svc_store_commit_seconds";
-    let bounds = COMMIT_SECONDS.iter().map(|bound| format!("{bound:?}"));
-    let mut total = 0;
-    let mut lines = format!(
-        "# HELP {name} Time of a commit, with the wait for the disk.\n# TYPE {name} histogram\n"
-    );
-    for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(stats.commit_times) {
-        total += count;
-        writeln!(lines, "{name}_bucket{{le=\"{bound}\"}} {total}")
-            .expect("writing to a string does not fail");
+/// What the store and the services count themselves, at the moment of a request.
+#[derive(Debug)]
+struct StoreCounts {
+    log: LogStatus,
+    held: Vec<(BudgetKind, u64)>,
+}
+
+impl StoreCounts {
+    async fn read(app: &App) -> Result<Self, Error> {
+        let log = app.services.log.status().await?;
+        Ok(Self { log, held: app.services.budget_use().await? })
     }
-    let seconds = Duration::from_micros(stats.commit_micros).as_secs_f64();
-    writeln!(lines, "{name}_sum {seconds}\n{name}_count {total}")
-        .expect("writing to a string does not fail");
-    text.push_str(&lines);
+
+    fn into_registry(self) -> Registry {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(self));
+        registry
+    }
+}
+
+impl Collector for StoreCounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (log, stats) = (&self.log, &self.log.writer);
+        for (name, help, value) in [
+            ("store_commits", "Commits.", stats.commits),
+            ("store_jobs", "Write jobs that shared them.", stats.jobs),
+            ("store_failures", "Commits that failed.", stats.failures),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(metric)?;
+        }
+        for (name, help, value) in [
+            ("store_queued_jobs", "Write jobs that wait.", number(log.queued)),
+            ("store_database_bytes", "Size of the database file.", log.size.database),
+            ("store_wal_bytes", "Size of the write-ahead log.", log.size.wal),
+            ("log_head", "Position of the last event.", u64::try_from(log.head).unwrap_or(0)),
+            ("subscribers", "Open subscriptions.", number(log.subscribers)),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(metric)?;
+        }
+        let (name, help) =
+            ("store_commit_seconds", "Time of a commit, with the wait for the disk.");
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let bounds = COMMIT_SECONDS.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(stats.commit_times).collect();
+        let seconds = Duration::from_micros(stats.commit_micros).as_secs_f64();
+        let count = stats.commit_times.iter().sum();
+        metric.encode_histogram::<NoLabelSet>(seconds, count, &buckets, None)?;
+        let help = "What all principals hold, by kind.";
+        let mut metric = encoder.encode_descriptor("budget_used", help, None, MetricType::Gauge)?;
+        for (kind, held) in &self.held {
+            let labels = [("kind", kind.key().trim_start_matches("budget."))];
+            ConstGauge::new(*held).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn number(value: usize) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
 }
 
 /// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit is no line.
@@ -133,20 +157,38 @@ fn renamed<'a>(line: &'a str, counters: &HashSet<&str>) -> Cow<'a, str> {
 
 #[cfg(test)]
 mod tests {
+    use svc_core::service::log::WriterStats;
+    use svc_store::StoreSize;
+
     use super::*;
 
     #[test]
     fn commits_are_counted_by_their_time() {
-        let mut stats = WriterStats { commit_micros: 1_500_000, ..WriterStats::default() };
-        (stats.commit_times[0], stats.commit_times[9]) = (3, 1);
-        let mut text = String::new();
-        push_commit_times(&mut text, &stats);
+        let mut writer = WriterStats { commit_micros: 1_500_000, ..WriterStats::default() };
+        (writer.commit_times[0], writer.commit_times[9]) = (3, 1);
+        let log = LogStatus {
+            path: "svc.db".into(),
+            size: StoreSize { database: 1, wal: 0, schema: 1 },
+            trimmed: 0,
+            head: 7,
+            writer,
+            queued: 0,
+            subscribers: 0,
+            backup: None,
+        };
+        let held = vec![(BudgetKind::Rows, 9)];
+        let text = open_metrics(&[&StoreCounts { log, held }.into_registry()], true);
         for line in [
             "svc_store_commit_seconds_bucket{le=\"0.0005\"} 3",
             "svc_store_commit_seconds_bucket{le=\"1.0\"} 3",
             "svc_store_commit_seconds_bucket{le=\"+Inf\"} 4",
             "svc_store_commit_seconds_sum 1.5",
             "svc_store_commit_seconds_count 4",
+            "# TYPE svc_store_commits counter",
+            "svc_store_commits_total 0",
+            "svc_log_head 7",
+            "svc_budget_used{kind=\"rows\"} 9",
+            "# EOF",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}: {text}");
         }

@@ -4,13 +4,13 @@ use std::{fmt, time::Duration};
 
 use axum::http::{Method, StatusCode};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::{Registry, Unit},
 };
 
-/// The last line of OpenMetrics text.
-pub(super) const OPEN_METRICS_END: &str = "# EOF\n";
+/// What all names begin with.
+pub(super) const PREFIX: &str = "svc";
 
 /// Counters of the HTTP side. What the store counts is read from there when somebody asks.
 pub struct Metrics {
@@ -39,7 +39,7 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("svc");
+        let mut registry = Registry::with_prefix(PREFIX);
         let requests = Family::default();
         let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
         registry.register("http_requests", "Requests answered", requests.clone());
@@ -59,16 +59,13 @@ fn histogram() -> Histogram {
 
 impl Metrics {
     /// Where others register theirs, before the first request.
-    pub fn registry(&mut self) -> &mut Registry {
+    pub fn registry_mut(&mut self) -> &mut Registry {
         &mut self.registry
     }
 
-    /// All counts as OpenMetrics text, without its last line, `# EOF`.
-    pub(super) fn open_metrics(&self) -> String {
-        let mut text = String::new();
-        text::encode(&mut text, &self.registry).expect("writing to a string does not fail");
-        text.truncate(text.strip_suffix(OPEN_METRICS_END).map_or(text.len(), str::len));
-        text
+    /// All that were registered.
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Counts an answered request. `route` is the pattern and not the path.

@@ -14,7 +14,7 @@ use super::environment;
 use super::tail::tail_of;
 use crate::{bounded_file, private_file};
 use svc_model::hook::one_line;
-use svc_model::{ProcessIdentity, ClientRecord, RecordedState, Timestamp};
+use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp};
 
 /// A day folder is named by the local time at which the thread began.
 const DAY: Duration = Duration::from_hours(24);

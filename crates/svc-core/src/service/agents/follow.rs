@@ -240,7 +240,7 @@ impl Agents {
                 self.stop_spent(id);
             }
             let news = tokio::select! {
-                news = feed.next() => news,
+                news = feed.recv() => news,
                 () = words.due() => {
                     self.give_words(id, &mut words, true).await?;
                     continue;

@@ -11,7 +11,7 @@ use svc_store::GhapFilter;
 
 use crate::{
     service::PageLimit,
-    tools::{Call, Failure, Tool, ToolError, schema::NOT_BLANK},
+    tools::{Call, Failure, Tool, ToolError, check::NOT_BLANK},
 };
 
 pub(super) fn tools() -> Vec<Tool> {

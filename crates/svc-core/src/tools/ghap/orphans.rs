@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use svc_model::{GhapId, Timestamp, limits};
 
 use super::records::{GhapWritten, SessionInput};
-use crate::tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use crate::tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![

@@ -10,7 +10,7 @@ use svc_model::{
 
 use crate::{
     service::journal::NewOutcome,
-    tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session},
+    tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session},
 };
 
 pub(super) fn tools() -> Vec<Tool> {

@@ -7,7 +7,7 @@ use svc_model::{
     journal::{Domain, Ghap, GhapChange, GhapDraft, Resolution, Strategy, Tier},
 };
 
-use crate::tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session};
+use crate::tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![

@@ -11,7 +11,7 @@ use svc_store::{GhapPart, SearchFilter, SeenItem};
 
 use crate::{
     service::search::ExperienceQuery,
-    tools::{Call, Failure, Tool, schema::NOT_BLANK, sessions::acting_session},
+    tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session},
 };
 
 pub(super) fn tools() -> Vec<Tool> {

@@ -9,7 +9,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -231,22 +230,22 @@ impl SourceVault {
         if !self.file().exists() && !self.file().is_symlink() {
             return Ok(VaultContent::default());
         }
-        let _lock = self.lock(FlockOperation::LockShared)?;
+        let _lock = self.lock(File::lock_shared)?;
         self.open()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VaultContent) -> T) -> io::Result<T> {
         private_file::prepare_home(&self.home)?;
-        let _lock = self.lock(FlockOperation::LockExclusive)?;
+        let _lock = self.lock(File::lock)?;
         let mut content = self.open()?;
         let outcome = change(&mut content);
         self.seal(&content)?;
         Ok(outcome)
     }
 
-    fn lock(&self, operation: FlockOperation) -> io::Result<File> {
+    fn lock(&self, lock: fn(&File) -> io::Result<()>) -> io::Result<File> {
         let file = private_file::append(&self.home.join("credentials.lock"))?;
-        flock(&file, operation)?;
+        lock(&file)?;
         Ok(file)
     }
 
