@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use futures_util::future;
+use futures_util::{FutureExt as _, future};
 use svc_model::{NewEvent, Principal, Seq, StreamName, StreamVisibility, limits};
 use tokio::sync::oneshot;
 
@@ -131,7 +131,7 @@ async fn a_dropped_caller_neither_tears_nor_blocks() {
     for _ in 0..50 {
         let one = store.append(name(), vec![event("frame", "{}"), event("frame", "{}")]);
         // Polled once, so that the job is handed over, and dropped.
-        drop(futures_util::poll!(Box::pin(one)));
+        drop(one.now_or_never());
     }
     store.append(name(), vec![event("frame", "{}")]).await.unwrap();
     assert_eq!(seqs(store).await, (1..=102).collect::<Vec<_>>());
