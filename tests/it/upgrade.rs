@@ -1,77 +1,63 @@
-//! Databases of every earlier level: backed up, brought up to date, and nothing in them lost.
+//! Databases of every earlier version: backed up, brought up to date, and nothing in them lost.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
-use sha2::{Digest as _, Sha384};
 
 use crate::daemon::{Daemon, Home, svc};
 use crate::expect::{new_task, page, peer, problem};
 
-/// The migrations in their order: number, description and text.
-fn migrations() -> Vec<(i64, String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-    let entries = fs::read_dir(folder).expect("the migrations");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
-    let mut all = Vec::new();
-    for path in paths {
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        let (number, description) = name.split_once('_').expect("number_description");
-        let sql = fs::read_to_string(&path).expect("a migration");
-        all.push((number.parse().expect("a number"), description.replace('_', " "), sql));
-    }
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// The files of a folder of this repository by the number that their names begin with.
+fn numbered(name: &str) -> Vec<(i64, PathBuf)> {
+    let entries = fs::read_dir(folder(name)).expect("the folder");
+    let number = |path: &Path| {
+        let name = path.file_stem()?.to_str()?;
+        name.split('_').next()?.parse().ok()
+    };
+    let mut all: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter_map(|path| Some((number(&path)?, path)))
+        .collect();
+    all.sort();
     all
 }
 
-/// Makes a database as a daemon with only the first so many migrations had made it, with an event.
-pub(crate) fn older_database(home: &Home, level: usize) {
+/// The description of the first migration that a database of this version lacks.
+fn next_migration(version: i64) -> Option<String> {
+    let mut steps = numbered("migrations/upgrade").into_iter().chain(numbered("migrations"));
+    let (_, path) = steps.find(|(number, _)| *number > version)?;
+    let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+    Some(name.split_once('_').expect("number_description").1.replace('_', " "))
+}
+
+/// Versions of which there is a database: those from before there was a baseline.
+pub(crate) fn earlier_versions() -> Vec<i64> {
+    let versions: Vec<i64> =
+        numbered("fixtures/schema").into_iter().map(|(version, _)| version).collect();
+    assert_eq!(versions.first(), Some(&36), "{versions:?}");
+    versions
+}
+
+/// Puts a database of this version into the home, as a daemon of that time left it.
+pub(crate) fn older_database(home: &Home, version: i64) {
     home.write("config.toml", "");
-    let file = Connection::open(home.path("svc.db")).expect("a new database");
-    file.execute_batch(
-        "pragma journal_mode = wal;
-         create table _sqlx_migrations (
-             version bigint primary key,
-             description text not null,
-             installed_on timestamp not null default current_timestamp,
-             success boolean not null,
-             checksum blob not null,
-             execution_time bigint not null
-         );",
-    )
-    .expect("the table of migrations");
-    for (number, description, sql) in &migrations()[..level] {
-        file.execute_batch(sql).expect("a migration applies");
-        let checksum = Sha384::digest(sql.as_bytes()).to_vec();
-        file.execute(
-            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
-             values (?1, ?2, true, ?3, 1)",
-            params![number, description, checksum],
-        )
-        .expect("a row for it");
-    }
-    file.execute_batch(
-        "insert into stream (id, name, created_at) values (77, 'note/old', 1577934245678);
-         insert into event (position, stream_id, seq, kind, data, at)
-         values (5, 77, 1, 'note.made', '{\"words\":\"from long ago\"}', 1577934245678);
-         insert into stream (id, name, created_at) values (76, 'mcp/old', 1577934245678);
-         insert into event (position, stream_id, seq, kind, data, at)
-         values (4, 76, 1, 'message', '{\"for\":\"one session\"}', 1577934245678);",
-    )
-    .expect("the log is in the first migration");
-    if level >= 14 {
-        let as_opened = "update stream set visibility = 'operator' where name = 'mcp/old'";
-        file.execute_batch(as_opened).expect("the column is in this migration");
-    }
-    if level >= 16 {
-        let as_opened =
-            "update stream set visibility = 'operator', project = '' where name = 'note/old'";
-        file.execute_batch(as_opened).expect("the columns are in this migration");
-    }
+    let file = home.path("svc.db");
+    fs::copy(folder(&format!("fixtures/schema/{version}.db")), &file).expect("copies");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("is ours");
+}
+
+/// The last of the versions that are not the present one.
+fn last_but_one() -> i64 {
+    let pending = |version: &i64| next_migration(*version).is_some();
+    earlier_versions().into_iter().rfind(pending).expect("an earlier version")
 }
 
 fn backups(home: &Home) -> Vec<PathBuf> {
@@ -83,19 +69,18 @@ fn backups(home: &Home) -> Vec<PathBuf> {
 
 #[test]
 fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
-    let newest = migrations().len();
-    for level in 1..newest {
+    for version in earlier_versions() {
+        let Some(next) = next_migration(version) else { continue };
         let home = Home::new();
-        older_database(&home, level);
+        older_database(&home, version);
         let pending = svc(&home, &["migrate", "--check"]);
-        assert_eq!(pending.code, Some(4), "level {level}: {pending:?}");
-        let (_, next, _) = &migrations()[level];
+        assert_eq!(pending.code, Some(4), "version {version}: {pending:?}");
         assert!(pending.stdout.contains(next.as_str()), "it lists `{next}`: {pending:?}");
         assert!(backups(&home).is_empty(), "a check changes nothing");
 
         let mut d = Daemon::with(|plan| plan.home(&home));
         let kept = page(&d.get("/v1/events?stream=note/old"), "events");
-        assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "level {level}");
+        assert_eq!(kept[0]["data"], json!({ "words": "from long ago" }), "version {version}");
         assert_eq!(kept[0]["at"], "2020-01-02T03:04:05.678Z");
         assert_eq!(kept[0]["position"], 5);
         // What nobody is known to own stays the operator's, and who reads all reads it.
@@ -106,56 +91,116 @@ fn every_earlier_database_is_backed_up_and_brought_up_to_date() {
         let all = page(&session.get("/v1/events?limit=500"), "events").clone();
         assert!(all.iter().all(|event| event["stream"] != "mcp/old"), "{all:?}");
         assert_eq!(page(&d.get("/v1/events?stream=mcp/old"), "events").len(), 1);
-        new_task(&d);
-        let after = page(&d.get("/v1/events?stream_prefix=task/"), "events");
-        assert!(after[0]["position"].as_u64() > Some(5), "the log goes on behind it");
+        let task = new_task(&d);
+        let after = page(&d.get(&format!("/v1/events?stream=task/{task}")), "events");
+        assert!(after[0]["position"].as_u64() > Some(6), "the log goes on behind it");
 
         let [backup] = <[PathBuf; 1]>::try_from(backups(&home)).expect("one backup");
         assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
         let file = Connection::open_with_flags(&backup, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        let check: String = file.query_row("pragma integrity_check", [], |row| row.get(0)).unwrap();
-        assert_eq!(check, "ok");
-        let rows: i64 =
-            file.query_row("select count(*) from _sqlx_migrations", [], |row| row.get(0)).unwrap();
-        assert_eq!(rows, i64::try_from(level).unwrap(), "it is from before");
-        let words: String = file
-            .query_row("select data ->> 'words' from event where position = 5", [], |row| {
-                row.get(0)
-            })
-            .unwrap();
-        assert_eq!(words, "from long ago");
+        assert_eq!(one::<String>(&file, "pragma integrity_check"), "ok");
+        let latest = "select max(version) from _sqlx_migrations";
+        assert_eq!(one::<i64>(&file, latest), version, "it is from before");
+        let words = "select data ->> 'words' from event where position = 5";
+        assert_eq!(one::<String>(&file, words), "from long ago");
 
         d.restart();
         assert_eq!(backups(&home).len(), 1, "nothing was pending, so nothing is backed up");
         svc(&home, &["migrate", "--check"]).code.expect("an exit code");
         d.stop();
         svc(&home, &["migrate", "--check"]).ok();
+        assert_eq!(schema_check(&home)["level"], "ok", "version {version}");
+    }
+}
+
+/// What `svc doctor` says of the schema.
+fn schema_check(home: &Home) -> serde_json::Value {
+    let report = svc(home, &["doctor", "--json"]).stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let checks = report["checks"].as_array().expect("checks").clone();
+    checks.into_iter().find(|check| check["check"] == "schema").expect("it is checked")
+}
+
+#[track_caller]
+fn one<T: rusqlite::types::FromSql>(file: &Connection, sql: &str) -> T {
+    file.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+#[test]
+fn migrating_by_hand_keeps_every_row() {
+    for version in earlier_versions() {
+        let home = Home::new();
+        older_database(&home, version);
+        svc(&home, &["migrate"]).ok();
+        svc(&home, &["migrate", "--check"]).ok();
+        assert_eq!(schema_check(&home)["level"], "ok", "version {version}");
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let file = Connection::open_with_flags(home.path("svc.db"), flags).expect("the database");
+        for (table, rows) in [
+            ("event", 6),
+            ("session", 1),
+            ("peer", 2),
+            ("message", 3),
+            ("message_state", 6),
+            ("task", 1),
+            ("token", 1),
+            ("outcome", 1),
+            ("ghap", 2),
+            ("memory", 1),
+            ("agent", 1),
+            ("agent_request", 1),
+            ("dispatch", 1),
+            ("conversation_run", 1),
+        ] {
+            let count = format!("select count(*) from {table}");
+            assert_eq!(one::<i64>(&file, &count), rows, "version {version}: {table}");
+        }
+        let names = "select group_concat(display_name) from peer";
+        assert_eq!(one::<String>(&file, names), "old,old", "nobody is put aside");
+        // The peer was busy, and waits for a person since there is such a status.
+        let status = "select status from peers_now where path = '/srv/old' and session_id = 'old'";
+        assert_eq!(one::<String>(&file, status), if version < 44 { "busy" } else { "waiting" });
+        let since = "select since = last_seen from peer where session_id = 'old'";
+        assert!(one::<bool>(&file, since), "version {version}");
+        let waiting =
+            "select group_concat(id) from (select id from message where waits = 1 order by id)";
+        assert_eq!(one::<String>(&file, waiting), "2,3");
+        let found = "select rowid from memory_fts where memory_fts match 'redi'";
+        assert_eq!(one::<i64>(&file, found), 1);
+        assert_eq!(one::<String>(&file, "pragma integrity_check"), "ok");
     }
 }
 
 #[test]
-fn migrating_by_hand_does_the_same() {
+fn a_database_from_before_the_baseline_is_refused_with_both_numbers() {
     let home = Home::new();
-    older_database(&home, migrations().len() - 1);
-    svc(&home, &["migrate"]).ok();
-    svc(&home, &["migrate", "--check"]).ok();
-    let d = Daemon::with(|plan| plan.home(&home));
-    assert_eq!(page(&d.get("/v1/events?stream=note/old"), "events").len(), 1);
+    older_database(&home, 36);
+    let file = Connection::open(home.path("svc.db")).expect("the database");
+    file.execute_batch("delete from _sqlx_migrations where version = 36").expect("deletes");
+    drop(file);
+    for args in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"], &["migrate", "--check"]] {
+        let ran = svc(&home, args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
+        for version in ["35", "36"] {
+            assert!(ran.stderr.contains(version), "{args:?} names {version}: {ran:?}");
+        }
+    }
+    assert!(backups(&home).is_empty(), "and it is left as it was");
 }
 
 /// A copy of the same version may be of other data, as after a backup was restored.
 #[test]
 fn only_a_copy_of_the_same_data_stands_for_another() {
-    let level = migrations().len() - 1;
-    let known = |home: &Home| home.path(&format!("svc.db.bak-{}", migrations()[level - 1].0));
+    let version = last_but_one();
+    let known = |home: &Home| home.path(&format!("svc.db.bak-{version}"));
     let (home, other) = (Home::new(), Home::new());
-    older_database(&home, level);
+    older_database(&home, version);
     let file = Connection::open(home.path("svc.db")).expect("the database");
     file.execute("vacuum into ?1", [known(&home).display().to_string()]).expect("a copy");
     svc(&home, &["migrate"]).ok();
     assert_eq!(backups(&home).len(), 1, "an attempt before has made it");
 
-    older_database(&other, level);
+    older_database(&other, version);
     let file = Connection::open(known(&other)).expect("a copy");
     file.execute_batch("create table event (position integer)").expect("of an empty log");
     drop(file);
@@ -169,13 +214,13 @@ fn only_a_copy_of_the_same_data_stands_for_another() {
     });
     let mut positions: Vec<i64> = positions.collect();
     positions.sort_unstable();
-    assert_eq!(positions, [0, 5]);
+    assert_eq!(positions, [0, 6]);
 }
 
 #[test]
 fn a_daemon_told_not_to_migrate_starts_only_where_nothing_is_pending() {
     let home = Home::new();
-    older_database(&home, migrations().len() - 1);
+    older_database(&home, last_but_one());
     let refused = svc(&home, &["serve", "--no-migrate", "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(refused.stderr.contains("svc migrate"), "it says what to do: {refused:?}");

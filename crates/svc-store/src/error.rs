@@ -82,6 +82,17 @@ pub enum MigrateError {
         /// Latest version of this program.
         known: i64,
     },
+    /// Written by a release whose schema this one does not upgrade.
+    #[error(
+        "the database has schema version {found}, this svc upgrades version {oldest} and later: \
+         upgrade it with an earlier svc first"
+    )]
+    Older {
+        /// Version of the database.
+        found: i64,
+        /// Oldest version that is upgraded.
+        oldest: i64,
+    },
     /// A migration did not apply, or an applied one is not the one we know.
     #[error("cannot migrate the database")]
     Failed(#[source] EngineError),

@@ -6,8 +6,8 @@ use std::{
 };
 
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection,
-    migrate::{Migrate as _, Migrator},
+    ConnectOptions as _, Connection as _, SqliteConnection, migrate::Migrator,
+    sqlite::SqliteConnectOptions,
 };
 
 use super::{
@@ -16,10 +16,19 @@ use super::{
 };
 use crate::{MigrateError, Migrations, StoreError};
 
-pub(super) static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
-/// What the migrations up to the version in its first line make. A test below compares the two, and writes it anew with
-/// `INSTA_UPDATE=always`, as snapshots are.
-static SCHEMA: &str = include_str!("schema.sql");
+/// From nothing to the present schema: first the baseline, which makes that of its version in one piece.
+static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
+/// From the oldest schema that is upgraded to that of the baseline.
+static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
+/// Version of the baseline.
+const BASELINE: i64 = 47;
+/// Version of the oldest schema that is upgraded.
+const OLDEST: i64 = 36;
+/// Digest of the migration that brought a file to that schema. The 35 before it are not looked at: what they made is.
+const LAST_OF_OLDEST: &str = "284655d402935ced17212965ee24759fa421214044ac93b7d93af4221b0cdaa6edf727ef1a077cf6a50ca84179485656";
+
+/// Version, digest and success of a migration that was applied.
+pub(super) type AppliedStep = (i64, Vec<u8>, bool);
 
 impl Migrations {
     /// What a file that does not exist yet would need.
@@ -55,14 +64,18 @@ pub(super) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, M
     if current > migrations.latest {
         return Err(MigrateError::Newer { found: current, known: migrations.latest });
     }
+    if (1..OLDEST).contains(&current) {
+        return Err(MigrateError::Older { found: current, oldest: OLDEST });
+    }
     Ok(migrations)
 }
 
 /// What a database of version `current` still needs.
 fn after(current: i64) -> Migrations {
     let latest = MIGRATOR.iter().map(|step| step.version).max().unwrap_or(0);
-    let pending = MIGRATOR
-        .iter()
+    let upgrade = UPGRADE.iter().filter(|_| current > 0);
+    let pending = upgrade
+        .chain(MIGRATOR.iter().filter(|step| current == 0 || step.version > BASELINE))
         .filter(|step| step.version > current)
         .map(|step| (step.version, step.description.to_string()))
         .collect();
@@ -128,46 +141,61 @@ async fn log_end(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     // One commit for all steps: they apply together or not at all, and a first start waits for the disk once.
     let mut tx = conn.begin().await.map_err(StoreError::from)?;
-    let objects = sqlx::query_scalar::<_, i64>("select count(*) from sqlite_schema");
-    if objects.fetch_one(&mut *tx).await.map_err(StoreError::from)? == 0 {
-        make_schema(&mut tx).await?;
+    let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
+    if is_before_baseline(&mut tx).await? {
+        let steps = UPGRADE.iter().filter(|step| step.version > OLDEST).cloned().collect();
+        let mut upgrade = Migrator::with_migrations(steps);
+        upgrade.set_ignore_missing(true).run(&mut *tx).await.map_err(failed)?;
+        note_baseline(&mut tx).await.map_err(StoreError::from)?;
     }
-    let applied = MIGRATOR.run(&mut *tx).await;
-    applied.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
+    MIGRATOR.run(&mut *tx).await.map_err(failed)?;
     tx.commit().await.map_err(StoreError::from)?;
     Ok(())
 }
 
-/// What the first migrations make of an empty database, in a fraction of their time. They count as applied.
-async fn make_schema(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
-    let noted = conn.ensure_migrations_table(&MIGRATOR.table_name).await;
-    noted.map_err(|error| MigrateError::Failed(Arc::new(error)))?;
-    let rows: Vec<String> = MIGRATOR
-        .iter()
-        .filter(|step| step.version <= schema_version())
-        .map(|step| {
-            let description = step.description.replace('\'', "''");
-            format!(
-                "({}, '{description}', 1, x'{}', 0)",
-                step.version,
-                hex::encode(&*step.checksum)
-            )
-        })
-        .collect();
-    let note = format!(
-        "insert into {} (version, description, success, checksum, execution_time) values {}",
-        MIGRATOR.table_name,
-        rows.join(", ")
-    );
-    sqlx::raw_sql(SCHEMA).execute(&mut *conn).await.map_err(StoreError::from)?;
-    sqlx::raw_sql(AssertSqlSafe(note)).execute(conn).await.map_err(StoreError::from)?;
+/// Whether a file was made step by step, before there was a baseline.
+async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
+    if applied(conn).await? == 0 {
+        return Ok(false);
+    }
+    let digest = "select lower(hex(checksum)) from _sqlx_migrations where version = ?";
+    let digest = sqlx::query_scalar::<_, String>(digest).bind(OLDEST).fetch_optional(conn).await?;
+    Ok(digest.as_deref() == Some(LAST_OF_OLDEST))
+}
+
+/// Lists the baseline in place of the migrations that made the same schema.
+async fn note_baseline(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    for step in MIGRATOR.iter().filter(|step| step.version == BASELINE) {
+        let former = sqlx::query("delete from _sqlx_migrations where version < ?");
+        former.bind(BASELINE).execute(&mut *conn).await?;
+        let noted = "update _sqlx_migrations set description = ?, checksum = ? where version = ?";
+        let noted = sqlx::query(noted).bind(&*step.description).bind(&*step.checksum);
+        noted.bind(BASELINE).execute(&mut *conn).await?;
+    }
     Ok(())
 }
 
-/// The migration up to which [`SCHEMA`] goes: the number in its first line.
-fn schema_version() -> i64 {
-    let line = SCHEMA.lines().next().unwrap_or_default();
-    line.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+/// An empty database of this version, made as that of `conn` was.
+pub(super) async fn model_of(
+    conn: &mut SqliteConnection,
+    version: i64,
+) -> Result<SqliteConnection, StoreError> {
+    let steps = if is_before_baseline(conn).await? { &UPGRADE } else { &MIGRATOR };
+    let steps = steps.iter().filter(|step| step.version <= version).cloned().collect();
+    let options = SqliteConnectOptions::new().in_memory(true).disable_statement_logging();
+    let mut model = options.connect().await?;
+    let ran = Migrator::with_migrations(steps).run(&mut model).await;
+    ran.map_err(|error| StoreError::Database(Arc::new(error)))?;
+    Ok(model)
+}
+
+/// The migrations that were applied, without those that made the oldest schema; those that failed are among them.
+pub(super) async fn applied_steps(
+    conn: &mut SqliteConnection,
+) -> Result<Vec<AppliedStep>, sqlx::Error> {
+    let steps = "select version, checksum, success from _sqlx_migrations
+        where version > ? or not success order by version";
+    sqlx::query_as(steps).bind(OLDEST).fetch_all(conn).await
 }
 
 async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
@@ -187,107 +215,74 @@ async fn applied(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, fmt::Write as _};
-
-    use rusqlite::Connection;
-
     use super::*;
-
-    /// How many migrations may be newer than the schema: each makes the first start slower.
-    const NEWER: i64 = 5;
 
     async fn connect(path: &Path) -> SqliteConnection {
         writer_options(path).unwrap().connect().await.unwrap()
     }
 
-    fn strings(conn: &Connection, sql: &str) -> Vec<Vec<String>> {
-        let mut statement = conn.prepare(sql).unwrap();
-        let columns = statement.column_count();
-        let mut rows = statement.query([]).unwrap();
-        let mut all = Vec::new();
-        while let Some(row) = rows.next().unwrap() {
-            let cell = |column| row.get::<_, Option<String>>(column).unwrap().unwrap_or_default();
-            all.push((0..columns).map(cell).collect());
-        }
-        all
+    type Object = (String, String, Option<String>);
+
+    async fn objects(conn: &mut SqliteConnection) -> Vec<Object> {
+        let objects = "select type || ' ' || name, tbl_name, sql from sqlite_schema
+            where name <> '_sqlx_migrations' and name not like 'sqlite_stat%' order by 1";
+        sqlx::query_as(objects).fetch_all(conn).await.unwrap()
     }
 
-    /// The rows of each table, as values of SQL.
-    fn contents(conn: &Connection, kinds: &str) -> BTreeMap<String, Vec<String>> {
-        let tables = strings(
-            conn,
-            &format!(
-                "select name from pragma_table_list where schema = 'main' and type in ({kinds})
-                    and name <> '_sqlx_migrations' and name not like 'sqlite\\_%' escape '\\' order by name"
-            ),
-        );
-        let rows = |table: &str| {
-            let columns = strings(conn, &format!("select name from pragma_table_info('{table}')"));
-            let columns: Vec<String> =
-                columns.iter().map(|row| format!("quote(\"{}\")", row[0])).collect();
-            let sql = format!("select {} from \"{table}\"", columns.join(" || ', ' || "));
-            strings(conn, &sql).into_iter().map(|row| row.concat()).collect::<Vec<_>>()
-        };
-        tables.iter().map(|row| (row[0].clone(), rows(&row[0]))).collect()
-    }
-
-    /// The statements that make what is in the database.
-    fn written(conn: &Connection, version: i64) -> String {
-        let mut text = format!(
-            "-- What the migrations up to {version} make of an empty file, for a first start. Written by a test of migrate.rs.\n"
-        );
-        let objects = strings(
-            conn,
-            "select sql from sqlite_schema where sql is not null and tbl_name <> '_sqlx_migrations'
-                and name not in (select name from pragma_table_list where type = 'shadow')
-                and name not like 'sqlite\\_%' escape '\\' order by type <> 'table', rowid",
-        );
-        for object in objects {
-            writeln!(text, "{};", object[0]).expect("writing to a string does not fail");
-        }
-        for (table, rows) in contents(conn, "'table'") {
-            for row in rows {
-                writeln!(text, "insert into {table} values ({row});")
-                    .expect("writing to a string does not fail");
-            }
-        }
-        text
+    /// The database of each earlier version.
+    fn fixtures() -> Vec<PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/schema");
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|end| end == "db")).collect()
     }
 
     #[tokio::test]
-    async fn the_schema_is_what_the_migrations_make() {
+    async fn an_upgraded_file_has_the_schema_of_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
-        let (stepwise, at_once) =
-            (folder.path().join("stepwise.db"), folder.path().join("once.db"));
-        let mut conn = connect(&stepwise).await;
-        MIGRATOR.run(&mut conn).await.unwrap();
-        conn.close().await.unwrap();
-        let stepwise = Connection::open(stepwise).unwrap();
-        let latest = after(0).latest;
-        if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite/schema.sql");
-            std::fs::write(file, written(&stepwise, latest)).unwrap();
+        let fresh = folder.path().join("fresh.db");
+        Migrations::apply_file(&fresh).await.unwrap();
+        let mut fresh = connect(&fresh).await;
+        let (wanted, steps) = (objects(&mut fresh).await, applied_steps(&mut fresh).await.unwrap());
+        let fixtures = fixtures();
+        assert!(fixtures.len() >= 8, "{fixtures:?}");
+        for fixture in fixtures {
+            let file = folder.path().join(fixture.file_name().unwrap());
+            std::fs::copy(&fixture, &file).unwrap();
+            let before = Migrations::apply_file(&file).await.unwrap();
+            assert_eq!(fixture.file_stem().unwrap().to_str(), Some(&*before.current.to_string()));
+            let after = Migrations::inspect_file(&file).await.unwrap();
+            assert_eq!(after.pending, [], "{fixture:?}");
+            let mut conn = connect(&file).await;
+            assert_eq!(objects(&mut conn).await, wanted, "{fixture:?}");
+            if before.pending.is_empty() {
+                // The next migration finds the list as it was, and puts it in order.
+                apply(&mut conn).await.unwrap();
+            }
+            assert_eq!(applied_steps(&mut conn).await.unwrap(), steps, "{fixture:?}");
+            conn.close().await.unwrap();
         }
-        assert!(
-            latest - schema_version() <= NEWER && schema_version() <= latest,
-            "schema.sql is of version {}, the migrations of {latest}: INSTA_UPDATE=always writes it",
-            schema_version()
-        );
+    }
 
-        let mut conn = connect(&at_once).await;
-        apply(&mut conn).await.unwrap();
-        conn.close().await.unwrap();
-        let at_once = Connection::open(at_once).unwrap();
-        let objects = "select type || ' ' || name, tbl_name, sql from sqlite_schema order by 1";
-        assert_eq!(strings(&at_once, objects), strings(&stepwise, objects));
-        // The rows that migrations make, and those of the full-text indexes.
-        let kinds = "'table', 'shadow'";
-        assert_eq!(contents(&at_once, kinds), contents(&stepwise, kinds));
-        let steps =
-            "select cast(version as text), description, cast(success as text), hex(checksum)
-            from _sqlx_migrations order by version";
-        assert_eq!(strings(&at_once, steps), strings(&stepwise, steps));
-        let settings = "select cast(user_version as text) from pragma_user_version";
-        assert_eq!(strings(&at_once, settings), strings(&stepwise, settings));
+    #[tokio::test]
+    async fn a_file_of_unknown_migrations_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = fixtures().into_iter().find(|path| path.ends_with("40.db")).unwrap();
+        let changes = [
+            ("update _sqlx_migrations set checksum = x'00' where version = 36", "VersionMissing"),
+            ("update _sqlx_migrations set success = false where version = 40", "40"),
+            ("update _sqlx_migrations set checksum = x'00' where version = 40", "40"),
+            ("delete from _sqlx_migrations where version >= 36", "35"),
+        ];
+        for (number, (change, told)) in changes.into_iter().enumerate() {
+            let file = folder.path().join(format!("{number}.db"));
+            std::fs::copy(&fixture, &file).unwrap();
+            let mut conn = connect(&file).await;
+            sqlx::query(change).execute(&mut conn).await.unwrap();
+            let before = objects(&mut conn).await;
+            let error = format!("{:?}", Migrations::apply_file(&file).await.unwrap_err());
+            assert!(error.contains(told), "{error}");
+            assert_eq!(objects(&mut conn).await, before);
+            conn.close().await.unwrap();
+        }
     }
 }

@@ -3,33 +3,29 @@
 //! A backup is a file that was out of our hands. A trigger in it would run with the daemon's writes, a view would answer its
 //! questions. So the schema is compared text by text before anything is written.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path};
 
-use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection, migrate::Migrator,
-    sqlite::SqliteConnectOptions,
-};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use svc_model::Timestamp;
 
 use super::{
     connect::{reader_options, restore_options},
     files::findings,
-    migrate::{MIGRATOR, inspect},
+    migrate::{applied_steps, inspect, model_of},
 };
 use crate::{Migrations, RestoreError, StoreError};
 
-/// What is void after a restore, and since which version of the schema there is such a thing.
+/// What is void after a restore.
 ///
 /// A token, a session of MCP and a signing key may have been revoked, closed or read by others since the backup. A message on
 /// lease is free at once. The caller of a call that goes on is gone: nobody gets its answer, and it does not run again.
-const VOID: &[(i64, &str)] = &[
-    (2, "update message set leased_until = 0 where state = 'offered'"),
-    (13, "update message set given_by = null where state = 'offered'"),
-    (4, "update token set revoked_at = ?1 where revoked_at is null"),
-    (25, "delete from login_code"),
-    (6, "update mcp_session set closed_at = ?1 where closed_at is null"),
-    (6, "update mcp_call set principal = 'restored' where state in ('working', 'input_required')"),
-    (6, "delete from secret"),
+const VOID: &[&str] = &[
+    "update message set leased_until = 0, given_by = null where state = 'offered'",
+    "update token set revoked_at = ?1 where revoked_at is null",
+    "delete from login_code",
+    "update mcp_session set closed_at = ?1 where closed_at is null",
+    "update mcp_call set principal = 'restored' where state in ('working', 'input_required')",
+    "delete from secret",
 ];
 
 /// Tables that the engine makes for itself when it counts rows.
@@ -67,7 +63,7 @@ pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreErr
     let options = reader_options(path)?.immutable(is_alone);
     let mut conn = options.connect().await.map_err(StoreError::from)?;
     let migrations = inspect(&mut conn).await?;
-    let mut model = model(migrations.current).await?;
+    let mut model = model_of(&mut conn, migrations.current).await?;
     let found = difference(&mut conn, &mut model).await.map_err(StoreError::from)?;
     for conn in [conn, model] {
         conn.close().await.map_err(StoreError::from)?;
@@ -85,7 +81,7 @@ async fn prepare(
     if migrations.current == 0 {
         return Err(RestoreError::NotOurs);
     }
-    let mut model = model(migrations.current).await?;
+    let mut model = model_of(conn, migrations.current).await?;
     let difference = difference(conn, &mut model).await.map_err(StoreError::from)?;
     model.close().await.map_err(StoreError::from)?;
     if let Some(difference) = difference {
@@ -97,18 +93,8 @@ async fn prepare(
     if let Some(table) = orphans.first() {
         return Err(RestoreError::Foreign(format!("rows of the table {table} refer to nothing")));
     }
-    make_void(conn, migrations.current, now).await.map_err(StoreError::from)?;
+    make_void(conn, now).await.map_err(StoreError::from)?;
     Ok(migrations)
-}
-
-/// An empty database of this version.
-async fn model(version: i64) -> Result<SqliteConnection, RestoreError> {
-    let options = SqliteConnectOptions::new().in_memory(true).disable_statement_logging();
-    let mut conn = options.connect().await.map_err(StoreError::from)?;
-    let steps = MIGRATOR.iter().filter(|step| step.version <= version).cloned().collect();
-    let ran = Migrator::with_migrations(steps).run(&mut conn).await;
-    ran.map_err(|error| StoreError::Database(Arc::new(error)))?;
-    Ok(conn)
 }
 
 /// The first thing in which a database differs from the model, for the person who restores it.
@@ -137,7 +123,7 @@ async fn difference(
     if let Some((kind, name)) = missing {
         return Ok(Some(format!("it has no {kind} {name}")));
     }
-    let (found, wanted) = (steps(conn).await?, steps(model).await?);
+    let (found, wanted) = (applied_steps(conn).await?, applied_steps(model).await?);
     Ok((found != wanted).then(|| "its list of migrations is not that of svc".to_owned()))
 }
 
@@ -174,20 +160,9 @@ fn plain(sql: &str) -> String {
     sql.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Version, digest and success of each migration that was applied.
-async fn steps(conn: &mut SqliteConnection) -> Result<Vec<(i64, Vec<u8>, bool)>, sqlx::Error> {
-    let steps =
-        sqlx::query_as("select version, checksum, success from _sqlx_migrations order by version");
-    steps.fetch_all(conn).await
-}
-
-async fn make_void(
-    conn: &mut SqliteConnection,
-    version: i64,
-    now: Timestamp,
-) -> Result<(), sqlx::Error> {
+async fn make_void(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    for (_, statement) in VOID.iter().filter(|(since, _)| *since <= version) {
+    for statement in VOID {
         let query = sqlx::query(*statement);
         let query = if statement.contains("?1") { query.bind(now.as_millis()) } else { query };
         query.execute(&mut *tx).await?;

@@ -1,5 +1,7 @@
--- What the migrations up to 47 make of an empty file, for a first start. Written by a test of migrate.rs.
-CREATE TABLE stream (
+-- The oldest schema that is upgraded, that of version 36, in one piece. A backup of that time is compared with it, letter by letter,
+-- so the texts are kept as SQLite keeps them, columns that came later at the end.
+
+create table stream (
     id integer primary key,
     -- `task/<id>`, `peer/<id>`, `session/<id>`, `team`, `daemon`
     name text not null unique,
@@ -7,7 +9,10 @@ CREATE TABLE stream (
     -- set with the last event: nothing may follow it
     closed_at integer
 , visibility text not null default 'team' check (visibility in ('team', 'operator')), owner text, project text, runner text) strict;
-CREATE TABLE event (
+
+-- There is no head and no floor column: retention never removes the last event of a stream, so both are
+-- index look-ups (max and min of seq), and an append does not rewrite a stream row.
+create table event (
     -- Orders the whole log. Never used twice: the highest one belongs to the last event of some stream,
     -- and that one stays.
     position integer primary key,
@@ -23,11 +28,15 @@ CREATE TABLE event (
     producer_id text,
     unique (stream_id, seq)
 ) strict;
-CREATE TABLE meta (
+create unique index event_producer on event (stream_id, producer_id) where producer_id is not null;
+
+-- Facts about the database as a whole, one a row. `trimmed`: the highest position that retention removed.
+create table meta (
     name text primary key,
     value integer not null
 ) strict, without rowid;
-CREATE TABLE peer (
+
+create table peer (
     peer_id text primary key,
     display_name text not null,
     backend text not null,
@@ -37,20 +46,31 @@ CREATE TABLE peer (
     tmux_pane text not null default '',
     circle text not null,
     role text not null check (role in ('agent', 'orchestrator', 'human')),
+    status text not null check (status in ('online', 'busy', 'idle', 'offline')),
+    -- sort key of lists: online, busy, idle, offline
+    status_rank integer not null generated always as
+        (case status when 'online' then 0 when 'busy' then 1 when 'idle' then 2 else 3 end) stored,
     pid integer,
     metadata text check (metadata is null or json_valid(metadata)),
     -- the session key of the token that registered it; null for the operator
     owner text,
     registered_at integer not null,
     last_seen integer not null
-, project text not null default '', process_started text, status text not null default 'offline'
-    check (status in ('online', 'busy', 'waiting', 'idle', 'unreachable', 'offline')), status_rank integer not null generated always as (
-    case status
-        when 'online' then 0 when 'busy' then 1 when 'waiting' then 2 when 'idle' then 3 when 'unreachable' then 4
-        else 5
-    end
-) virtual, since integer not null default 0, waiting_for text check (waiting_for is null or json_valid(waiting_for)), open_calls text not null default '[]' check (json_valid(open_calls))) strict;
-CREATE TABLE message (
+, project text not null default '', process_started text) strict;
+-- The identity rule of registration, kept by the database as well.
+create unique index peer_session on peer (backend, session_id) where session_id <> '';
+create index peer_list on peer (status_rank, display_name, peer_id);
+create index peer_stale on peer (last_seen) where status <> 'offline';
+create index peer_owner on peer (owner) where owner is not null;
+create unique index peer_place on peer (backend, path, tmux_pane, coalesce(owner, ''))
+    where session_id = '' and peer_id <> 'operator';
+-- Peers are looked for by session at each message. The index of a client's sessions begins with the client, so those looks read
+-- all peers.
+create index peer_session_key on peer (session_id collate nocase);
+create index peer_key on peer (peer_id collate nocase);
+
+-- No foreign keys to peer: a message outlives its sender and its receiver.
+create table message (
     -- order of arrival, which is the order of the inbox
     id integer primary key,
     message_id text not null unique,
@@ -65,20 +85,73 @@ CREATE TABLE message (
     -- an offered message comes again after this time unless it was acknowledged
     leased_until integer,
     at integer not null
-, given_by text, text_id integer references message_text (id), sent_by text, bytes integer not null default 0, source_tool text, source_session text, run_id text, turn integer, held_until integer, by_call integer not null default 0 check (by_call in (0, 1)), begins_turn integer not null default 0 check (begins_turn in (0, 1)), came_to_nothing integer not null default 0 check (came_to_nothing in (0, 1)), waits integer not null generated always as (
-    came_to_nothing = 0 and (
-        state in ('accepted', 'queued', 'offered')
-        or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
-    )
-) virtual) strict;
-CREATE TABLE message_state (
+, given_by text, text_id integer references message_text (id), sent_by text, bytes integer not null default 0, waits integer not null generated always as (
+    state in ('accepted', 'queued', 'offered')
+    or (state = 'injected' and (type = 'query' or given_by is null or coalesce(leased_until, 1) = 0))
+) virtual, source_tool text, source_session text, run_id text, turn integer, held_until integer, by_call integer not null default 0 check (by_call in (0, 1))) strict;
+create unique index message_idempotency on message (from_peer, to_peer, idempotency_key)
+    where idempotency_key is not null;
+create index message_text_of on message (text_id) where text_id is not null;
+create index message_inbox on message (to_peer, id) where waits = 1;
+-- What one reply of a hook gave.
+create index message_given on message (given_by) where given_by is not null;
+-- The question that an answer names by the correlation id that the asker chose.
+create index message_question on message (to_peer, correlation_id) where type = 'query' and correlation_id is not null;
+create index message_to_operator on message (id) where to_peer = 'operator';
+-- Answers to a question.
+create index message_answers on message (correlation_id) where correlation_id is not null;
+create index message_run on message (run_id) where run_id is not null;
+create index message_by_call on message (from_peer, to_peer, at) where by_call = 1;
+-- It goes with the last of its copies.
+create trigger message_text_unused after delete on message when old.text_id is not null begin
+    delete from message_text
+    where id = old.text_id and not exists (select 1 from message where text_id = old.text_id);
+end;
+create trigger message_use_added after insert on message when new.waits begin
+    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+    insert into message_use (holder, messages, bytes)
+    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
+    where new.sent_by is not null
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+end;
+create trigger message_use_again after update of state, leased_until, given_by on message
+when new.waits and not old.waits begin
+    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+    insert into message_use (holder, messages, bytes)
+    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
+    where new.sent_by is not null
+    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
+end;
+create trigger message_use_ended after update of state, leased_until, given_by on message
+when old.waits and not new.waits begin
+    update message_use set messages = messages - 1, bytes = bytes - old.bytes
+    where holder = 'to:' || old.to_peer;
+    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
+    where holder = 'by:' || old.sent_by;
+    delete from message_use
+    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
+end;
+create trigger message_use_removed after delete on message when old.waits begin
+    update message_use set messages = messages - 1, bytes = bytes - old.bytes
+    where holder = 'to:' || old.to_peer;
+    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
+    where holder = 'by:' || old.sent_by;
+    delete from message_use
+    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
+end;
+
+-- Each state that a message went through, with its time. None is skipped.
+create table message_state (
     message_id text not null references message (message_id),
     state text not null,
     at integer not null,
     reason text,
     primary key (message_id, state)
 ) strict, without rowid;
-CREATE TABLE task (
+
+create table task (
     task_id text primary key,
     stream_id integer not null unique references stream (id),
     title text,
@@ -100,7 +173,16 @@ CREATE TABLE task (
     created_at integer not null,
     closed_at integer
 , project text not null default '', runner text, reason text, result text) strict;
-CREATE TABLE token (
+create unique index task_idempotency on task (created_by, idempotency_key) where idempotency_key is not null;
+create index task_created on task (created_at, task_id);
+create index task_open on task (status) where status in ('pending', 'active');
+create index task_maker on task (created_by) where closed_at is null;
+-- Whoever ends the task ends the dispatch.
+create trigger dispatch_over after update of closed_at on task when new.closed_at is not null begin
+    update dispatch set state = 'over' where task_id = new.task_id and state <> 'over';
+end;
+
+create table token (
     token_id text primary key,
     -- SHA-256 of the token
     hash blob not null unique check (length(hash) = 32),
@@ -112,8 +194,12 @@ CREATE TABLE token (
     last_used_at integer,
     revoked_at integer
 , project text not null default '', client_pid integer, client_started text, cwd text, revoke_reason text
-    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text, bearer text) strict;
-CREATE TABLE mcp_session (
+    check (revoke_reason is null or revoke_reason in ('revoked', 'ended', 'gone', 'replaced')), operator_credential text) strict;
+create index token_session on token (session);
+create index token_process on token (client_pid, client_started) where client_pid is not null and revoked_at is null;
+create index token_browser on token (expires_at) where operator_credential is not null;
+
+create table mcp_session (
     session_id text primary key,
     -- the caller that opened it, 'operator' or 'session:<key>': nobody else may use it
     principal text not null,
@@ -130,14 +216,22 @@ CREATE TABLE mcp_session (
     last_seen_at integer not null,
     closed_at integer
 , client_session text) strict;
-CREATE TABLE mcp_subscription (
+create index mcp_session_idle on mcp_session (last_seen_at) where closed_at is null;
+create index mcp_session_client on mcp_session (client_session, last_seen_at)
+where client_session is not null and closed_at is null;
+create index mcp_session_principal on mcp_session (principal) where closed_at is null;
+
+create table mcp_subscription (
     session_id text not null references mcp_session (session_id),
     uri text not null,
     -- the stream that the resource shows
     stream text not null,
     primary key (session_id, uri)
 ) strict, without rowid;
-CREATE TABLE mcp_call (
+
+-- A call that may take time. Its messages are the stream `mcp/<call_id>` (with the transport of 2024-11-05, that of the
+-- session, `mcp/<session_id>`), so whoever comes back reads on where it was.
+create table mcp_call (
     call_id text primary key,
     -- null where a request stands for itself (2026-07-28)
     session_id text references mcp_session (session_id),
@@ -160,11 +254,17 @@ CREATE TABLE mcp_call (
     updated_at integer not null,
     ended_at integer
 , credential text) strict;
-CREATE TABLE secret (
+create index mcp_call_open on mcp_call (state, call_id) where state in ('working', 'input_required');
+create index mcp_call_session on mcp_call (session_id, rpc_id) where session_id is not null;
+
+-- Keys that the daemon made for itself. They last as long as the database.
+create table secret (
     name text primary key,
     value blob not null
 ) strict, without rowid;
-CREATE TABLE session (
+
+-- A client's session, by the client's own id. `events` of it stand in the stream `session/<session_id>`.
+create table session (
     session_id text primary key,
     -- root of the project that it works in; '' if it did not say
     project text not null default '',
@@ -177,8 +277,14 @@ CREATE TABLE session (
     last_seen_at integer not null,
     ended_at integer,
     end_reason text
-, secret blob check (secret is null or length(secret) = 32)) strict;
-CREATE TABLE session_counter (
+) strict;
+create index session_seen on session (last_seen_at);
+create index session_project on session (project, last_seen_at);
+create index session_owner on session (created_by);
+create index session_latest on session (created_by, last_seen_at) where ended_at is null;
+
+-- Tool calls of a session. Those of a sub-agent count apart, under its `agent_id`; '' is the session itself.
+create table session_counter (
     session_id text not null references session (session_id),
     agent_id text not null default '',
     -- all of them
@@ -187,7 +293,8 @@ CREATE TABLE session_counter (
     since integer not null default 0,
     primary key (session_id, agent_id)
 ) strict, without rowid;
-CREATE TABLE tool_use (
+
+create table tool_use (
     session_id text not null references session (session_id),
     agent_id text not null default '',
     tool_name text not null,
@@ -196,7 +303,9 @@ CREATE TABLE tool_use (
     last_at integer not null,
     primary key (session_id, agent_id, tool_name)
 ) strict, without rowid;
-CREATE TABLE outcome (
+
+-- Something that was seen to happen and that a prediction can be held against: a test run, a build.
+create table outcome (
     outcome_id text primary key,
     session_id text not null references session (session_id),
     agent_id text not null default '',
@@ -208,11 +317,18 @@ CREATE TABLE outcome (
     summary text not null,
     at integer not null
 ) strict;
-CREATE TABLE setting (
+create index outcome_session on outcome (session_id, at);
+create unique index outcome_tool_use on outcome (session_id, tool_use_id) where tool_use_id is not null;
+
+-- Facts about the daemon as a whole that are text. `current_session`: the session that was last started by
+-- `start_session`, which is meant by callers that have none of their own.
+create table setting (
     name text primary key,
     value text not null
 ) strict, without rowid;
-CREATE TABLE ghap (
+
+-- Goal, hypothesis, action, prediction: one record of an attempt.
+create table ghap (
     -- order of creation, and the key of the search index
     id integer primary key,
     ghap_id text not null unique,
@@ -243,7 +359,26 @@ CREATE TABLE ghap (
     updated_at integer not null,
     resolved_at integer
 , confirmed_again integer not null default 0) strict;
-CREATE TABLE ghap_history (
+-- One active record for a session, kept by the database as well.
+create unique index ghap_active on ghap (session_id) where status = 'active';
+create index ghap_project on ghap (project, id);
+create index ghap_resolved on ghap (resolved_at) where resolved_at is not null;
+create index ghap_session on ghap (session_id);
+-- Of what is gone or says something else now. Whoever changes a record writes its terms anew.
+create trigger ghap_unsaid after update of goal, hypothesis, action, prediction, result, surprise, root_cause, what_worked,
+    takeaway on ghap
+begin
+    delete from ghap_text where id = old.id;
+end;
+create trigger ghap_removed after delete on ghap begin
+    delete from ghap_text where id = old.id;
+end;
+create trigger ghap_unconfirmed after delete on ghap begin
+    delete from confirmation where kind = 'experience' and item = old.ghap_id;
+end;
+
+-- What it said before it was changed.
+create table ghap_history (
     ghap_id text not null references ghap (ghap_id),
     iteration integer not null,
     hypothesis text not null,
@@ -253,13 +388,17 @@ CREATE TABLE ghap_history (
     at integer not null,
     primary key (ghap_id, iteration)
 ) strict, without rowid;
-CREATE TABLE ghap_note (
+
+create table ghap_note (
     id integer primary key,
     ghap_id text not null references ghap (ghap_id),
     note text not null,
     at integer not null
 ) strict;
-CREATE TABLE ghap_text (
+create index ghap_note_of on ghap_note (ghap_id, id);
+
+-- Terms of a record: words folded, split where identifiers have seams, and stemmed, with a space between.
+create table ghap_text (
     id integer primary key,
     -- goal and hypothesis
     aim text not null,
@@ -268,17 +407,51 @@ CREATE TABLE ghap_text (
     -- action, prediction, result
     rest text not null
 ) strict;
-CREATE VIRTUAL TABLE ghap_fts using fts5 (
+create trigger ghap_text_added after insert on ghap_text begin
+    insert into ghap_fts (rowid, aim, lesson, rest) values (new.id, new.aim, new.lesson, new.rest);
+    insert into term (term, records)
+    select distinct value, 1
+    from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]')
+    where value <> ''
+    on conflict (term) do update set records = records + 1;
+end;
+create trigger ghap_text_removed after delete on ghap_text begin
+    insert into ghap_fts (ghap_fts, rowid, aim, lesson, rest)
+    values ('delete', old.id, old.aim, old.lesson, old.rest);
+    update term set records = records - 1
+    where term in (
+        select value
+        from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]')
+    );
+end;
+
+-- Terms are made by the program, which has to agree with itself between writing and asking; nothing is left to fold.
+create virtual table ghap_fts using fts5 (
     aim, lesson, rest, content = 'ghap_text', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 0'
 );
-CREATE VIRTUAL TABLE ghap_place using fts5vocab (ghap_fts, instance);
-CREATE TABLE term (
+
+-- Where each term stands. BM25 over a prompt with all that its words may mean goes through every phrase for every row; a sum
+-- over this does not.
+create virtual table ghap_place using fts5vocab (ghap_fts, instance);
+
+-- In how many records each term stands.
+create table term (
     id integer primary key,
     term text not null unique,
     records integer not null
 ) strict;
-CREATE VIRTUAL TABLE term_trigram using fts5 (term, content = 'term', content_rowid = 'id', tokenize = 'trigram');
-CREATE TABLE memory (
+create trigger term_added after insert on term begin
+    insert into term_trigram (rowid, term) values (new.id, new.term);
+end;
+create trigger term_removed after delete on term begin
+    insert into term_trigram (term_trigram, rowid, term) values ('delete', old.id, old.term);
+end;
+
+-- For a word that no record has: the terms that look like it.
+create virtual table term_trigram using fts5 (term, content = 'term', content_rowid = 'id', tokenize = 'trigram');
+
+-- Something that a session or a person wants to be remembered.
+create table memory (
     -- order of creation, and the key of the index
     id integer primary key,
     memory_id text not null unique,
@@ -297,11 +470,30 @@ CREATE TABLE memory (
     session_id text not null,
     created_at integer not null
 , confirmed_again integer not null default 0, shared integer not null default 0 check (shared in (0, 1))) strict;
-CREATE VIRTUAL TABLE memory_fts using fts5 (
+create unique index memory_once on memory (project, category, digest, shared, iif(project = '' and shared = 0, session_id, ''));
+create index memory_session on memory (session_id);
+create trigger memory_added after insert on memory begin
+    insert into memory_fts (rowid, terms) values (new.id, new.terms);
+end;
+create trigger memory_removed after delete on memory begin
+    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
+end;
+create trigger memory_changed after update of terms on memory begin
+    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
+    insert into memory_fts (rowid, terms) values (new.id, new.terms);
+end;
+create trigger memory_unconfirmed after delete on memory begin
+    delete from confirmation where kind = 'memory' and item = old.memory_id;
+end;
+
+create virtual table memory_fts using fts5 (
     terms, content = 'memory', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 0'
 );
-CREATE VIRTUAL TABLE memory_place using fts5vocab (memory_fts, instance);
-CREATE TABLE clustering (
+
+create virtual table memory_place using fts5vocab (memory_fts, instance);
+
+-- How the records were grouped last, one row for each way to look at them.
+create table clustering (
     axis text primary key,
     -- count, last id and last change of the records: another text means that they have changed since
     state text not null,
@@ -312,7 +504,9 @@ CREATE TABLE clustering (
     next_label integer not null,
     at integer not null
 ) strict, without rowid;
-CREATE TABLE cluster (
+
+-- Records that are alike. All rows of an axis are replaced together.
+create table cluster (
     -- '<axis>_<label>'
     cluster_id text primary key,
     axis text not null references clustering (axis),
@@ -321,14 +515,18 @@ CREATE TABLE cluster (
     avg_weight real not null,
     unique (axis, label)
 ) strict, without rowid;
-CREATE TABLE cluster_member (
+
+create table cluster_member (
     cluster_id text not null references cluster (cluster_id) on delete cascade,
     ghap_id text not null references ghap (ghap_id) on delete cascade,
     -- cosine to the middle of the cluster
     similarity real not null,
     primary key (cluster_id, ghap_id)
 ) strict, without rowid;
-CREATE TABLE seen (
+create index cluster_member_of on cluster_member (ghap_id);
+
+-- What a session was given already, so that it is not given twice. A session may be unknown to `session`.
+create table seen (
     session_id text not null,
     kind text not null check (kind in ('experience', 'value', 'memory')),
     item text not null,
@@ -337,11 +535,16 @@ CREATE TABLE seen (
     at integer not null, may_repeat integer not null default 0 check (may_repeat in (0, 1)), hook_id text,
     primary key (session_id, kind, item, version)
 ) strict, without rowid;
-CREATE TABLE hook_seen (
+create index seen_hook on seen (hook_id) where hook_id is not null;
+
+-- Ids that `svc hook` gave to events, so that one that is sent again counts once. Kept for a day.
+create table hook_seen (
     hook_id text primary key,
     at integer not null
 , reminded_agent text, reminded_after integer) strict, without rowid;
-CREATE TABLE confirmation (
+create index hook_seen_at on hook_seen (at);
+
+create table confirmation (
     -- what helped: a record (its `ghap_id`) or a memory (its `memory_id`)
     kind text not null check (kind in ('experience', 'memory')),
     item text not null,
@@ -352,15 +555,31 @@ CREATE TABLE confirmation (
     at integer not null,
     primary key (kind, item, confirmed_by)
 ) strict, without rowid;
-CREATE TABLE hook_lost (
+create index confirmation_by on confirmation (confirmed_by);
+create trigger confirmation_added after insert on confirmation begin
+    update ghap set confirmed_again = confirmed_again + 1 where new.kind = 'experience' and ghap_id = new.item;
+    update memory set confirmed_again = confirmed_again + 1 where new.kind = 'memory' and memory_id = new.item;
+end;
+create trigger confirmation_removed after delete on confirmation begin
+    update ghap set confirmed_again = confirmed_again - 1 where old.kind = 'experience' and ghap_id = old.item;
+    update memory set confirmed_again = confirmed_again - 1 where old.kind = 'memory' and memory_id = old.item;
+end;
+
+-- Calls of hooks whose answers nobody saw. One may be here before its event arrives. Kept as long as `hook_seen`.
+create table hook_lost (
     hook_id text primary key,
     at integer not null
 , created_by text not null default 'operator') strict, without rowid;
-CREATE TABLE message_text (
+create index hook_lost_at on hook_lost (at);
+create index hook_lost_created_by on hook_lost (created_by);
+
+create table message_text (
     id integer primary key,
     text text not null
 ) strict;
-CREATE TABLE "learned_value" (
+
+-- A sentence that somebody drew from a cluster. It outlives the cluster, so it does not refer to it.
+create table "learned_value" (
     id integer primary key,
     value_id text not null unique,
     project text not null default '',
@@ -372,26 +591,35 @@ CREATE TABLE "learned_value" (
     session_id text not null,
     validated_at integer not null
 ) strict;
-CREATE TABLE message_use (
+create unique index learned_value_once on learned_value (cluster_id, text, project, iif(project = '', session_id, ''));
+
+-- Messages that wait, by who sent them (`by:session:<key>`) and by whose inbox they are in (`to:<peer>`).
+create table message_use (
     holder text primary key,
     messages integer not null,
     bytes integer not null
 ) strict, without rowid;
-CREATE TABLE orphan_offer (
+
+-- Records that were left open, and the session that was told of one last: it is told of once after it was left.
+create table orphan_offer (
     ghap_id text primary key references ghap (ghap_id),
     session_id text not null,
     -- the hook whose reply told it; null if the hook has no id
     hook_id text,
     at integer not null
 ) strict, without rowid;
-CREATE TABLE login_code (
+
+-- One-time codes that sign a browser in. A used or an old one is kept for a while, to say what is wrong with it.
+create table login_code (
     -- SHA-256 of the code
     hash blob primary key check (length(hash) = 32),
     operator_credential text not null,
     expires_at integer not null,
     used_at integer
 ) strict, without rowid;
-CREATE TABLE source_list (
+
+-- What a server listed when it last worked. The fingerprint is that of its entry: the lists of another entry are not its own.
+create table source_list (
     name text not null,
     project text not null,
     fingerprint text not null,
@@ -402,7 +630,9 @@ CREATE TABLE source_list (
     listed_at integer not null,
     primary key (name, project)
 ) strict, without rowid;
-CREATE TABLE source_state (
+
+-- What a server is doing.
+create table source_state (
     name text not null,
     project text not null,
     state text not null,
@@ -413,7 +643,9 @@ CREATE TABLE source_state (
     since integer not null,
     primary key (name, project)
 ) strict, without rowid;
-CREATE TABLE source_process (
+
+-- Processes of servers. A row is there before the first request to the process, and goes when nothing of it is left.
+create table source_process (
     -- Stands in the environment of the process and of all that it starts.
     mark text primary key,
     pid integer not null,
@@ -424,7 +656,8 @@ CREATE TABLE source_process (
     instance text not null,
     at integer not null
 ) strict, without rowid;
-CREATE TABLE agent (
+
+create table agent (
     agent_id text primary key,
     -- `agent/<agent_id>`: its last seq is the last offset that was taken over from the host
     stream_id integer not null unique references stream (id),
@@ -461,8 +694,17 @@ CREATE TABLE agent (
     wish text,
     started_at integer not null,
     ended_at integer
-, parent_agent text, answer_key text) strict;
-CREATE TABLE agent_request (
+, parent_agent text) strict;
+-- Two live agents never share a key.
+create unique index agent_live on agent (session_key) where ended_at is null;
+create unique index agent_idempotency on agent (created_by, idempotency_key) where idempotency_key is not null;
+create index agent_key on agent (session_key, started_at);
+create index agent_started on agent (started_at, agent_id);
+create index agent_instance on agent (instance, started_at);
+create index agent_parent on agent (created_by) where ended_at is null;
+
+-- What agents asked for. Answered once: by a person, a program, or the deadline.
+create table agent_request (
     request_id text primary key,
     agent_id text not null references agent (agent_id),
     kind text not null check (kind in ('permission', 'question')),
@@ -476,7 +718,12 @@ CREATE TABLE agent_request (
     -- a principal, or 'timeout', 'policy', 'interrupt', 'exit', 'lost'
     answered_by text
 ) strict;
-CREATE TABLE dispatch (
+create index agent_request_open on agent_request (deadline) where closed_at is null;
+create index agent_request_agent on agent_request (agent_id) where closed_at is null;
+create index agent_request_opened on agent_request (opened_at, request_id);
+
+-- Work that was given to an agent. The task's row tells what it is, this one who does it, and how far that is.
+create table dispatch (
     -- the order in which they came
     id integer primary key,
     task_id text not null unique references task (task_id),
@@ -498,8 +745,12 @@ CREATE TABLE dispatch (
     has_words integer not null default 0 check (has_words in (0, 1)),
     -- how its turn ended, before the agent's program has
     turn text check (turn is null or json_valid(turn))
-, asker_agent text, source_tool text, removes_peer integer not null default 0 check (removes_peer in (0, 1)), deadline integer, said integer not null default 0) strict;
-CREATE TABLE conversation_run (
+, asker_agent text, source_tool text, removes_peer integer not null default 0 check (removes_peer in (0, 1)), deadline integer) strict;
+create index dispatch_open on dispatch (instance, id) where state <> 'over';
+create index dispatch_agent on dispatch (agent_id) where agent_id is not null and state <> 'over';
+
+-- A send of one session to another, its turn and its reply.
+create table conversation_run (
     -- the order in which they came
     id integer primary key,
     run_id text not null unique,
@@ -528,30 +779,15 @@ CREATE TABLE conversation_run (
     begun_at integer,
     ended_at integer
 ) strict;
-CREATE TABLE source_pin (
-    name text not null,
-    project text not null,
-    -- the approval of the file and the entry that they belong to
-    basis text not null,
-    tools text not null check (json_valid(tools)),
-    resources text not null check (json_valid(resources)),
-    templates text not null check (json_valid(templates)),
-    prompts text not null check (json_valid(prompts)),
-    -- the changes since then that an event has told of
-    told text not null check (json_valid(told)),
-    pinned_at integer not null,
-    primary key (name, project)
-) strict, without rowid;
-CREATE UNIQUE INDEX event_producer on event (stream_id, producer_id) where producer_id is not null;
-CREATE UNIQUE INDEX peer_session on peer (backend, session_id) where session_id <> '';
-CREATE INDEX peer_owner on peer (owner) where owner is not null;
-CREATE UNIQUE INDEX message_idempotency on message (from_peer, to_peer, idempotency_key)
+create unique index conversation_run_key on conversation_run (source_session, idempotency_key)
     where idempotency_key is not null;
-CREATE UNIQUE INDEX task_idempotency on task (created_by, idempotency_key) where idempotency_key is not null;
-CREATE INDEX task_created on task (created_at, task_id);
-CREATE INDEX task_open on task (status) where status in ('pending', 'active');
-CREATE INDEX token_session on token (session);
-CREATE VIEW streams as
+create index conversation_run_wait on conversation_run (waits_until)
+    where waits_until is not null and ended_at is null;
+create index conversation_run_target on conversation_run (target_peer) where ended_at is null;
+create index conversation_run_source on conversation_run (source_session) where ended_at is null;
+create index conversation_run_pair on conversation_run (source_session, target_peer, created_at);
+
+create view streams as
 select
     s.name,
     coalesce((select min(e.seq) from event e where e.stream_id = s.id), 1) - 1 as floor,
@@ -559,7 +795,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', s.created_at / 1000.0, 'unixepoch') as created_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', s.closed_at / 1000.0, 'unixepoch') as closed_at
 from stream s;
-CREATE VIEW history as
+
+create view history as
 select
     e.position,
     strftime('%Y-%m-%dT%H:%M:%fZ', e.at / 1000.0, 'unixepoch') as at,
@@ -569,10 +806,8 @@ select
     e.data
 from event e
 join stream s on s.id = e.stream_id;
-CREATE INDEX mcp_session_idle on mcp_session (last_seen_at) where closed_at is null;
-CREATE INDEX mcp_call_open on mcp_call (state, call_id) where state in ('working', 'input_required');
-CREATE INDEX mcp_call_session on mcp_call (session_id, rpc_id) where session_id is not null;
-CREATE VIEW mcp_sessions as
+
+create view mcp_sessions as
 select
     session_id,
     principal,
@@ -584,7 +819,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', last_seen_at / 1000.0, 'unixepoch') as last_seen_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', closed_at / 1000.0, 'unixepoch') as closed_at
 from mcp_session;
-CREATE VIEW mcp_calls as
+
+create view mcp_calls as
 select
     call_id,
     tool,
@@ -597,15 +833,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', ended_at / 1000.0, 'unixepoch') as ended_at,
     (ended_at - started_at) / 1000.0 as seconds
 from mcp_call;
-CREATE INDEX session_seen on session (last_seen_at);
-CREATE INDEX session_project on session (project, last_seen_at);
-CREATE INDEX outcome_session on outcome (session_id, at);
-CREATE UNIQUE INDEX outcome_tool_use on outcome (session_id, tool_use_id) where tool_use_id is not null;
-CREATE UNIQUE INDEX ghap_active on ghap (session_id) where status = 'active';
-CREATE INDEX ghap_project on ghap (project, id);
-CREATE INDEX ghap_resolved on ghap (resolved_at) where resolved_at is not null;
-CREATE INDEX ghap_note_of on ghap_note (ghap_id, id);
-CREATE VIEW sessions_now as
+
+create view sessions_now as
 select
     s.session_id,
     s.client,
@@ -618,7 +847,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', s.ended_at / 1000.0, 'unixepoch') as ended_at,
     s.end_reason
 from session s;
-CREATE VIEW tool_usage as
+
+create view tool_usage as
 select
     t.session_id,
     nullif(t.agent_id, '') as agent_id,
@@ -629,7 +859,10 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', t.last_at / 1000.0, 'unixepoch') as last_at
 from tool_use t
 join session s on s.session_id = t.session_id;
-CREATE VIEW ghap_calibration as
+
+-- How well predictions came true: the mean squared error of those that state a probability (Brier; 0 is perfect, 0.25
+-- is what always saying one half earns), and the share of those that were confirmed.
+create view ghap_calibration as
 select
     s.client,
     g.domain,
@@ -641,49 +874,8 @@ from ghap g
 join session s on s.session_id = g.session_id
 where g.status in ('confirmed', 'falsified')
 group by s.client, g.domain;
-CREATE TRIGGER term_added after insert on term begin
-    insert into term_trigram (rowid, term) values (new.id, new.term);
-end;
-CREATE TRIGGER term_removed after delete on term begin
-    insert into term_trigram (term_trigram, rowid, term) values ('delete', old.id, old.term);
-end;
-CREATE TRIGGER ghap_text_added after insert on ghap_text begin
-    insert into ghap_fts (rowid, aim, lesson, rest) values (new.id, new.aim, new.lesson, new.rest);
-    insert into term (term, records)
-    select distinct value, 1
-    from json_each('["' || replace(new.aim || ' ' || new.lesson || ' ' || new.rest, ' ', '","') || '"]')
-    where value <> ''
-    on conflict (term) do update set records = records + 1;
-end;
-CREATE TRIGGER ghap_text_removed after delete on ghap_text begin
-    insert into ghap_fts (ghap_fts, rowid, aim, lesson, rest)
-    values ('delete', old.id, old.aim, old.lesson, old.rest);
-    update term set records = records - 1
-    where term in (
-        select value
-        from json_each('["' || replace(old.aim || ' ' || old.lesson || ' ' || old.rest, ' ', '","') || '"]')
-    );
-end;
-CREATE TRIGGER ghap_unsaid after update of goal, hypothesis, action, prediction, result, surprise, root_cause, what_worked,
-    takeaway on ghap
-begin
-    delete from ghap_text where id = old.id;
-end;
-CREATE TRIGGER ghap_removed after delete on ghap begin
-    delete from ghap_text where id = old.id;
-end;
-CREATE TRIGGER memory_added after insert on memory begin
-    insert into memory_fts (rowid, terms) values (new.id, new.terms);
-end;
-CREATE TRIGGER memory_removed after delete on memory begin
-    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
-end;
-CREATE TRIGGER memory_changed after update of terms on memory begin
-    insert into memory_fts (memory_fts, rowid, terms) values ('delete', old.id, old.terms);
-    insert into memory_fts (rowid, terms) values (new.id, new.terms);
-end;
-CREATE INDEX cluster_member_of on cluster_member (ghap_id);
-CREATE VIEW cluster_members as
+
+create view cluster_members as
 select
     c.axis,
     c.cluster_id,
@@ -697,25 +889,8 @@ select
 from cluster c
 join cluster_member m on m.cluster_id = c.cluster_id
 join ghap g on g.ghap_id = m.ghap_id;
-CREATE INDEX hook_seen_at on hook_seen (at);
-CREATE INDEX mcp_session_client on mcp_session (client_session, last_seen_at)
-where client_session is not null and closed_at is null;
-CREATE INDEX confirmation_by on confirmation (confirmed_by);
-CREATE TRIGGER confirmation_added after insert on confirmation begin
-    update ghap set confirmed_again = confirmed_again + 1 where new.kind = 'experience' and ghap_id = new.item;
-    update memory set confirmed_again = confirmed_again + 1 where new.kind = 'memory' and memory_id = new.item;
-end;
-CREATE TRIGGER confirmation_removed after delete on confirmation begin
-    update ghap set confirmed_again = confirmed_again - 1 where old.kind = 'experience' and ghap_id = old.item;
-    update memory set confirmed_again = confirmed_again - 1 where old.kind = 'memory' and memory_id = old.item;
-end;
-CREATE TRIGGER ghap_unconfirmed after delete on ghap begin
-    delete from confirmation where kind = 'experience' and item = old.ghap_id;
-end;
-CREATE TRIGGER memory_unconfirmed after delete on memory begin
-    delete from confirmation where kind = 'memory' and item = old.memory_id;
-end;
-CREATE VIEW ghap_journal as
+
+create view ghap_journal as
 select
     g.ghap_id,
     g.session_id,
@@ -742,7 +917,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', g.resolved_at / 1000.0, 'unixepoch') as resolved_at,
     g.confirmed_again
 from ghap g;
-CREATE VIEW memories as
+
+create view memories as
 select
     m.memory_id,
     nullif(m.project, '') as project,
@@ -754,7 +930,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', m.created_at / 1000.0, 'unixepoch') as created_at,
     m.confirmed_again
 from memory m;
-CREATE VIEW confirmations as
+
+create view confirmations as
 select
     c.kind,
     c.item,
@@ -764,19 +941,8 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', c.at / 1000.0, 'unixepoch') as at
 from confirmation c
 join ghap g on g.ghap_id = c.confirmed_by;
-CREATE INDEX seen_hook on seen (hook_id) where hook_id is not null;
-CREATE INDEX hook_lost_at on hook_lost (at);
-CREATE INDEX token_process on token (client_pid, client_started) where client_pid is not null and revoked_at is null;
-CREATE INDEX session_owner on session (created_by);
-CREATE INDEX session_latest on session (created_by, last_seen_at) where ended_at is null;
-CREATE INDEX message_text_of on message (text_id) where text_id is not null;
-CREATE TRIGGER message_text_unused after delete on message when old.text_id is not null begin
-    delete from message_text
-    where id = old.text_id and not exists (select 1 from message where text_id = old.text_id);
-end;
-CREATE UNIQUE INDEX memory_once on memory (project, category, digest, shared, iif(project = '' and shared = 0, session_id, ''));
-CREATE UNIQUE INDEX learned_value_once on learned_value (cluster_id, text, project, iif(project = '', session_id, ''));
-CREATE VIEW team_values as
+
+create view team_values as
 select
     v.value_id,
     nullif(v.project, '') as project,
@@ -787,19 +953,8 @@ select
     v.session_id,
     strftime('%Y-%m-%dT%H:%M:%fZ', v.validated_at / 1000.0, 'unixepoch') as validated_at
 from learned_value v;
-CREATE INDEX mcp_session_principal on mcp_session (principal) where closed_at is null;
-CREATE INDEX task_maker on task (created_by) where closed_at is null;
-CREATE INDEX memory_session on memory (session_id);
-CREATE INDEX ghap_session on ghap (session_id);
-CREATE INDEX message_given on message (given_by) where given_by is not null;
-CREATE INDEX message_question on message (to_peer, correlation_id) where type = 'query' and correlation_id is not null;
-CREATE UNIQUE INDEX peer_place on peer (backend, path, tmux_pane, coalesce(owner, ''))
-    where session_id = '' and peer_id <> 'operator';
-CREATE INDEX hook_lost_created_by on hook_lost (created_by);
-CREATE INDEX token_browser on token (expires_at) where operator_credential is not null;
-CREATE INDEX message_to_operator on message (id) where to_peer = 'operator';
-CREATE INDEX message_answers on message (correlation_id) where correlation_id is not null;
-CREATE VIEW tasks_now as
+
+create view tasks_now as
 select
     t.task_id,
     t.status,
@@ -821,7 +976,9 @@ from task t
 join stream s on s.id = t.stream_id
 join event e on e.stream_id = t.stream_id
     and e.seq = (select max(seq) from event where stream_id = t.stream_id);
-CREATE VIEW conversations as
+
+-- Questions, each with the first answer of the peer that was asked. `waited_seconds` goes on until there is one.
+create view conversations as
 select
     strftime('%Y-%m-%dT%H:%M:%fZ', q.at / 1000.0, 'unixepoch') as asked_at,
     coalesce((select p.display_name from peer p where p.peer_id = q.from_peer), q.from_peer) as asker,
@@ -846,7 +1003,10 @@ left join message a on a.id = (
         and r.from_peer = q.to_peer and r.type <> 'query' and r.id > q.id
 )
 where q.type = 'query';
-CREATE VIEW outcomes as
+
+-- What was tried, and whether it worked: the records of the journal, and the runs of tests and builds that no record
+-- rests on.
+create view outcomes as
 select
     strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(g.resolved_at, g.updated_at) / 1000.0, 'unixepoch') as at,
     'record' as kind,
@@ -879,28 +1039,8 @@ select
 from outcome o
 join session s on s.session_id = o.session_id
 where o.outcome_id not in (select g.outcome_id from ghap g where g.outcome_id is not null);
-CREATE UNIQUE INDEX agent_live on agent (session_key) where ended_at is null;
-CREATE UNIQUE INDEX agent_idempotency on agent (created_by, idempotency_key) where idempotency_key is not null;
-CREATE INDEX agent_key on agent (session_key, started_at);
-CREATE INDEX agent_started on agent (started_at, agent_id);
-CREATE INDEX agent_instance on agent (instance, started_at);
-CREATE INDEX agent_request_open on agent_request (deadline) where closed_at is null;
-CREATE INDEX agent_request_agent on agent_request (agent_id) where closed_at is null;
-CREATE INDEX agent_request_opened on agent_request (opened_at, request_id);
-CREATE INDEX dispatch_open on dispatch (instance, id) where state <> 'over';
-CREATE INDEX dispatch_agent on dispatch (agent_id) where agent_id is not null and state <> 'over';
-CREATE TRIGGER dispatch_over after update of closed_at on task when new.closed_at is not null begin
-    update dispatch set state = 'over' where task_id = new.task_id and state <> 'over';
-end;
-CREATE INDEX message_run on message (run_id) where run_id is not null;
-CREATE UNIQUE INDEX conversation_run_key on conversation_run (source_session, idempotency_key)
-    where idempotency_key is not null;
-CREATE INDEX conversation_run_wait on conversation_run (waits_until)
-    where waits_until is not null and ended_at is null;
-CREATE INDEX conversation_run_target on conversation_run (target_peer) where ended_at is null;
-CREATE INDEX agent_parent on agent (created_by) where ended_at is null;
-CREATE INDEX conversation_run_source on conversation_run (source_session) where ended_at is null;
-CREATE VIEW messages_now as
+
+create view messages_now as
 select
     m.message_id,
     m.type,
@@ -920,7 +1060,9 @@ select
     m.source_session,
     m.run_id
 from message m;
-CREATE VIEW runs_now as
+
+-- Sends between sessions, the latest first.
+create view runs_now as
 select
     r.run_id,
     r.state,
@@ -936,57 +1078,13 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', r.ended_at / 1000.0, 'unixepoch') as ended_at
 from conversation_run r
 order by r.id desc;
-CREATE INDEX message_by_call on message (from_peer, to_peer, at) where by_call = 1;
-CREATE INDEX conversation_run_pair on conversation_run (source_session, target_peer, created_at);
-CREATE INDEX peer_session_key on peer (session_id collate nocase);
-CREATE INDEX peer_key on peer (peer_id collate nocase);
-CREATE INDEX session_secret on session (ended_at) where secret is not null;
-CREATE INDEX peer_list on peer (status_rank, display_name, peer_id);
-CREATE INDEX peer_stale on peer (last_seen) where status <> 'offline';
-CREATE INDEX message_inbox on message (to_peer, id) where waits = 1;
-CREATE INDEX message_turn on message (to_peer, id) where begins_turn = 1;
-CREATE TRIGGER message_use_added after insert on message when new.waits begin
-    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-    insert into message_use (holder, messages, bytes)
-    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
-    where new.sent_by is not null
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-end;
-CREATE TRIGGER message_use_again after update of state, leased_until, given_by on message
-when new.waits and not old.waits begin
-    insert into message_use (holder, messages, bytes) values ('to:' || new.to_peer, 1, new.bytes)
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-    insert into message_use (holder, messages, bytes)
-    select 'by:' || new.sent_by, 1, iif(new.text_id is null, new.bytes, 0)
-    where new.sent_by is not null
-    on conflict (holder) do update set messages = messages + 1, bytes = bytes + excluded.bytes;
-end;
-CREATE TRIGGER message_use_ended after update of state, leased_until, given_by, came_to_nothing on message
-when old.waits and not new.waits begin
-    update message_use set messages = messages - 1, bytes = bytes - old.bytes
-    where holder = 'to:' || old.to_peer;
-    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
-    where holder = 'by:' || old.sent_by;
-    delete from message_use
-    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
-end;
-CREATE TRIGGER message_use_removed after delete on message when old.waits begin
-    update message_use set messages = messages - 1, bytes = bytes - old.bytes
-    where holder = 'to:' || old.to_peer;
-    update message_use set messages = messages - 1, bytes = bytes - iif(old.text_id is null, old.bytes, 0)
-    where holder = 'by:' || old.sent_by;
-    delete from message_use
-    where holder in ('to:' || old.to_peer, 'by:' || old.sent_by) and messages <= 0;
-end;
-CREATE VIEW peers_now as
+
+create view peers_now as
 select
     peer_id,
     display_name,
     backend,
     status,
-    strftime('%Y-%m-%dT%H:%M:%fZ', since / 1000.0, 'unixepoch') as since,
-    json_extract(waiting_for, '$.kind') as waits_for,
     role,
     circle,
     nullif(path, '') as path,
