@@ -891,7 +891,7 @@ fn a_message_survives_a_daemon_that_stood_still() {
         assert_eq!(state(&d, &message), "injected");
         // The note is kept until the daemon knows of it, and no longer.
         if maintenance == "20" {
-            eventually(SOON, || !d.home.path("hooks.lost").exists());
+            eventually(SOON, || !d.home.path("hooks.spool").exists());
             eventually(SOON, || calls(&d, "s") == 3);
         }
     }
@@ -907,7 +907,7 @@ fn a_message_in_a_lost_answer_survives_the_daemon() {
     assert_eq!(state(&d, &message), "offered");
     d.kill9();
     d.restart();
-    eventually(SOON, || !d.home.path("hooks.lost").exists());
+    eventually(SOON, || !d.home.path("hooks.spool").exists());
     it_comes_after_all(&d, "s", &message, "precious");
 }
 

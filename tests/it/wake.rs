@@ -282,7 +282,7 @@ fn what_a_waiter_could_not_print_is_free_at_once() {
     let peer = message["to_peer"].as_str().expect("an id");
     let unseen = format!("/v1/events?stream=peer/{peer}&kind=message.unseen");
     assert_eq!(d.get(&unseen).ok(200)["count"], 1);
-    assert!(!d.home.path("hooks.lost").exists(), "nothing is left to tell");
+    assert!(!d.home.path("hooks.spool").exists(), "nothing is left to tell");
     woken(&waiter(&d.home, "s", "Stop", &[]).wait(SOON), "is it green?");
 }
 

@@ -1,25 +1,25 @@
-//! Two files beside the database through which hooks and the daemon speak when they cannot reach each other.
+//! `hooks.spool`: a file beside the database in which hooks leave what the daemon did not hear.
 //!
-//! `hooks.spool` has the events that the daemon did not get, one line of JSON for each, until the daemon has taken them
-//! in. `hooks.lost` has the events whose answers were not printed. The next hook of the session names them to the daemon
-//! before its own event can be taken for a sign that the answers were seen; the daemon also reads the file now and then.
+//! A line is an event that the daemon did not get, or one whose answer was not printed; the daemon takes them in when it is there.
+//! The next hook of a session names those without a printed answer itself, as its own event would be taken for a sign that the
+//! answers were seen.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
 
 use crate::private_file;
 
 /// The member of a line in `hooks.spool` that names the client's process.
 pub const SPOOLED_PROCESS: &str = "process";
+/// The member of a line that names the session, if the answer was not printed.
+pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
 /// Largest `hooks.spool`, in bytes. Events beyond it are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// Largest `hooks.lost`, in bytes: some 500 lines. Beyond it the file begins anew, as each hook reads all of it.
-const MAX_UNPRINTED: u64 = 64 * 1024;
+/// How much of the end of `hooks.spool` a hook looks at, in bytes.
+const LATEST: u64 = 64 * 1024;
 
 /// `hooks.spool`: events for a daemon that comes later.
 #[derive(Debug)]
@@ -28,23 +28,6 @@ pub struct HookSpool {
     /// The lines that a daemon has begun to take in.
     taken: PathBuf,
 }
-
-/// `hooks.lost`: events whose answers were not printed.
-#[derive(Debug)]
-pub struct UnprintedAnswers(PathBuf);
-
-/// An event whose answer was not printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnprintedAnswer {
-    /// The client's session.
-    pub session: String,
-    /// The id of the event.
-    pub id: String,
-}
-
-/// The text of `hooks.lost` at one moment.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct UnprintedText(String);
 
 impl HookSpool {
     /// The spool of a data folder. The file need not exist.
@@ -60,6 +43,22 @@ impl HookSpool {
         }
         append_line(file, &self.path, line)?;
         Ok(true)
+    }
+
+    /// The last lines, in order; none if there is no file.
+    pub fn latest(&self) -> io::Result<Vec<String>> {
+        let mut file = match private_file::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let start = file.metadata()?.len().saturating_sub(LATEST);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        // The first line may lack its beginning.
+        let whole = usize::from(start > 0);
+        Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
     }
 
     /// Takes the lines, in order, out of the way of those who append.
@@ -87,53 +86,6 @@ impl HookSpool {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
-    }
-}
-
-impl UnprintedAnswers {
-    /// The file of a data folder. It need not exist.
-    pub fn in_home(home: &Path) -> Self {
-        Self(home.join("hooks.lost"))
-    }
-
-    /// Adds an event.
-    pub fn append(&self, answer: &UnprintedAnswer) -> io::Result<()> {
-        let line = serde_json::to_string(answer)?;
-        if line.len() as u64 >= MAX_UNPRINTED {
-            return Err(io::Error::other("the session's id is too long"));
-        }
-        let file = open_locked(&self.0)?;
-        if file.metadata()?.len() + line.len() as u64 > MAX_UNPRINTED {
-            file.set_len(0)?;
-        }
-        append_line(file, &self.0, &line)
-    }
-
-    /// What the file has now; nothing if there is no file.
-    pub fn read(&self) -> io::Result<UnprintedText> {
-        match read(&self.0) {
-            Ok(bytes) => Ok(UnprintedText(String::from_utf8_lossy(&bytes).into_owned())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UnprintedText::default()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Removes the file, unless something was added after `read`.
-    pub fn remove(&self, read: &UnprintedText) -> io::Result<()> {
-        let _locked = open_locked(&self.0)?;
-        if self.read()? == *read { fs::remove_file(&self.0) } else { Ok(()) }
-    }
-}
-
-impl UnprintedText {
-    /// The events of every line that can be read, in order.
-    pub fn answers(&self) -> impl Iterator<Item = UnprintedAnswer> {
-        self.0.lines().filter_map(|line| serde_json::from_str(line).ok())
-    }
-
-    /// Whether the file was empty or not there.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -207,26 +159,19 @@ mod tests {
     }
 
     #[test]
-    fn unprinted_answers_are_there_until_all_of_them_are_known() {
+    fn the_last_lines_are_read_whole() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = UnprintedAnswers::in_home(folder.path());
-        let answer = |id: &str| UnprintedAnswer { session: "a\n\"b".to_owned(), id: id.to_owned() };
-        let all = || file.read().unwrap().answers().collect::<Vec<_>>();
-        assert_eq!(all(), []);
-        file.append(&answer("1")).unwrap();
-        let read = file.read().unwrap();
-        file.append(&answer("2")).unwrap();
-        file.remove(&read).unwrap();
-        assert_eq!(all(), [answer("1"), answer("2")]);
-        file.remove(&file.read().unwrap()).unwrap();
-        let path = folder.path().join("hooks.lost");
-        assert!(!path.exists());
-        for n in 0..5_000 {
-            file.append(&answer(&n.to_string())).unwrap();
-        }
-        assert!(fs::metadata(path).unwrap().len() <= MAX_UNPRINTED + 1);
-        assert_eq!(all().last(), Some(&answer("4999")));
-        assert!(file.append(&answer(&"x".repeat(100_000))).is_err());
+        let spool = HookSpool::in_home(folder.path());
+        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
+        assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
+        assert_eq!(spool.latest().unwrap(), ["1", "2"]);
+        let line = "x".repeat(1000);
+        assert!((0..100).all(|_| spool.append(&line).unwrap()));
+        let latest = spool.latest().unwrap();
+        assert_eq!(latest.len(), 65);
+        assert!(latest.iter().all(|found| *found == line));
+        assert_eq!(spool.take().unwrap().len(), 102);
+        assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
     }
 
     #[test]

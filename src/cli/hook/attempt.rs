@@ -250,7 +250,7 @@ fn arguments(job: &HookJob, event_name: Option<&str>, payload: &Value) -> (Value
     }
     // By then the process may be gone, and the socket does not show it.
     dated[SPOOLED_PROCESS] = json!(process);
-    (arguments, PendingEvent { session, id, arguments: dated })
+    (arguments, PendingEvent { session, arguments: dated })
 }
 
 fn lock(state: &Mutex<AttemptState>) -> MutexGuard<'_, AttemptState> {

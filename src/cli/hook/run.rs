@@ -83,7 +83,7 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
             log.note(client.as_str(), &unexpected.to_string());
             if let Some(event) = event {
                 // If it was the daemon's all the same, what it handed over comes again.
-                offline::note_unprinted(&home, &event.session, &event.id, &log);
+                offline::keep_unprinted(&home, &event, &log);
             }
         }
         Err(failure) if format == PrintFormat::Spec => {

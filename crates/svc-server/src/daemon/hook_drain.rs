@@ -1,13 +1,12 @@
-//! Takes in what hooks left in `hooks.spool` and `hooks.lost` while they could not reach the daemon.
+//! Takes in what hooks left in `hooks.spool` while they could not reach the daemon.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use svc_core::service::{Error, Services};
 use svc_core::tools::{Call, Catalogue, ErrorType, Failure};
 use svc_model::Caller;
-use svc_sys::hook_spool::{HookSpool, SPOOLED_PROCESS, UnprintedAnswers};
+use svc_sys::hook_spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
 
 /// Takes in every event that waits, and gives their number. An event that cannot be read or is refused is passed over:
 /// the next time would end the same way.
@@ -16,7 +15,6 @@ pub(super) async fn drain_hook_spool(
     catalogue: &Catalogue,
     home: &Path,
 ) -> std::io::Result<usize> {
-    take_back_unprinted(services, home).await?;
     let Some(tool) = catalogue.find(&Caller::Operator, "hook_event") else { return Ok(0) };
     let spool = HookSpool::in_home(home);
     let mut count = 0;
@@ -31,6 +29,10 @@ pub(super) async fn drain_hook_spool(
                 tracing::warn!("an event in the hooks' spool cannot be read");
                 continue;
             };
+            take_back_unprinted(services, &mut arguments).await?;
+            if !arguments.contains_key("client") {
+                continue;
+            }
             let Some(caller) = caller_of_line(services, &mut arguments).await? else {
                 tracing::warn!("an event in the hooks' spool is nobody's");
                 continue;
@@ -70,24 +72,16 @@ async fn caller_of_line(
     }
 }
 
-/// Takes back the answers that were not printed. The file stays until that is done, as a hook that begins meanwhile names
-/// them too.
-async fn take_back_unprinted(services: &Services, home: &Path) -> std::io::Result<()> {
-    let file = UnprintedAnswers::in_home(home);
-    let read = file.read()?;
-    if read.is_empty() {
+/// Takes back the answer to the event of a line, if it was not printed.
+async fn take_back_unprinted(
+    services: &Services,
+    arguments: &mut Map<String, Value>,
+) -> std::io::Result<()> {
+    let session = arguments.remove(SPOOLED_UNPRINTED);
+    let (Some(Value::String(session)), Some(Value::String(id))) = (session, arguments.get("id"))
+    else {
         return Ok(());
-    }
-    let mut sessions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for answer in read.answers() {
-        sessions.entry(answer.session).or_default().push(answer.id);
-    }
-    for (session, events) in sessions {
-        services
-            .hooks
-            .take_back(&Caller::Operator, session, events)
-            .await
-            .map_err(std::io::Error::other)?;
-    }
-    file.remove(&read)
+    };
+    let taken_back = services.hooks.take_back(&Caller::Operator, session, vec![id.clone()]);
+    taken_back.await.map_err(std::io::Error::other)
 }
