@@ -410,7 +410,6 @@ fn of_environment(name: &str, args: &[String], wrappers: usize) -> Vec<NamedRunn
     match (name, verb.as_str()) {
         ("uv", "tool") => of_environment(name, rest, wrappers),
         ("coverage", "run") => of_python(rest, wrappers),
-        ("hatch" | "rye", "test") => not_a_question(rest, one("pytest", RunKind::Test)),
         ("direnv", "exec") => unwrap(rest.get(1..).unwrap_or_default(), wrappers),
         ("nix", "develop" | "shell") => {
             let command = rest.iter().position(|word| word == "-c" || word == "--command");
@@ -543,7 +542,7 @@ fn of_node(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
     let file = program(script);
     let stem = file.trim_start_matches('_').split('.').next().unwrap_or(file);
     let runs = script.contains("node_modules")
-        && matches!(stem, "jest" | "vitest" | "mocha" | "tsc" | "eslint" | "ava" | "playwright");
+        && matches!(stem, "jest" | "vitest" | "mocha" | "tsc" | "eslint" | "playwright");
     if !runs {
         return Vec::new();
     }
@@ -568,8 +567,8 @@ fn of_python(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
                     Some((module, args)) if module == "coverage" => {
                         of_environment("coverage", args, wrappers.saturating_sub(1))
                     }
-                    Some((module, args)) if module == "unittest" || module == "build" => {
-                        module_run(module, args)
+                    Some((module, args)) if module == "unittest" => {
+                        not_a_question(args, one("unittest", RunKind::Test))
                     }
                     Some(_) if wrappers > 0 => unwrap(after, wrappers - 1),
                     _ => Vec::new(),
@@ -581,25 +580,13 @@ fn of_python(args: &[String], wrappers: usize) -> Vec<NamedRunner> {
             _ => {
                 let args: Vec<_> = after.iter().map(String::as_str).collect();
                 return match (program(word), args.first()) {
-                    ("manage.py" | "setup.py", Some(&"test")) => one("unittest", RunKind::Test),
-                    ("setup.py", Some(&"build" | &"build_ext")) => {
-                        one("python build", RunKind::Build)
-                    }
+                    ("manage.py", Some(&"test")) => one("unittest", RunKind::Test),
                     _ => Vec::new(),
                 };
             }
         }
     }
     Vec::new()
-}
-
-fn module_run(module: &str, args: &[String]) -> Vec<NamedRunner> {
-    let found = if module == "unittest" {
-        one("unittest", RunKind::Test)
-    } else {
-        one("python build", RunKind::Build)
-    };
-    not_a_question(args, found)
 }
 
 /// Nothing, if the words ask the runner about itself or for a list, and do not make it run.
@@ -633,142 +620,131 @@ fn not_a_question(args: &[String], found: Vec<NamedRunner>) -> Vec<NamedRunner> 
 
 /// A program that is a runner itself.
 fn direct(name: &str, args: &[String]) -> Vec<NamedRunner> {
-    use RunKind::{Build, Check, Test};
-    let has = |words: &[&str]| args.iter().any(|arg| words.contains(&arg.as_str()));
-    let verb = args.iter().map(String::as_str).find(|word| !word.starts_with('-'));
     let found = match name {
-        "pytest" | "py.test" if !has(&["-V"]) => one("pytest", Test),
-        "unittest" | "nose2" | "stestr" | "trial" => one("unittest", Test),
-        "tox" if !has(&["-l", "-a", "list", "config", "devenv"]) => one("tox", Test),
-        "nox" if !has(&["-l"]) => one("nox", Test),
-        "mypy" | "dmypy" if !has(&["-V"]) => one("mypy", Check),
-        "pyright" | "basedpyright" => one("pyright", Check),
-        "ruff" => match verb {
-            Some("check") => one("ruff", Check),
-            Some("format") if has(&["--check", "--diff"]) => one("ruff", Check),
-            // Before 0.5 `ruff PATH` was `ruff check PATH`.
-            Some(path) if path == "." || path.contains('/') => one("ruff", Check),
-            _ => Vec::new(),
-        },
-        "flake8" => one("flake8", Check),
-        "pylint" => one("pylint", Check),
-        "black" if has(&["--check"]) => one("black", Check),
-        "prettier" if has(&["--check", "-c"]) => one("prettier", Check),
-        "biome" if matches!(verb, Some("check" | "lint" | "ci")) => one("biome", Check),
-        "shellcheck" => one("shellcheck", Check),
-        "jest" => one("jest", Test),
-        "vitest" if !matches!(verb, Some("list" | "init")) => one("vitest", Test),
-        "mocha" | "_mocha" => one("mocha", Test),
-        "ava" | "tap" | "tape" | "bats" | "prove" => one("tap", Test),
-        "playwright" if verb == Some("test") => one("playwright", Test),
-        "cypress" if verb == Some("run") => one("mocha", Test),
-        "nx" | "turbo" | "lerna" => {
-            let words = || args.iter().filter(|word| !word.starts_with('-'));
-            let kind = words().filter_map(|word| script_kind(word.rsplit(':').next()?)).max();
-            kind.map_or_else(Vec::new, |kind| one("script", kind))
+        "pytest" | "py.test" | "unittest" | "tox" | "nox" | "mypy" | "pyright" | "ruff" => {
+            of_python_tools(name, args)
         }
-        "tsc" | "vue-tsc" | "svelte-check" if !has(&["-v", "-w", "--watch"]) => one("tsc", Check),
-        "eslint" if !has(&["-v"]) => one("eslint", Check),
-        "deno" => match verb {
-            Some("test") => one("deno test", Test),
-            Some("check") => one("deno check", Check),
-            Some("lint") => one("deno lint", Check),
-            _ => Vec::new(),
-        },
-        "cargo" | "cross" | "cargo-nextest" => of_cargo(args),
-        "go" => match verb {
-            Some("test") if has(&["-list"]) || args.iter().any(|arg| arg.starts_with("-list=")) => {
-                Vec::new()
-            }
-            Some("test") if has(&["-c"]) => one("go build", Build),
-            Some("test") => one("go test", Test),
-            Some("build" | "install") => one("go build", Build),
-            Some("vet") => one("go vet", Check),
-            _ => Vec::new(),
-        },
-        "gotestsum" => one("go test", Test),
-        "golangci-lint" if verb == Some("run") => one("golangci-lint", Check),
-        "staticcheck" => one("go vet", Check),
-        "dotnet" => match verb {
-            Some("test") if has(&["-t"]) => Vec::new(),
-            Some("test" | "vstest") => one("dotnet test", Test),
-            Some("build" | "publish" | "msbuild") => one("dotnet build", Build),
+        "jest" | "vitest" | "mocha" | "_mocha" | "playwright" | "tsc" | "eslint" | "deno" => {
+            of_javascript_tools(name, args)
+        }
+        "cargo" => of_cargo(args),
+        "go" => of_go(args),
+        "dotnet" => match verb_of(args) {
+            Some("test") if has(args, &["-t"]) => Vec::new(),
+            Some("test" | "vstest") => one("dotnet test", RunKind::Test),
+            Some("build" | "publish" | "msbuild") => one("dotnet build", RunKind::Build),
             _ => Vec::new(),
         },
         "mvn" | "mvnw" | "mvnd" => of_maven(args),
         "gradle" | "gradlew" | "gradlew.bat" => of_gradle(args),
-        "rspec" => one("rspec", Test),
-        "rake" | "rails" => match verb {
-            Some(task) if task == "spec" || task.starts_with("spec:") => one("rspec", Test),
-            Some(task) if task == "test" || task.starts_with("test:") => one("rake test", Test),
-            None if name == "rake" && !has(&["-T", "-P"]) => one("rake test", Test),
-            _ => Vec::new(),
-        },
-        "ruby" => {
-            let is_ruby =
-                |word: &&String| Path::new(word).extension().is_some_and(|end| end == "rb");
-            let file = args.iter().find(is_ruby).map(|word| program(word));
-            let tests = |file: &str| file.ends_with("_test.rb") || file.starts_with("test_");
-            if file.is_some_and(tests) { one("minitest", Test) } else { Vec::new() }
-        }
-        "rubocop" => one("rubocop", Check),
-        "phpunit" | "phpunit.phar" | "paratest" | "pest" => one("phpunit", Test),
+        "rspec" | "rake" | "rails" | "ruby" => of_ruby(name, args),
+        "phpunit" | "phpunit.phar" => one("phpunit", RunKind::Test),
         "php" => match args.first().map(|word| program(word)) {
-            Some("artisan") if args.get(1).is_some_and(|word| word == "test") => {
-                one("phpunit", Test)
-            }
-            Some("phpunit" | "phpunit.phar" | "pest") => one("phpunit", Test),
+            Some("phpunit" | "phpunit.phar") => one("phpunit", RunKind::Test),
             _ => Vec::new(),
         },
-        "phpstan" if matches!(verb, Some("analyse" | "analyze")) => one("phpstan", Check),
-        "composer" => match verb {
-            Some("test") => one("script", Test),
-            Some("run" | "run-script") => {
-                let kind = args.iter().skip(1).find_map(|word| script_kind(word));
-                kind.map_or_else(Vec::new, |kind| one("script", kind))
-            }
-            _ => Vec::new(),
-        },
-        "ctest" if !has(&["-N"]) => one("ctest", Test),
-        "cmake" if has(&["--build"]) => {
+        "ctest" if !has(args, &["-N"]) => one("ctest", RunKind::Test),
+        "cmake" if has(args, &["--build"]) => {
             let tests = args.iter().any(|word| matches!(word.as_str(), "test" | "check"));
-            if tests { one("ctest", Test) } else { one("cmake", Build) }
+            if tests { one("ctest", RunKind::Test) } else { one("cmake", RunKind::Build) }
         }
-        "meson" if verb == Some("test") => one("meson", Test),
-        "meson" if verb == Some("compile") => one("meson", Build),
-        "make" | "gmake" | "ninja" if !has(&["-n", "-t"]) => of_make(name, args),
-        "just" | "task" | "invoke" | "inv" if !has(&["-l", "-n"]) => {
+        "make" | "gmake" if !has(args, &["-n"]) => of_make(args),
+        "just" if !has(args, &["-l", "-n"]) => {
             let words = args.iter().filter(|word| !word.starts_with('-') && !word.contains('='));
             let kind = words.filter_map(|word| script_kind(word)).max();
-            kind.map_or_else(Vec::new, |kind| {
-                one(if name == "just" { "just" } else { "script" }, kind)
-            })
+            kind.map_or_else(Vec::new, |kind| one("just", kind))
         }
-        "swift" => match verb {
-            Some("test") if verb_after(args, "test") != Some("list") => one("swift test", Test),
-            Some("build") => one("swift build", Build),
+        "swift" => match verb_of(args) {
+            Some("test") if !has(args, &["list"]) => one("swift test", RunKind::Test),
+            Some("build") => one("swift build", RunKind::Build),
             _ => Vec::new(),
         },
-        "xcodebuild" if has(&["test"]) => one("swift test", Test),
-        "xcodebuild" if has(&["build"]) => one("swift build", Build),
-        "bazel" | "bazelisk" | "buck2" => match verb {
-            Some("test" | "coverage") => one("bazel test", Test),
-            Some("build") => one("bazel build", Build),
+        "bazel" | "bazelisk" => match verb_of(args) {
+            Some("test" | "coverage") => one("bazel test", RunKind::Test),
+            Some("build") => one("bazel build", RunKind::Build),
             _ => Vec::new(),
         },
-        "mix" if verb == Some("test") => one("mix test", Test),
-        "sbt" | "lein" | "zig" | "dart" | "flutter" | "cabal" | "stack" => {
-            let tests = args.iter().any(|word| word == "test" || word.ends_with("/test"));
-            if tests { one("script", Test) } else { Vec::new() }
-        }
         _ => Vec::new(),
     };
     not_a_question(args, found)
 }
 
-fn verb_after<'a>(args: &'a [String], verb: &str) -> Option<&'a str> {
-    let at = args.iter().position(|word| word == verb)?;
-    args.get(at + 1).map(String::as_str)
+/// Whether one of `words` is an argument.
+fn has(args: &[String], words: &[&str]) -> bool {
+    args.iter().any(|arg| words.contains(&arg.as_str()))
+}
+
+/// The first argument that is no option.
+fn verb_of(args: &[String]) -> Option<&str> {
+    args.iter().map(String::as_str).find(|word| !word.starts_with('-'))
+}
+
+fn of_python_tools(name: &str, args: &[String]) -> Vec<NamedRunner> {
+    use RunKind::{Check, Test};
+    match name {
+        "pytest" | "py.test" if !has(args, &["-V"]) => one("pytest", Test),
+        "unittest" => one("unittest", Test),
+        "tox" if !has(args, &["-l", "-a", "list", "config", "devenv"]) => one("tox", Test),
+        "nox" if !has(args, &["-l"]) => one("nox", Test),
+        "mypy" if !has(args, &["-V"]) => one("mypy", Check),
+        "pyright" => one("pyright", Check),
+        "ruff" => match verb_of(args) {
+            Some("check") => one("ruff", Check),
+            Some("format") if has(args, &["--check", "--diff"]) => one("ruff", Check),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+fn of_javascript_tools(name: &str, args: &[String]) -> Vec<NamedRunner> {
+    use RunKind::{Check, Test};
+    let verb = verb_of(args);
+    match name {
+        "jest" => one("jest", Test),
+        "vitest" if !matches!(verb, Some("list" | "init")) => one("vitest", Test),
+        "mocha" | "_mocha" => one("mocha", Test),
+        "playwright" if verb == Some("test") => one("playwright", Test),
+        "tsc" if !has(args, &["-v", "-w", "--watch"]) => one("tsc", Check),
+        "eslint" if !has(args, &["-v"]) => one("eslint", Check),
+        "deno" if verb == Some("test") => one("deno test", Test),
+        _ => Vec::new(),
+    }
+}
+
+fn of_go(args: &[String]) -> Vec<NamedRunner> {
+    use RunKind::{Build, Check, Test};
+    match verb_of(args) {
+        Some("test")
+            if has(args, &["-list"]) || args.iter().any(|arg| arg.starts_with("-list=")) =>
+        {
+            Vec::new()
+        }
+        Some("test") if has(args, &["-c"]) => one("go build", Build),
+        Some("test") => one("go test", Test),
+        Some("build" | "install") => one("go build", Build),
+        Some("vet") => one("go vet", Check),
+        _ => Vec::new(),
+    }
+}
+
+fn of_ruby(name: &str, args: &[String]) -> Vec<NamedRunner> {
+    use RunKind::Test;
+    if name == "rspec" {
+        return one("rspec", Test);
+    }
+    if name == "ruby" {
+        let is_ruby = |word: &&String| Path::new(word).extension().is_some_and(|end| end == "rb");
+        let file = args.iter().find(is_ruby).map(|word| program(word));
+        let tests = |file: &str| file.ends_with("_test.rb") || file.starts_with("test_");
+        return if file.is_some_and(tests) { one("minitest", Test) } else { Vec::new() };
+    }
+    match verb_of(args) {
+        Some(task) if task == "spec" || task.starts_with("spec:") => one("rspec", Test),
+        Some(task) if task == "test" || task.starts_with("test:") => one("rake test", Test),
+        None if name == "rake" && !has(args, &["-T", "-P"]) => one("rake test", Test),
+        _ => Vec::new(),
+    }
 }
 
 fn of_cargo(args: &[String]) -> Vec<NamedRunner> {
@@ -788,10 +764,6 @@ fn of_cargo(args: &[String]) -> Vec<NamedRunner> {
             Some("run" | "r") => one("nextest", Test),
             _ => Vec::new(),
         },
-        "llvm-cov" | "miri" | "hack" => {
-            let inner = of_cargo(skip_options(rest, VALUED));
-            if inner.is_empty() && verb == "llvm-cov" { one("cargo test", Test) } else { inner }
-        }
         "build" | "b" | "rustc" => one("cargo build", Build),
         "check" | "c" => one("cargo check", Check),
         "clippy" => one("cargo clippy", Check),
@@ -866,7 +838,7 @@ fn of_gradle(args: &[String]) -> Vec<NamedRunner> {
     kind.map_or_else(Vec::new, |kind| one("gradle", kind))
 }
 
-fn of_make(name: &str, args: &[String]) -> Vec<NamedRunner> {
+fn of_make(args: &[String]) -> Vec<NamedRunner> {
     let mut targets = Vec::new();
     let mut words = args.iter();
     while let Some(word) = words.next() {
@@ -890,6 +862,5 @@ fn of_make(name: &str, args: &[String]) -> Vec<NamedRunner> {
     } else {
         targets.iter().filter_map(kind_of).max()
     };
-    let label = if name == "ninja" { "ninja" } else { "make" };
-    kind.map_or_else(Vec::new, |kind| one(label, kind))
+    kind.map_or_else(Vec::new, |kind| one("make", kind))
 }

@@ -93,7 +93,6 @@ fn a_runner_is_seen_through_what_it_is_wrapped_in() {
         ("rake test", "rake test", Test),
         ("ruby -Itest test/cart_test.rb", "minitest", Test),
         ("./vendor/bin/phpunit --filter Cart", "phpunit", Test),
-        ("php artisan test", "phpunit", Test),
         ("ctest --test-dir build -V", "ctest", Test),
         ("cmake --build build", "cmake", Build),
         ("make test", "make", Test),

@@ -475,15 +475,6 @@ pub(super) fn go(lines: &[&str]) -> RunReport {
             skipped += 1;
         } else if line.starts_with("?   \t") && line.ends_with("[no test files]") {
             report.nothing = true;
-        } else if let Some(rest) = line.strip_prefix("DONE ")
-            && let Some(tests) = before(rest, &["test", "tests"])
-        {
-            // gotestsum, which counts them itself.
-            failed = before(rest, &["failure", "failures"]).unwrap_or(0);
-            skipped = before(rest, &["skipped"]).unwrap_or(0);
-            let errors = before(rest, &["error", "errors"]).unwrap_or(0);
-            passed = tests.saturating_sub(failed + skipped);
-            bad += errors;
         } else if is_problem(line, ": ") && line.contains(".go:") && !line.starts_with(' ') {
             first_error.get_or_insert(*line);
         }
@@ -728,12 +719,6 @@ pub(super) fn phpunit(lines: &[&str]) -> RunReport {
         report.first = None;
     }
     report
-}
-
-/// `PHPUnit`, or Pest and Artisan, which sum up as Jest does.
-pub(super) fn phpunit_or_pest(lines: &[&str]) -> RunReport {
-    let report = phpunit(lines);
-    if report.says_something() { report } else { jest(lines) }
 }
 
 /// `50% tests passed, 1 tests failed out of 2`; the version 4 leaves out that none failed.
