@@ -1,10 +1,7 @@
 //! `svc ghap`: records of attempts.
 
-use std::io::{BufRead as _, BufReader, Read};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use svc_client::{encode, with_query};
@@ -34,9 +31,6 @@ const COLUMNS: &[Column] = &[
     Column::text("GOAL", "goal"),
     Column::time("CREATED", "created_at").rank(1),
 ];
-
-/// Records in one request: a request's body has a bound.
-const BATCH: usize = 50;
 
 /// `svc ghap …`.
 #[derive(Debug, Subcommand)]
@@ -100,22 +94,6 @@ pub(super) enum GhapCommand {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Print all records as JSON lines, the oldest first
-    #[command(after_help = "Example:\n  svc ghap export > journal.jsonl")]
-    Export,
-    /// Take in records from JSON lines: an export, or an earlier system's `session_entries.jsonl` and archives
-    #[command(
-        after_help = "Examples:\n  svc ghap import .claude/journal/session_entries.jsonl\n  \
-        svc ghap import journal.jsonl --project /src/app\n\n\
-        A second import of the same file changes nothing. Lines that cannot be parsed are reported and skipped; the exit code is then 1."
-    )]
-    Import {
-        /// The file; - for standard input
-        file: PathBuf,
-        /// Project of records that name none
-        #[arg(long)]
-        project: Option<String>,
-    },
 }
 
 pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Result<ExitCode> {
@@ -175,113 +153,6 @@ pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Resu
                 output::line(&format!("gave up {}: {}", text("id"), text("goal")))?;
             }
         }
-        GhapCommand::Export => {
-            let mut cursor: Option<String> = None;
-            loop {
-                let query = [("limit", Some("500")), ("cursor", cursor.as_deref())];
-                let page: Value = client.get(&with_query("/v1/ghap/export", &query)).await?;
-                for record in output::items(&page, "ghap") {
-                    output::ndjson(record)?;
-                }
-                cursor = page.get("next_cursor").and_then(Value::as_str).map(str::to_owned);
-                if cursor.is_none() {
-                    break;
-                }
-            }
-        }
-        GhapCommand::Import { file, project } => return import(context, &file, project).await,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn import(
-    context: &Context,
-    file: &PathBuf,
-    project: Option<String>,
-) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
-    let source: Box<dyn Read + Send> = if file.as_os_str() == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(
-            std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?,
-        )
-    };
-    let (mut imported, mut known, mut refused) = (0, 0, 0_u64);
-    let mut batch: Vec<(usize, Value)> = Vec::new();
-    let mut lines = BufReader::new(source).lines().enumerate();
-    loop {
-        let next = lines.next();
-        let is_end = next.is_none();
-        if let Some((number, line)) = next {
-            let line = line.with_context(|| format!("cannot read {}", file.display()))?;
-            match serde_json::from_str::<Value>(&line) {
-                _ if line.trim().is_empty() => {}
-                Ok(mut record) => {
-                    if let (Some(project), Some(object)) = (&project, record.as_object_mut()) {
-                        object.entry("project").or_insert_with(|| json!(project));
-                    }
-                    batch.push((number + 1, record));
-                }
-                Err(error) => {
-                    refused += 1;
-                    output::note(&format!("line {}: {error}", number + 1));
-                }
-            }
-        }
-        if batch.len() == BATCH || (is_end && !batch.is_empty()) {
-            for outcome in send_batch(std::mem::take(&mut batch), &client).await? {
-                match outcome {
-                    Ok((new, old)) => {
-                        imported += new;
-                        known += old;
-                    }
-                    Err((number, problem)) => {
-                        refused += 1;
-                        output::note(&format!("line {number}: {problem}"));
-                    }
-                }
-            }
-        }
-        if is_end {
-            break;
-        }
-    }
-    if context.json {
-        output::json(&json!({ "imported": imported, "known": known, "refused": refused }))?;
-    } else {
-        output::line(&format!("imported {imported}, known already {known}, refused {refused}"))?;
-    }
-    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// How many records of a request were new and how many known; or the number of a refused line, and why.
-type ImportOutcome = Result<(u64, u64), (usize, String)>;
-
-/// Sends records together. If one of them is refused, sends them one by one, so that it alone is left out.
-async fn send_batch(
-    batch: Vec<(usize, Value)>,
-    client: &svc_client::Client,
-) -> anyhow::Result<Vec<ImportOutcome>> {
-    let send = async |records: Vec<&Value>| -> Result<(u64, u64), svc_client::ClientError> {
-        let answer: Value = client.post("/v1/ghap/import", &json!({ "ghap": records })).await?;
-        let count = |key: &str| answer.get(key).and_then(Value::as_u64).unwrap_or(0);
-        Ok((count("imported"), count("known")))
-    };
-    match send(batch.iter().map(|(_, record)| record).collect()).await {
-        Ok(counts) => return Ok(vec![Ok(counts)]),
-        Err(svc_client::ClientError::Problem(_)) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut outcomes = Vec::new();
-    for (number, record) in &batch {
-        outcomes.push(match send(vec![record]).await {
-            Ok(counts) => Ok(counts),
-            Err(svc_client::ClientError::Problem(problem)) => {
-                Err((*number, problem.to_string().replace("ghap[0].", "")))
-            }
-            Err(error) => return Err(error.into()),
-        });
-    }
-    Ok(outcomes)
 }

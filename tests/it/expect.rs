@@ -1,5 +1,10 @@
 //! What tests expect of answers: the shapes, and the ids of streams.
 
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::daemon::Daemon;
 pub(crate) use crate::shapes::{
     all_pages, append, done, each, escape, frame, instant, invalid, new_task, page, peer, problem,
     register, text,
@@ -17,4 +22,29 @@ pub(crate) fn dense(events: &[Event], first: u64) {
 /// Where a task's stream is.
 pub(crate) fn subscribe(task: &str) -> String {
     format!("/v1/biam/subscribe?task_id={task}")
+}
+
+/// Puts records that are over into a daemon's journal, with the times that they are given. What a record does not say is the same
+/// in all of them. Their texts are not in the index of words.
+#[track_caller]
+pub(crate) fn put_records(d: &Daemon, records: &[Value]) {
+    let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");
+    file.busy_timeout(Duration::from_secs(30)).expect("waits for the daemon");
+    file.execute_batch(
+        "insert or ignore into session (session_id, project, source, created_by, started_at, last_seen_at, ended_at)
+        values ('old', '/p', 'startup', 'operator', 0, 0, 0)",
+    )
+    .expect("a session");
+    let added = file.execute(
+        "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction, probability,
+            status, result, tier, created_at, updated_at, resolved_at)
+        select printf('ghap_%026d', key), 'old', '/p', 'debugging', 'read-the-error',
+            coalesce(value ->> 'goal', 'goal ' || key), coalesce(value ->> 'hypothesis', 'it is so'),
+            coalesce(value ->> 'action', 'look'), 'it is seen', value ->> 'probability',
+            coalesce(value ->> 'status', 'confirmed'), coalesce(value ->> 'result', 'seen'),
+            iif(value ->> 'status' = 'abandoned', 'abandoned', 'silver'), at, at, at
+        from (select key, value, unixepoch(coalesce(value ->> 'at', '2026-01-31T12:00:00Z')) * 1000 as at from json_each(?))",
+        [Value::from(records).to_string()],
+    );
+    assert_eq!(added.expect("the records"), records.len());
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, svc};
-use crate::expect::escape;
+use crate::expect::{escape, put_records};
 
 /// The result of a bare `tools/call`.
 #[track_caller]
@@ -286,18 +286,10 @@ fn of_very_many_records_the_latest_are_grouped() {
         let about =
             ["the cache lacks the tenant", "the mocked clock never moves", "webhooks come twice"]
                 [n % 3];
-        json!({
-            "id": format!("old_{n}"), "session_id": "old", "domain": "debugging", "strategy": "read-the-error",
-            "goal": format!("{about}, case {n}"), "hypothesis": about, "action": "look", "prediction": "it passes",
-            "created_at": "2026-01-31T12:00:00Z",
-            "outcome": { "status": "confirmed", "result": about, "captured_at": "2026-01-31T12:01:00Z" },
-        })
+        json!({ "goal": format!("{about}, case {n}"), "hypothesis": about, "result": about })
     };
-    for part in (0..1_050).collect::<Vec<usize>>().chunks(350) {
-        let records: Vec<Value> = part.iter().map(|n| record(*n)).collect();
-        let taken = d.post("/v1/ghap/import", &json!({ "ghap": records })).ok(200);
-        assert_eq!(taken["imported"], 350, "{taken}");
-    }
+    let records: Vec<Value> = (0..1_050).map(record).collect();
+    put_records(&d, &records);
     let found = call(&d, "get_clusters", &json!({ "axis": "full" }));
     assert_eq!((&found["record_count"], &found["count"]), (&json!(1_000), &json!(3)));
     let members = json!({ "cluster_id": found["clusters"][2]["cluster_id"], "limit": 100 });

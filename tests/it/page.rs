@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::daemon::{Daemon, Home, eventually, svc};
-use crate::expect::{peer, problem, text};
+use crate::expect::{peer, problem, put_records, text};
 use crate::wire::{Conn, Reply, Request};
 
 /// A browser that is signed in: the pair of its cookie, and the attributes beside it.
@@ -462,25 +462,18 @@ fn the_operator_lists_all_messages_with_the_beginnings_of_their_texts() {
 #[test]
 fn calibration_counts_verdicts_by_probability_and_by_week() {
     let d = Daemon::start();
-    let record = |id: usize, probability: Option<f64>, status: &str, at: &str| {
-        json!({
-            "id": format!("old-{id}"), "session_id": "old", "project": "/p", "created_at": at, "domain": "debugging",
-            "strategy": "read-the-error", "goal": format!("goal {id}"), "hypothesis": "it is so", "action": "look",
-            "prediction": "it is seen", "probability": probability,
-            "outcome": { "status": status, "result": "seen", "captured_at": at },
-        })
-    };
+    let record = |probability: Option<f64>, status: &str, at: &str| json!({ "probability": probability, "status": status, "at": at });
     // A Sunday and the Monday after it.
     let (sunday, monday) = ("2026-03-01T23:00:00Z", "2026-03-02T01:00:00Z");
     let records = [
-        record(0, Some(0.9), "confirmed", sunday),
-        record(1, Some(0.95), "falsified", monday),
-        record(2, Some(1.0), "confirmed", monday),
-        record(3, Some(0.05), "falsified", monday),
-        record(4, None, "confirmed", monday),
-        record(5, Some(0.5), "abandoned", monday),
+        record(Some(0.9), "confirmed", sunday),
+        record(Some(0.95), "falsified", monday),
+        record(Some(1.0), "confirmed", monday),
+        record(Some(0.05), "falsified", monday),
+        record(None, "confirmed", monday),
+        record(Some(0.5), "abandoned", monday),
     ];
-    d.post("/v1/ghap/import", &json!({ "ghap": records })).ok(200);
+    put_records(&d, &records);
     let counted = d.get("/v1/ghap/calibration").ok(200);
     let bins = counted["bins"].as_array().expect("bins");
     let numbers: Vec<_> =

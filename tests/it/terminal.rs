@@ -97,7 +97,6 @@ fn every_command_shows_what_others_wrote_with_symbols() {
         (&["ghap", "list"], 0),
         (&["ghap", "show", &ghap], 0),
         (&["ghap", "search", "all is lost"], 0),
-        (&["ghap", "export"], 0),
         (&["ghap", "show", HOSTILE], 1),
         (&["tools", "list"], 0),
         (&["tools", "show", HOSTILE], 1),

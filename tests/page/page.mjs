@@ -33,10 +33,12 @@ async function fill(daemon) {
   await daemon.post(`/v1/peers/${ann.peer_id}/messages`, { text: 'It does since yesterday.', from_peer: bob.peer_id, type: 'response' });
   await daemon.tool('start_session', { session_id: 's-ann', cwd: '/tmp', client: 'claude-code' });
   await daemon.tool('start_ghap', { session_id: 's-ann', domain: 'debugging', strategy: 'read-the-error', goal: 'Find the flaky test', hypothesis: 'The clock moves', action: 'Freeze it', prediction: 'It passes', probability: 0.8 });
-  const records = Array.from({ length: 30 }, (_, n) => ({
-    id: `old-${n}`, session_id: 'old', project: '/p', created_at: new Date(Date.now() - (n + 1) * 86_400_000).toISOString(), domain: 'debugging', strategy: 'read-the-error', goal: `The cache loses tenant ${n}`, hypothesis: 'It is shared', action: 'Look', prediction: 'It is seen', probability: [0.6, 0.8, 0.95][n % 3], outcome: { status: n % 4 ? 'confirmed' : 'falsified', result: 'Seen', captured_at: new Date(Date.now() - n * 86_400_000 - 3_600_000).toISOString() },
-  }));
-  await daemon.post('/v1/ghap/import', { ghap: records });
+  await daemon.tool('start_session', { session_id: 'old', cwd: '/tmp', client: 'codex' });
+  for (let n = 0; n < 30; n += 1) {
+    await daemon.tool('start_ghap', { session_id: 'old', domain: 'debugging', strategy: 'read-the-error', goal: `The cache loses tenant ${n}`, hypothesis: 'It is shared', action: 'Look', prediction: 'It is seen', probability: [0.6, 0.8, 0.95][n % 3] });
+    const why = { surprise: 'It was not', root_cause: { category: 'oversight', description: 'Not seen' }, lesson: { what_worked: 'Look' } };
+    await daemon.tool('resolve_ghap', { session_id: 'old', status: n % 4 ? 'confirmed' : 'falsified', result: 'Seen', ...(n % 4 ? {} : why) });
+  }
   const bad = await daemon.task('cargo test', ['one', 'two', '\u001b[31mthree\u001b[0m']);
   await daemon.end(bad, { status: 'failed', exit_code: 101, error: 'tests failed' });
   const task = await daemon.task('npm run build', ['building', 'built']);

@@ -199,12 +199,6 @@ pub const PROCESSES_PER_PAGE: u32 = 200;
 
 /// Copies of a broadcast that one write job stores: six rows each, with states and event.
 pub const COPIES_PER_JOB: u32 = 5;
-/// Records that one write job imports: the index of words makes each costly.
-pub const IMPORTS_PER_JOB: usize = 16;
-/// Rows that one write job imports, unless one record has more: records, their former texts and notes.
-pub const IMPORT_ROWS_PER_JOB: usize = 100;
-/// Most notes, and most former texts, of one record that is imported: a record is stored by one write job.
-pub const IMPORT_NOTES: usize = 500;
 /// Rows that one write job of a sweep removes or changes.
 pub const SWEPT_ROWS_PER_JOB: u32 = 500;
 /// Messages to a removed peer that one write job ends: three rows each, with state and event.
@@ -333,8 +327,6 @@ pub const SEEN_KEPT: Duration = Duration::from_hours(30 * 24);
 pub const HOOKS_LOST: usize = 2_000;
 /// How long the ids of hooks' events are kept: one that could not be told is told again at the next start of the daemon.
 pub const HOOK_IDS_KEPT: Duration = Duration::from_hours(24 * 7);
-/// A text of a record of an earlier system, in characters.
-pub const IMPORT_TEXT_CHARS: usize = 10_000;
 
 /// How much of a prompt is looked at, in bytes: a pasted log says what it is about in its first pages.
 pub const PROMPT_BYTES: usize = 8 * 1024;

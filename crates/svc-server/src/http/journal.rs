@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use svc_core::service::{
     Error,
     hooks::{MailWait, MailWaiter},
-    journal::{Imported, OldGhap},
     search::ExperienceQuery,
     team::ActingSession,
 };
@@ -47,11 +46,6 @@ pub(super) fn routes(api: Api) -> Api {
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_abandon = Operation::new("End a record whose session is over, without a verdict");
     let on_abandon = on_abandon.optional_body::<AbandonGhap>();
-    let on_import = Operation::new("Take in records of earlier systems; once more changes nothing");
-    let on_import = on_import.body::<Import>().answer::<Imported>(200, "What became of them");
-    let on_export = Operation::new("Records with their history, in the form that an import takes")
-        .query::<Export>()
-        .answer::<List<OldGhap>>(200, "A page of records");
     api.list(
         "/v1/sessions",
         on_sessions.answer::<List<Session>>(200, "A page of sessions"),
@@ -61,11 +55,9 @@ pub(super) fn routes(api: Api) -> Api {
     .post("/v1/sessions/{id}/wait", on_wait, wait)
     .list("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
     .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
-    .list("/v1/ghap/export", on_export, export)
     .list("/v1/ghap/calibration", on_calibration, calibration)
     .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
     .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
-    .post("/v1/ghap/import", on_import, import)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -341,36 +333,4 @@ async fn abandon(
     let acting = ActingSession { session_id, agent_id: String::new() };
     let reason = body.unwrap_or_default().reason.unwrap_or_else(|| "Given up.".to_owned());
     Ok(Json(app.services.journal.abandon_orphan(&caller, acting, Some(&id), reason).await?))
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct Export {
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
-async fn export(
-    State(app): State<App>,
-    caller: Caller,
-    Query(query): Query<Export>,
-) -> Result<Json<List<OldGhap>>, Problem> {
-    let page =
-        app.services.journal.export_ghaps(&caller, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(page.into()))
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct Import {
-    /// The records, up to 1,000.
-    ghap: Vec<OldGhap>,
-}
-
-async fn import(
-    State(app): State<App>,
-    caller: Caller,
-    Json(input): Json<Import>,
-) -> Result<Json<Imported>, Problem> {
-    Ok(Json(app.services.journal.import_ghaps(&caller, input.ghap).await?))
 }

@@ -169,19 +169,15 @@ pub(super) async fn ghaps_at(
 
 impl WriteTx {
     /// Stores a new record.
-    pub async fn insert_ghap(
-        &mut self,
-        ghap: &Ghap,
-        imported_from: Option<&str>,
-    ) -> Result<(), StoreError> {
+    pub async fn insert_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status(), EndColumns::from(ghap));
         change!(
             self,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
                 probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
-                takeaway, tier, outcome_id, imported_from, created_at, updated_at, resolved_at)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                takeaway, tier, outcome_id, created_at, updated_at, resolved_at)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
             ghap.session_id,
             project,
@@ -202,7 +198,6 @@ impl WriteTx {
             end.takeaway,
             end.tier,
             end.outcome,
-            imported_from,
             ghap.created_at,
             ghap.updated_at,
             end.resolved_at
@@ -301,16 +296,6 @@ impl WriteTx {
         let raw = ghaps!(select_one, self, "where g.ghap_id = ?", id);
         raw.map(Ghap::try_from).transpose()
     }
-
-    /// Whether a record was imported from there already.
-    pub async fn is_imported(&mut self, from: &str) -> Result<bool, StoreError> {
-        let known = select_value!(
-            self,
-            r#"select exists (select 1 from ghap where imported_from = ?) as "known!: bool""#,
-            from
-        );
-        Ok(known)
-    }
 }
 
 impl Store {
@@ -388,30 +373,6 @@ impl Store {
             limit,
             key,
             read_project
-        )
-        .fetch(&self.page_readers);
-        read_page(rows, size, Ghap::try_from, |ghap| ghap).await
-    }
-
-    /// All records after one that the reader may read, in the order in which they were made.
-    pub async fn ghaps_after(
-        &self,
-        reader: &RowReader,
-        after: Option<&GhapId>,
-        size: PageSize,
-    ) -> Result<RowPage<Ghap>, StoreError> {
-        let limit = size.limit();
-        let after = after.map(GhapId::as_str);
-        let (key, project) = (reader.key(), reader.project());
-        let rows = ghaps!(pool_query, "where g.id > coalesce((select id from ghap where ghap_id = ?1), 0)
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
-            order by g.id limit ?2",
-            after,
-            limit,
-            key,
-            project
         )
         .fetch(&self.page_readers);
         read_page(rows, size, Ghap::try_from, |ghap| ghap).await
@@ -527,10 +488,8 @@ mod tests {
         let at = TestStore::open().await;
         let ghap = record(&at, 1, "The tokenizer hangs").await;
         let (id, stored) = (ghap.id.clone(), ghap.clone());
-        let done: Result<(), StoreError> = at
-            .store
-            .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
-            .await;
+        let done: Result<(), StoreError> =
+            at.store.write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await })).await;
         done.unwrap();
         assert_eq!(at.store.ghap(&RowReader::Everything, &id).await.unwrap(), Some(stored));
         for (half, whole) in [

@@ -195,7 +195,7 @@ mod tests {
             let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
             let done: Result<(), StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await }))
                 .await;
             done.unwrap();
         }

@@ -265,7 +265,7 @@ mod tests {
                 Box::pin(async move {
                     for ghap in ghaps {
                         if is_new {
-                            tx.insert_ghap(&ghap, None).await?;
+                            tx.insert_ghap(&ghap).await?;
                         } else {
                             tx.update_ghap(&ghap).await?;
                         }

@@ -372,7 +372,7 @@ mod tests {
             let ghap = record(&at, number, "a goal").await;
             let done: Result<(), StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap, None).await }))
+                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await }))
                 .await;
             done.unwrap();
         }

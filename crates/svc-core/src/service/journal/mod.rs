@@ -2,7 +2,6 @@
 
 mod bounded_markdown;
 mod context;
-mod import;
 mod memories;
 mod orphans;
 mod outcomes;
@@ -14,7 +13,6 @@ mod values;
 
 pub use bounded_markdown::{AssembledContext, ContextSource};
 pub use context::{ContextKind, ContextRequest};
-pub use import::{Imported, OldGhap};
 pub use memories::{NewMemory, StoredMemory};
 pub use outcomes::NewOutcome;
 pub use premortem::PremortemRequest;

@@ -69,7 +69,7 @@ impl Journal {
                     let now = tx.now();
                     let ghap_id = GhapId::new(&ids, now);
                     let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
-                    tx.insert_ghap(&ghap, None).await?;
+                    tx.insert_ghap(&ghap).await?;
                     tx.reset_tool_count(id, "").await?;
                     tell_of(tx, &ghap, "ghap.started").await?;
                     Ok(ghap)

@@ -283,7 +283,7 @@ mod tests {
             .write(move |tx| {
                 Box::pin(async move {
                     for ghap in ghaps {
-                        tx.insert_ghap(&ghap, None).await?;
+                        tx.insert_ghap(&ghap).await?;
                     }
                     Ok(())
                 })

@@ -370,7 +370,7 @@ async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {
                         };
                         tx.begin_session(&start).await?;
                     }
-                    tx.insert_ghap(&ghap, None).await?;
+                    tx.insert_ghap(&ghap).await?;
                 }
                 Ok(())
             })

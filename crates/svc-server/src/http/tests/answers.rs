@@ -9,7 +9,7 @@ use http::{Method, Request, header};
 use serde_json::{Value, json};
 use svc_core::service::{
     Tuning,
-    team::{ActingSession, NewSession},
+    team::{ActingSession, NewSession, Team},
 };
 use svc_model::{
     Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint,
@@ -695,20 +695,44 @@ async fn sessions() -> Script {
     script
 }
 
+/// A session that begins.
+async fn begin(team: &Team, session_id: &str) -> ActingSession {
+    let new = NewSession {
+        session_id: Some(session_id.to_owned()),
+        cwd: Some("/work".to_owned()),
+        client: None,
+        source: SessionSource::Startup,
+    };
+    team.start_session(&Caller::Operator, None, new).await.unwrap();
+    ActingSession { session_id: session_id.to_owned(), agent_id: String::new() }
+}
+
+fn draft(goal: &str, hypothesis: &str) -> GhapDraft {
+    GhapDraft {
+        domain: Domain::Debugging,
+        strategy: Strategy::ReadTheError,
+        goal: goal.to_owned(),
+        hypothesis: hypothesis.to_owned(),
+        action: "look".to_owned(),
+        prediction: "it is seen".to_owned(),
+        probability: None,
+    }
+}
+
 async fn journal() -> Script {
     let mut script = Script::new().await;
-    let old = |id: &str, goal: &str| {
-        json!({
-            "id": id, "session_id": "s-1", "created_at": "2026-01-02T03:04:05Z", "domain": "debugging",
-            "strategy": "systematic-elimination", "goal": goal, "hypothesis": "the pool leaks",
-            "action": "count connections", "prediction": "the count grows",
-        })
-    };
-    let records = json!([old("old-1", "find the leak"), old("old-2", "make it quick")]);
-    script.post("/v1/ghap/import", json!({ "ghap": records })).await;
-    script.post("/v1/ghap/import", json!({ "ghap": records })).await;
-    script.post("/v1/ghap/import", json!({ "ghap": [{}] })).await;
-    script.post("/v1/ghap/import", json!({})).await;
+    let (team, journal) = (&script.server.services.team, &script.server.services.journal);
+    for (session, goal) in [("s-0", "find the leak"), ("s-1", "make it quick")] {
+        let acting = begin(team, session).await;
+        let leaks = draft(goal, "the pool leaks");
+        let id = journal.start_ghap(&Caller::Operator, acting.clone(), leaks).await.unwrap().id;
+        team.end_session(acting.clone(), None).await.unwrap();
+        let given_up = "Given up.".to_owned();
+        journal
+            .abandon_orphan(&Caller::Operator, acting, Some(id.as_str()), given_up)
+            .await
+            .unwrap();
+    }
     let listed = script.get("/v1/ghap?limit=1").await;
     script.get(&format!("/v1/ghap?limit=1&cursor={}", listed.text("next_cursor"))).await;
     script.get("/v1/ghap?status=banana").await;
@@ -716,8 +740,6 @@ async fn journal() -> Script {
     let id = listed.json()["ghap"][0]["id"].as_str().unwrap().to_owned();
     script.get(&format!("/v1/ghap/{id}")).await;
     script.get("/v1/ghap/nothing").await;
-    script.get("/v1/ghap/export?limit=1").await;
-    script.get("/v1/ghap/export?cursor=zz").await;
     script.get("/v1/ghap/search?q=leak").await;
     script.get("/v1/ghap/search?q=%20").await;
     script.get("/v1/ghap/search?q=leak&limit=51").await;
@@ -725,23 +747,8 @@ async fn journal() -> Script {
 
     // One that is found while it is open, and given up once its session is over.
     let (team, journal) = (&script.server.services.team, &script.server.services.journal);
-    let new = NewSession {
-        session_id: Some("s-2".to_owned()),
-        cwd: Some("/work".to_owned()),
-        client: None,
-        source: SessionSource::Startup,
-    };
-    team.start_session(&Caller::Operator, None, new).await.unwrap();
-    let acting = ActingSession { session_id: "s-2".to_owned(), agent_id: String::new() };
-    let draft = GhapDraft {
-        domain: Domain::Debugging,
-        strategy: Strategy::ReadTheError,
-        goal: "find the zeppelin".to_owned(),
-        hypothesis: "it leaks".to_owned(),
-        action: "look".to_owned(),
-        prediction: "it is seen".to_owned(),
-        probability: None,
-    };
+    let acting = begin(team, "s-2").await;
+    let draft = draft("find the zeppelin", "it leaks");
     let open = journal.start_ghap(&Caller::Operator, acting.clone(), draft).await.unwrap().id;
     let (team, abandon) = (team.clone(), format!("/v1/ghap/{open}/abandon"));
     script.get("/v1/ghap/search?q=zeppelin").await;
