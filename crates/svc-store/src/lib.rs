@@ -22,7 +22,7 @@
 //!    disk. Then callers are answered and the [`Bus`] wakes readers. If the commit fails, every
 //!    caller gets the failure, and the writer forgets what it knew.
 //!
-//! No job changes more than about 1,000 rows. A broadcast, an import, retention and sweeps
+//! No job changes more than about 1,000 rows. A broadcast, retention and sweeps
 //! (`sqlite/sweep.rs`) are many jobs, each of which leaves rows that the same conditions find. A
 //! write that changes no row where it should change one is an error.
 //!
@@ -37,8 +37,8 @@
 //! # The file is opened
 //!
 //! The kernel releases `svc.db.lock` when a daemon dies. The next one takes it (`sqlite/lock.rs`),
-//! opens the file, and migrates if need be (`sqlite/migrate.rs`; an empty file gets
-//! `sqlite/schema.sql`, which is what the migrations make). What was acknowledged is in the file
+//! opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline makes the schema of an
+//! empty file in one piece). What was acknowledged is in the file
 //! or its write-ahead log; what was not is rolled back.
 
 mod bus;
