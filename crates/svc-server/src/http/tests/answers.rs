@@ -559,7 +559,9 @@ async fn process_tokens() -> Script {
         let Value::Object(members) = reply.json() else { panic!("{reply:?}") };
         for member in ["session", "cwd", "project"] {
             if let Some(Value::String(text)) = members.get(member) {
-                script.text = script.text.replace(text, &format!("<{member}>"));
+                // With the member's name: the folder may be the project itself.
+                let named = |text: &str| format!("\"{member}\": \"{text}\"");
+                script.text = script.text.replace(&named(text), &named(&format!("<{member}>")));
             }
         }
         script.text = script.text.replace(&format!("process {own}"), "process <pid>");
