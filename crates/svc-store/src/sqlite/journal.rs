@@ -13,7 +13,7 @@ use super::{
     db::Store,
     errors::changed,
     page::read_page,
-    statement::{change, direct_row, pool_query, select_one, select_value, select_values},
+    statement::{change, direct_row, pool_query, select_one, select_values},
     tx::WriteTx,
 };
 use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
