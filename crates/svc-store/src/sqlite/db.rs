@@ -13,7 +13,6 @@ use super::{
     frame_readers::FrameReaders,
     migrate,
     row_readers::RowReaders,
-    tally::Tally,
     tx::WriteTx,
     version::Version,
     write_job::{ClosureJob, WriterJob},
@@ -79,7 +78,6 @@ impl Store {
             reseen: Vec::new(),
             position: 0,
             undo: Vec::new(),
-            tally: Tally::default(),
             now: Timestamp::from_millis(0),
         };
         tx.reset()?;
@@ -218,16 +216,8 @@ impl LaneWrites<'_> {
         events: Vec<NewEvent>,
     ) -> Result<AppendedSeqs, StoreError> {
         assert!(!events.is_empty(), "an append has at least one event");
-        self.hand_over(|reply| WriterJob::Append { stream, events, reply }).await
-    }
-
-    /// Hands a job to the writer and waits for its answer.
-    pub(super) async fn hand_over<T>(
-        self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> WriterJob,
-    ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.store.jobs.send(&self.lane, job(reply)).await?;
+        self.store.jobs.send(&self.lane, WriterJob::Append { stream, events, reply }).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 }

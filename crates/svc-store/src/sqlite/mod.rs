@@ -54,7 +54,6 @@ mod source;
 mod statement;
 mod streams;
 mod sweep;
-mod tally;
 mod task;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -6,7 +6,6 @@ use svc_model::Timestamp;
 
 use super::{
     direct_connection::DirectConnection, event_insert::UncommittedEvent, statement::select_value,
-    tally::Tally,
 };
 use crate::{Bus, StoreError, StreamState};
 
@@ -29,8 +28,6 @@ pub struct WriteTx {
     pub(super) position: i64,
     /// How to take back what the present job did to `streams`.
     pub(super) undo: Vec<Undo>,
-    /// Counters that were written lately.
-    pub(super) tally: Tally,
     pub(super) now: Timestamp,
 }
 
@@ -73,7 +70,6 @@ impl WriteTx {
         self.reseen.clear();
         self.undo.clear();
         self.streams.clear();
-        self.tally.forget();
         self.position =
             select_value!(self, r#"select max(position) as "max: i64" from event"#).unwrap_or(0);
         Ok(())

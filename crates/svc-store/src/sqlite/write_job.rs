@@ -7,7 +7,7 @@ use svc_model::{NewEvent, StreamName};
 use tokio::sync::oneshot;
 
 use super::tx::WriteTx;
-use crate::{AppendedSeqs, StoreError, ToolCall, ToolCallCount};
+use crate::{AppendedSeqs, StoreError};
 
 /// What a caller hands to the writer.
 pub(super) enum WriterJob {
@@ -17,8 +17,6 @@ pub(super) enum WriterJob {
         events: Vec<NewEvent>,
         reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
     },
-    /// A tool call: those of a group are counted together.
-    Count { call: ToolCall, reply: oneshot::Sender<Result<ToolCallCount, StoreError>> },
     /// Anything else.
     Run(Box<dyn WriteJob>),
     /// No more: what comes after this is not taken.
@@ -76,7 +74,7 @@ impl WriterJob {
         match self {
             Self::Append { events, .. } => (0, events.iter().map(|event| event.data.len()).sum()),
             Self::Run(_) => (1, 0),
-            Self::Count { .. } | Self::Stop { .. } => (0, 0),
+            Self::Stop { .. } => (0, 0),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     write_job::{WriteJob, WriterJob},
     write_queue::WriteQueue,
 };
-use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, ToolCall, ToolCallCount, WriterStats};
+use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats};
 
 /// What the writer has done so far.
 #[derive(Debug, Default)]
@@ -100,9 +100,6 @@ impl WriterThread {
             run_limit = next_run_limit(run_limit, runs, work.unwrap_or_default());
             if self.tx.streams.len() > limits::STREAMS_CACHED {
                 self.tx.streams.clear();
-            }
-            if self.tx.tally.len() > limits::STREAMS_CACHED {
-                self.tx.tally.forget();
             }
         }
         self.tx
@@ -190,7 +187,6 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
 /// A job that did its part and waits for the commit.
 enum FinishedJob {
     Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
-    Count(oneshot::Sender<Result<ToolCallCount, StoreError>>, ToolCallCount),
     Run(Box<dyn WriteJob>),
 }
 
@@ -199,14 +195,10 @@ impl FinishedJob {
         // The caller may have gone away; the commit stands all the same.
         match self {
             Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
-            Self::Count(reply, counted) => drop(reply.send(committed.map(|()| counted))),
             Self::Run(job) => job.answer(committed),
         }
     }
 }
-
-/// A tool call that waits to be counted.
-type ToCount = (ToolCall, oneshot::Sender<Result<ToolCallCount, StoreError>>);
 
 /// Runs the jobs of `group` in one transaction and answers each.
 async fn commit(
@@ -251,24 +243,17 @@ async fn run_jobs(
     isolation: JobIsolation,
     done: &mut Vec<FinishedJob>,
 ) -> Result<(), StoreError> {
-    let mut calls = Vec::new();
     while let Some(job) = group.pop_front() {
         match job {
             WriterJob::Append { stream, events, reply } => {
                 append(tx, (stream, events, reply), done).await;
             }
-            WriterJob::Count { call, reply } => calls.push((call, reply)),
-            // It may ask for what was counted before it, and change it.
-            WriterJob::Run(job) => {
-                count(tx, &mut calls, done).await?;
-                run_job(tx, job, isolation, done).await?;
-                tx.tally.forget();
-            }
+            WriterJob::Run(job) => run_job(tx, job, isolation, done).await?,
             // The queue handles it.
             WriterJob::Stop { .. } => {}
         }
     }
-    count(tx, &mut calls, done).await
+    Ok(())
 }
 
 /// The parts of [`WriterJob::Append`].
@@ -306,33 +291,6 @@ async fn run_job(
     settled
 }
 
-/// Counts the calls that have gathered. An error here is the transaction's, for there is nothing in a call to fail by.
-async fn count(
-    tx: &mut WriteTx,
-    calls: &mut Vec<ToCount>,
-    done: &mut Vec<FinishedJob>,
-) -> Result<(), StoreError> {
-    if calls.is_empty() {
-        return Ok(());
-    }
-    let each: Vec<&ToolCall> = calls.iter().map(|(call, _)| call).collect();
-    match tx.count_tools(&each).await {
-        Ok(counted) => {
-            let replies = calls.drain(..).map(|(_, reply)| reply);
-            done.extend(
-                replies.zip(counted).map(|(reply, counted)| FinishedJob::Count(reply, counted)),
-            );
-            Ok(())
-        }
-        Err(error) => {
-            for (_, reply) in calls.drain(..) {
-                reply.send(Err(error.clone())).ok();
-            }
-            Err(error)
-        }
-    }
-}
-
 /// Answers everybody that nothing was kept.
 fn fail(
     tx: &mut WriteTx,
@@ -353,9 +311,6 @@ fn fail(
     for job in rest {
         match job {
             WriterJob::Append { reply, .. } => {
-                reply.send(Err(error.clone())).ok();
-            }
-            WriterJob::Count { reply, .. } => {
                 reply.send(Err(error.clone())).ok();
             }
             WriterJob::Run(job) => job.answer(Err(error.clone())),

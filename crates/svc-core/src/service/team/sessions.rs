@@ -325,7 +325,8 @@ impl Team {
         let ActingSession { session_id, agent_id } = acting;
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
-        Ok(self.core.store.on_behalf_of(caller).count_tool(call).await?)
+        let work = self.core.store.on_behalf_of(caller);
+        Ok(work.write(move |tx| Box::pin(async move { tx.count_call(&call).await })).await?)
     }
 
     /// Tool calls since the last reset.
