@@ -14,8 +14,11 @@ pub(super) const NOT_BLANK: &str = r"\S";
 /// The pattern of a tag.
 pub(super) const TAG: &str = r"^[\w.-]+$";
 
+/// Whether a text is as a pattern says.
+type TextCheck = fn(&str) -> bool;
+
 /// The patterns that schemas have, and what each says. They are those of ECMA-262: `\w` is ASCII.
-const PATTERNS: [(&str, fn(&str) -> bool); 2] = [
+const PATTERNS: [(&str, TextCheck); 2] = [
     (NOT_BLANK, |text| text.chars().any(|c| !c.is_whitespace() && c != '\u{feff}')),
     (TAG, |text| {
         let is_of_tag = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);

@@ -9,7 +9,6 @@ use svc_core::{
         Page,
         access::TokenInfo,
         agents::{AgentView, RequestView},
-        journal::OldGhap,
         team::ListedMessage,
     },
     tools::Descriptor,
@@ -50,10 +49,6 @@ impl Listed for Message {
 
 impl Listed for ListedMessage {
     const NAME: &'static str = "messages";
-}
-
-impl Listed for OldGhap {
-    const NAME: &'static str = "ghap";
 }
 
 impl Listed for Session {
