@@ -21,7 +21,7 @@ use crate::mcp::{
 /// Header that names the last event that was seen of a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A request without its address, which can be sent again by [`Client::open`](svc_client::Client::open).
+/// A request without its address, which can be sent again by `svc_client::Client::open`.
 #[derive(Debug, Clone)]
 pub struct McpRequest {
     /// `POST`, `GET` or `DELETE`.
