@@ -132,11 +132,9 @@ impl Crate {
 
     /// Adds code to the end of a file.
     pub(crate) fn plant(&mut self, file: &str, code: &str) {
-        let path = self
-            .modules
-            .iter()
-            .find(|(_, module)| module.file == file)
-            .map(|(path, _)| path.clone());
+        // A file has modules of its own beneath the one that it is.
+        let of_file = self.modules.iter().filter(|(_, module)| module.file == file);
+        let path = of_file.map(|(path, _)| path).min_by_key(|path| path.len()).cloned();
         let path = path.expect("a file of this crate");
         let before = self.modules.remove(&path).expect("it was there a moment ago");
         let items = syn::parse_file(code).expect("planted code").items;
