@@ -1,9 +1,9 @@
 //! The client side of the daemon's HTTP interface, for the command line and for hooks.
 //!
-//! [`Discovery`] says where the daemon is and which token counts, [`Client`] speaks JSON to it, [`Follower`] follows one of its event
-//! streams across restarts, `svc_wire::mcp_request` makes requests to an MCP server and [`McpReply`] reads what comes back. A leaf: it
-//! knows the wire and the files of a daemon, never the daemon's insides, and it never prints. Plain HTTP only; TLS, if
-//! any, belongs to a proxy.
+//! [`Discovery`] finds the daemon and its token. [`Client`] sends and receives JSON. [`Follower`] follows
+//! one event stream across restarts of the daemon. [`McpReply`] reads the response of an MCP server to a
+//! request of `svc_wire::mcp_request`. The crate depends on the wire and on the files of a daemon, and
+//! prints nothing. It speaks plain HTTP; TLS belongs to a proxy.
 
 mod connect;
 mod connection;
