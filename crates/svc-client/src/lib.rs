@@ -1,16 +1,9 @@
-//! The client side of the daemon's HTTP interface, for the command line and for hooks, and of a
-//! host's socket.
+//! The client side of the daemon's HTTP interface, for the command line and for hooks.
 //!
-//! [`Discovery`] says where the daemon is and which token counts. [`Client`] speaks JSON to it,
-//! over the Unix socket of the data folder or over plain HTTP; TLS, if any, belongs to a proxy.
-//! [`Follower`] follows one event stream across restarts. [`McpReply`] reads what an MCP server
-//! sent back. [`hosts`] starts, asks and follows the hosts of agents, and reads what a dead one
-//! left.
-//!
-//! The crate knows the wire and the files of a daemon, nothing behind them, and it never prints.
-//!
-//! For programs beside `svc`: [`hosts::HostClient`] asks and follows the host of one agent, with or
-//! without a daemon. `examples/talk_to_host.rs` shows that.
+//! [`Discovery`] finds the daemon and its token. [`Client`] sends and receives JSON. [`Follower`] follows
+//! one event stream across restarts of the daemon. [`McpReply`] reads the response of an MCP server to a
+//! request of `svc_wire::mcp_request`. The crate depends on the wire and on the files of a daemon, and
+//! prints nothing. It speaks plain HTTP; TLS belongs to a proxy.
 
 mod connect;
 mod connection;

@@ -52,7 +52,8 @@ fn a_listener_is_there_at_once_in_the_words_of_its_revision() {
 
 #[test]
 fn a_new_stream_changes_the_list_and_not_too_often() {
-    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "1000"));
+    // On a busy machine twenty tasks take more than a second.
+    let d = Daemon::with(|plan| plan.env("SVC_LIST_CHANGED_MS", "6000"));
     let clients = LEGACY.map(|revision| Client::open(&d, revision));
     let mut streams: Vec<_> = clients.iter().map(|client| client.listen(None)).collect();
     new_task(&d);
@@ -67,7 +68,7 @@ fn a_new_stream_changes_the_list_and_not_too_often() {
     for stream in &mut streams {
         stream.news(LIST_CHANGED);
     }
-    assert!(told.elapsed() > Duration::from_millis(500), "one for all of them, after a while");
+    assert!(told.elapsed() > Duration::from_secs(3), "one for all of them, after a while");
     for stream in &mut streams {
         stream.is_silent();
     }

@@ -1,4 +1,4 @@
-//! Services over a temporary store, for tests of this crate and of those that name it.
+//! Services over a temporary store, for tests of this crate and of crates that depend on it.
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 

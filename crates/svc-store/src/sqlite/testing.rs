@@ -1,4 +1,4 @@
-//! A store on a temporary file, for tests of this crate and of those that name it.
+//! A store on a temporary file, for tests of this crate and of crates that depend on it.
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 

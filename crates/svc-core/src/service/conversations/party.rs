@@ -48,7 +48,7 @@ pub(super) enum SessionRow {
 /// How a caller names a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SessionName<'a> {
-    /// By its key, the id of its agent, the client's own id of it, or else by what it is called.
+    /// By its key, the id of its agent, or the client's own id; if none matches, by its display name.
     Key(&'a str),
     /// By what it is called.
     Label(&'a str),
@@ -292,7 +292,7 @@ impl Conversations {
             |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
         rows.retain(is_seen);
         if let (SessionName::Key(text), true) = (name, rows.is_empty()) {
-            // A model has names from the list of peers. What begins like a key or an id is none.
+            // Models copy display names from `peer_list`. A text with the form of a key or an id is no display name.
             if let Some(PeerReference::Name { .. }) = PeerReference::parse(text) {
                 let named = self.core.store.peers_named(text, limits::PAGE_DEFAULT).await?;
                 rows = self.sessions_of(named).await?;

@@ -1,5 +1,5 @@
-//! What was said in a turn before it went on with messages. Gemini CLI tells at the end of a turn all that was said since its
-//! person's prompt, so that the words for its person would stand before the answer to a message, or for it.
+//! Removes the text before a message from the answer to that message. At the end of a turn, Gemini CLI reports all text since its
+//! person's prompt, so the text for the person would stand before the answer, or in place of it.
 
 use std::{
     collections::HashMap,
@@ -12,16 +12,16 @@ use svc_model::{
     hook::{HookClient, HookEvent, HookMoment},
 };
 
-/// The earlier words of each principal's sessions whose turns go on.
+/// The last reported text of each principal's sessions whose turns continue with a message.
 #[derive(Debug, Default)]
 pub(super) struct EarlierWords(Mutex<HashMap<(Principal, String), ToldWords>>);
 
-/// With more sessions than this, all are forgotten: at the worst an answer has the words before it.
+/// Above this number of sessions the table is emptied; an answer may then begin with the text before the message.
 const SESSIONS: usize = 10_000;
-/// What the client tells for the words of a turn without any.
+/// Gemini CLI's text for a turn in which the model said nothing.
 const NO_WORDS: &str = "[no response text]";
 
-/// Words that were told, without themselves.
+/// Length and hash of a reported text; the text is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ToldWords {
     bytes: usize,
@@ -29,16 +29,16 @@ pub(super) struct ToldWords {
 }
 
 impl ToldWords {
-    fn of(words: &str) -> Self {
+    fn from_text(words: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);
         Self { bytes: words.len(), hash: hasher.finish() }
     }
 
-    /// What follows these words in `told`, if that begins with them.
+    /// The part of `told` after this text; `None` if `told` does not begin with this text.
     fn rest_of(self, told: &str) -> Option<&str> {
         let (earlier, rest) = told.split_at_checked(self.bytes)?;
-        (Self::of(earlier) == self).then_some(())?;
+        (Self::from_text(earlier) == self).then_some(())?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('\n') }
     }
 }
@@ -48,7 +48,8 @@ impl EarlierWords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves of the last words of a turn those that follow the earlier ones. Answers what was told, for [`Self::note`].
+    /// Removes from a turn's last words the text that was reported earlier in the turn. Returns the whole text for [`Self::note`];
+    /// `None` for other events and clients.
     pub(super) fn take_off(
         &self,
         principal: &Principal,
@@ -61,7 +62,7 @@ impl EarlierWords {
         if words == NO_WORDS {
             words.clear();
         }
-        let told = ToldWords::of(words);
+        let told = ToldWords::from_text(words);
         let earlier = self.lock().get(&(principal.clone(), event.session_id.clone())).copied();
         if let Some(rest) = earlier.and_then(|earlier| earlier.rest_of(words)) {
             *words = rest.to_owned();
@@ -69,7 +70,7 @@ impl EarlierWords {
         Some(told)
     }
 
-    /// Notes what was told when a session's turn went on.
+    /// Stores the text that was reported when the turn of a session continued with a message.
     pub(super) fn note(&self, principal: &Principal, session: &str, told: ToldWords) {
         let mut earlier = self.lock();
         if earlier.len() >= SESSIONS {
@@ -78,7 +79,7 @@ impl EarlierWords {
         earlier.insert((principal.clone(), session.to_owned()), told);
     }
 
-    /// Forgets them: a turn of the session's person begins.
+    /// Removes the stored text of a session: its person began a turn.
     pub(super) fn forget(&self, principal: &Principal, session: &str) {
         self.lock().remove(&(principal.clone(), session.to_owned()));
     }

@@ -63,8 +63,7 @@ impl MailWaiters {
         }
     }
 
-    /// Whether a message wakes the session, or one has just done so. One that is idle again since then had its turn, however
-    /// that ended.
+    /// Whether a message wakes the session, or has just woken it. A session that became idle after that message has ended its turn.
     pub(super) fn wake(
         &self,
         principal: &Principal,
