@@ -261,8 +261,8 @@ fn is_path(guide: &Page, word: &str) -> bool {
         }
 }
 
-/// Whether a path exists: below the root, below the `src` of the crate that it begins with, or
-/// beside the guide.
+/// Whether a path exists: below the root, below the `src` of the crate that it begins with, beside
+/// the guide, or beside the `src` of the guide's crate.
 fn is_there(guide: &Page, path: &str) -> bool {
     let in_crate = |(package, file): (&str, &str)| {
         root().join("crates").join(package).join("src").join(file).exists()
@@ -270,6 +270,7 @@ fn is_there(guide: &Page, path: &str) -> bool {
     root().join(path).exists()
         || path.split_once('/').is_some_and(in_crate)
         || guide.folder().join(path).exists()
+        || guide.folder().join("..").join(path).exists()
 }
 
 #[test]
