@@ -1,6 +1,6 @@
 //! What a client's own record says of its session, beside what its hooks tell.
 
-use super::{Peer, PeerStatus, Timestamp, WaitingFor, WaitingKind, limits};
+use super::{Peer, PeerState, PeerStatus, Timestamp, WaitingFor, WaitingKind, limits};
 
 /// What a client has written down of its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,30 +27,32 @@ pub enum RecordedState {
 impl ClientRecord {
     /// The state that a peer gets by its client's record; `None` if nothing changes.
     ///
-    /// The later word counts. A record from before the last event still holds when it says that a turn goes on, once the client
-    /// has had the time to write it anew; that a turn is over it cannot have known before the turn began.
-    pub fn corrects(
-        &self,
-        peer: &Peer,
-        now: Timestamp,
-    ) -> Option<(PeerStatus, Option<WaitingFor>)> {
+    /// The later of the last event and the record counts. A record from before the last event still
+    /// counts when it says that a turn goes on, once the client has had [`limits::RECORD_GRACE`] to
+    /// write it anew. A record from before a turn cannot say that the turn is over.
+    ///
+    /// A turn that the record tells of has the time of the record, so that the client's next word of
+    /// the same turn is later, however long this one took to be read.
+    pub fn corrects(&self, peer: &Peer, now: Timestamp) -> Option<PeerState> {
         let is_later = self.at >= peer.since;
         let holds = is_later || now.since(peer.since) >= limits::RECORD_GRACE;
         if matches!(peer.status, PeerStatus::Unreachable | PeerStatus::Offline) {
             return None;
         }
+        let at = self.at.min(now);
         match (self.state, peer.status) {
             (RecordedState::Idle, PeerStatus::Busy | PeerStatus::Waiting) if is_later => {
-                Some((PeerStatus::Idle, None))
+                Some(PeerState { status: PeerStatus::Idle, waiting_for: None, at: now })
             }
             (RecordedState::Idle, _)
             | (RecordedState::Busy, PeerStatus::Busy)
             | (RecordedState::Waiting(_), PeerStatus::Waiting) => None,
-            (RecordedState::Busy, _) => holds.then_some((PeerStatus::Busy, None)),
+            (RecordedState::Busy, _) => {
+                holds.then_some(PeerState { status: PeerStatus::Busy, waiting_for: None, at })
+            }
             (RecordedState::Waiting(kind), _) => holds.then(|| {
-                let asked =
-                    WaitingFor { kind, since: self.at, title: None, tool: None, until: None };
-                (PeerStatus::Waiting, Some(asked))
+                let asked = WaitingFor { kind, since: at, title: None, tool: None, until: None };
+                PeerState { status: PeerStatus::Waiting, waiting_for: Some(asked), at }
             }),
         }
     }
@@ -97,9 +99,28 @@ mod tests {
         ] {
             let peer = Peer { status, since, ..Peer::operator(since) };
             let corrected = ClientRecord { state, at, failure: None }.corrects(&peer, now);
-            let waits = corrected.as_ref().is_some_and(|(_, waiting_for)| waiting_for.is_some());
-            assert_eq!(corrected.map(|(status, _)| status), expected, "{state:?} {status:?}");
+            let waits = corrected.as_ref().is_some_and(|state| state.waiting_for.is_some());
+            assert_eq!(corrected.map(|state| state.status), expected, "{state:?} {status:?}");
             assert_eq!(waits, expected == Some(Waiting));
         }
+    }
+
+    #[test]
+    fn the_end_of_a_turn_counts_that_was_recorded_before_the_turn_was_read() {
+        let stopped = Timestamp::from_millis(1_800_000_000_000);
+        let after = |millis| stopped.plus(Duration::from_millis(millis));
+        // A slow hook of the end of the turn: the client is busy by its own record for a while.
+        let busy = ClientRecord {
+            state: RecordedState::Busy,
+            at: stopped.minus(Duration::from_secs(9)),
+            failure: None,
+        };
+        let mut peer = Peer { status: PeerStatus::Idle, since: stopped, ..Peer::operator(stopped) };
+        let state = busy.corrects(&peer, after(1300)).expect("the turn goes on");
+        assert_eq!((state.status, state.at), (PeerStatus::Busy, busy.at));
+        (peer.status, peer.since) = (state.status, state.at);
+        let idle = ClientRecord { state: RecordedState::Idle, at: after(1200), failure: None };
+        let state = idle.corrects(&peer, after(1700)).expect("the turn is over");
+        assert_eq!((state.status, state.at), (PeerStatus::Idle, after(1700)));
     }
 }

@@ -200,6 +200,17 @@ impl From<ReportedStatus> for PeerStatus {
     }
 }
 
+/// A state of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerState {
+    /// The state.
+    pub status: PeerStatus,
+    /// What it waits for, if it waits.
+    pub waiting_for: Option<WaitingFor>,
+    /// Since when.
+    pub at: Timestamp,
+}
+
 /// What a session waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingFor {

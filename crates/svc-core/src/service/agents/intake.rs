@@ -5,8 +5,8 @@ use base64::Engine as _;
 use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
-    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerStatus, Principal, TaskChange,
-    TaskStatus, Timestamp, TokenId,
+    AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerState, PeerStatus, Principal,
+    TaskChange, TaskStatus, Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
@@ -19,12 +19,7 @@ use super::{
     records::{set_reason, stream_of, tell_team, unknown},
     settle::{self, settle_exit, settle_turn},
 };
-use crate::service::{
-    Error,
-    core::Core,
-    tasks,
-    team::{self, PeerState},
-};
+use crate::service::{Error, core::Core, tasks, team};
 
 /// What came of a batch.
 #[derive(Debug, Default)]

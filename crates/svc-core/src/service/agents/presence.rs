@@ -5,7 +5,7 @@ use std::{sync::PoisonError, time::Duration};
 
 use svc_client::hosts::HostError;
 use svc_model::{
-    AgentId, PeerStatus, Timestamp, WaitingFor, WaitingKind,
+    AgentId, PeerState, PeerStatus, Timestamp, WaitingFor, WaitingKind,
     agent::{AgentState, RequestKind},
 };
 use svc_store::{AgentRow, StoreError, WriteTx};
@@ -13,10 +13,7 @@ use svc_sys::telemetry::chain;
 use tokio::time::sleep;
 
 use super::Agents;
-use crate::service::{
-    Error,
-    team::{self, PeerState},
-};
+use crate::service::{Error, team};
 
 /// How often a host is asked whether it answers. With the time that its answer may take it is less than 10 s.
 const HOST_CHECK: Duration = Duration::from_secs(4);

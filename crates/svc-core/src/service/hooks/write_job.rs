@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use svc_model::{
-    Caller, Ids, Peer, PeerId, PeerStatus, ProcessIdentity, RegisterInput, SessionContact,
-    Timestamp, TokenHash, TokenId,
+    Caller, Ids, Peer, PeerId, PeerState, PeerStatus, ProcessIdentity, RegisterInput,
+    SessionContact, Timestamp, TokenHash, TokenId,
     hook::{
         self, EarlierRun, HookAudience, HookEvent, HookIdHistory, HookMoment, HookNote, HookPolicy,
         HookReception, HookTiming, PresenceChange, SessionEffect, ToolCountEffect, headlines,
@@ -21,7 +21,7 @@ use crate::service::{
     budget::Budget,
     core::Core,
     journal::{NewOutcome, put_outcome},
-    team::{self, ActingSession, PeerState},
+    team::{self, ActingSession},
 };
 
 /// What an event writes, and with what.

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
-    Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerStatus,
-    ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility,
-    Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
+    Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerState,
+    PeerStatus, ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName,
+    StreamVisibility, Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
@@ -513,15 +513,6 @@ pub(in crate::service) async fn set_status(
     let waiting_for = peer.waiting_for.clone().filter(|_| next == PeerStatus::Waiting);
     let at = tx.now();
     set_state(tx, peer, PeerState { status: next, waiting_for, at }, reason).await
-}
-
-/// A state of a peer.
-pub(in crate::service) struct PeerState {
-    pub(in crate::service) status: PeerStatus,
-    /// What it waits for, if it waits.
-    pub(in crate::service) waiting_for: Option<WaitingFor>,
-    /// When it got into that state.
-    pub(in crate::service) at: Timestamp,
 }
 
 /// The same with what the peer waits for, and since when. Who waits for something else is told of, too. How an agent stands

@@ -6,12 +6,7 @@ use svc_model::{
 use svc_store::{PeerRow, WriteTx};
 use svc_sys::client_records;
 
-use super::{
-    Team,
-    delivery::advance,
-    peers::{PeerState, set_state},
-    runs,
-};
+use super::{Team, delivery::advance, peers::set_state, runs};
 use crate::service::{Error, core::Core};
 
 impl Team {
@@ -88,10 +83,7 @@ async fn apply(
     } else if !row.open_calls.is_empty() {
         tx.set_open_calls(id, &OpenCalls::default()).await?;
     }
-    let Some((status, waiting_for)) = corrected else {
-        return Ok(tx.touch_peer(&row.peer).await?);
-    };
-    let state = PeerState { status, waiting_for, at: now };
+    let Some(state) = corrected else { return Ok(tx.touch_peer(&row.peer).await?) };
     set_state(tx, &mut row.peer, state, "registry").await?;
     match record.failure {
         Some(why) => turn_failed(tx, core, id, (record.at, &why)).await,

@@ -4,7 +4,7 @@
 //! is taken once, by the call or by the inbox, and a crash in between loses nothing.
 
 use svc_model::{
-    Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerStatus,
+    Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerState, PeerStatus,
     RegisterInput, RunId, Timestamp, TokenId,
     agent::{TurnEnd, TurnOutcome},
     conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
@@ -16,7 +16,7 @@ use svc_wire::host_protocol::NO_TURN;
 use super::{
     delivery::{AGENT_ENDED, advance, close_questions, give_up, put, store_run, tell_run},
     find::operator_peer,
-    peers::{self, PeerState},
+    peers,
 };
 use crate::service::{Error, core::Core};
 
