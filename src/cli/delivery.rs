@@ -4,14 +4,19 @@ use serde_json::Value;
 
 use super::output::{cell, visible};
 
-/// When a message that was just sent reaches its receiver, which is in this state: the daemon's word for it as a clause. Empty
-/// if an earlier daemon says nothing.
-pub(super) fn when<'a>(sent: &'a Value, status: &str) -> &'a str {
+/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause. Empty if an earlier daemon
+/// says nothing.
+pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
+    let status = cell(receiver, "status");
     match sent["delivery"].as_str().unwrap_or_default() {
         "wakes" => "the message wakes it now",
         "now" => "it gets the message in its present turn",
         "next_turn" if status == "idle" => {
             "it reads the message when somebody types there: the message does not wake it"
+        }
+        // In a terminal: no hook hands messages over at the end of its turn.
+        "next_turn" if receiver["backend"] == "opencode" && receiver["agent"].is_null() => {
+            "it reads the message with its next tool call, or when somebody types there"
         }
         "next_turn" => "it reads the message in its next turn",
         "when_back" => "it gets the message when it is back",
@@ -24,7 +29,7 @@ pub(super) fn when<'a>(sent: &'a Value, status: &str) -> &'a str {
 /// The same behind the state of the receiver, for a sentence about it, and what a person has to do before it goes on.
 pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
     let status = cell(receiver, "status");
-    let mut words = match when(sent, &status) {
+    let mut words = match when(sent, receiver) {
         "" => format!("which is {status}"),
         when => format!("which is {status}: {when}"),
     };

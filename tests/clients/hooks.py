@@ -323,7 +323,7 @@ def message(agent, others):
 
 
 def reply(agent):
-    """What the model says last in the turn in which it was given a question is the answer, if it gave none by a tool."""
+    """What the model says last in the turn that a question began is the answer, if it gave none by a tool: here the turn with which it goes on."""
     sent = []
 
     def meanwhile(model):
@@ -332,7 +332,7 @@ def reply(agent):
         sent.append(agent.call("peer_send", to=own, type="query", text="is it nine")["id"])
         model.release("x")
 
-    with agent.talk([shell(agent.client, "echo one"), {**shell(agent.client, "echo two"), "hold": "x"}], meanwhile=meanwhile) as model:
+    with agent.talk([shell(agent.client, "echo one"), {"text": "one is echoed", "hold": "x"}], meanwhile=meanwhile) as model:
         assert "is it nine" in model.body(2), model.body(2)
         words = wait_for(lambda: agent.query("select text, type from message where correlation_id = ?", sent[0]), "the answer")
         assert words == [(END["text"], "response")], words

@@ -25,11 +25,17 @@ command = ["sh"]
 /// What a hook of the session prints.
 #[track_caller]
 fn hook(d: &Daemon, session: &str, event: &str, more: &Value) -> String {
+    hook_of(d, "claude", session, event, more)
+}
+
+/// What a hook of a client's session prints.
+#[track_caller]
+fn hook_of(d: &Daemon, client: &str, session: &str, event: &str, more: &Value) -> String {
     let mut payload =
         json!({ "session_id": session, "hook_event_name": event, "cwd": "/nowhere/p" });
     let members = payload.as_object_mut().expect("one");
     members.extend(more.as_object().expect("one").clone());
-    let mut command = d.home.command(&["hook", "claude"]);
+    let mut command = d.home.command(&["hook", client]);
     command.env("SVC_HOOK_DEADLINE_MS", "20000").stdin(Stdio::piped());
     let mut running = Running::spawn(command);
     running.stdin().write_all(payload.to_string().as_bytes()).expect("it reads");
@@ -210,4 +216,84 @@ fn the_last_words_of_a_turn_answer_what_a_person_asked() {
     said("I have answered, I said.");
     let texts: Vec<Value> = answers().iter().map(|it| it["text"].clone()).collect();
     assert_eq!(texts, ["Yes: all 12 tests pass.", "by a call"]);
+}
+
+/// The last words of a turn go to one asker: the next question begins the turn after it.
+#[test]
+fn a_turn_begins_with_one_question_and_the_next_one_waits_for_its_end() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    hook(&d, "s-2", "SessionStart", &json!({ "source": "startup" }));
+    let (peer, other) = (peer_of(&d, "s-1"), peer_of(&d, "s-2"));
+    let inbox = format!("/v1/peers/{peer}/messages");
+    hook(&d, "s-1", "UserPromptSubmit", &json!({ "prompt": "begin" }));
+    let own = d.post(&inbox, &json!({ "text": "which salary?", "type": "query" })).ok(200);
+    let body = json!({ "text": "which port?", "type": "query", "from_peer": other });
+    let others = d.post(&inbox, &body).ok(200);
+    let stop = |words: &str, again: bool| {
+        let more = json!({ "last_assistant_message": words, "stop_hook_active": again });
+        hook(&d, "s-1", "Stop", &more)
+    };
+    let given = stop("of the person's turn", false);
+    assert!(given.contains("which salary?") && !given.contains("which port?"), "{given}");
+    stop("SALARY", true);
+    let given = hook(&d, "s-1", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    assert!(given.contains("which port?"), "{given}");
+    stop("of the person's next turn", false);
+    let answer = |to: &str| -> Vec<Value> {
+        let inbox = d.get(&format!("/v1/peers/{to}/messages?peek=true")).ok(200);
+        let messages = inbox["messages"].as_array().expect("messages").clone();
+        messages.into_iter().filter(|it| it["type"] == "response").collect()
+    };
+    let [response] = answer("operator").try_into().expect("one");
+    assert_eq!((&response["text"], &response["correlation_id"]), (&json!("SALARY"), &own["id"]));
+    assert_eq!(answer(&other), [] as [Value; 0], "{others}");
+}
+
+/// Codex goes on at the end of a turn as often as its hook says so: with what waited already, and with nothing newer.
+#[test]
+fn a_question_that_was_held_back_begins_the_turn_after() {
+    let d = with_config(CONFIG);
+    let hook = |event: &str, more: &Value| hook_of(&d, "codex", "s-1", event, more);
+    hook("SessionStart", &json!({ "source": "startup" }));
+    let peer = peer_of(&d, "s-1");
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let ask = |words: &str| d.post(&inbox, &json!({ "text": words, "type": "query" })).ok(200);
+    hook("UserPromptSubmit", &json!({ "prompt": "begin" }));
+    let (first, second) = (ask("the first?"), ask("the second?"));
+    let stop = |words: &str, again: bool| {
+        let more = json!({ "last_assistant_message": words, "stop_hook_active": again });
+        hook("Stop", &more)
+    };
+    let given = stop("of the person's turn", false);
+    assert!(given.contains("the first?") && !given.contains("the second?"), "{given}");
+    ask("asked meanwhile?");
+    let given = stop("ONE", true);
+    assert!(given.contains("the second?") && !given.contains("meanwhile"), "{given}");
+    let given = stop("TWO", true);
+    assert!(!given.contains("meanwhile"), "{given}");
+    let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+    let answers: Vec<_> = inbox["messages"].as_array().expect("messages").iter().collect();
+    let answers: Vec<_> = answers.iter().map(|it| (&it["text"], &it["correlation_id"])).collect();
+    assert_eq!(answers, [(&json!("ONE"), &first["id"]), (&json!("TWO"), &second["id"])]);
+}
+
+/// No hook is called when a person presses Esc. The prompt that the person gives then shows that the turn is over.
+#[test]
+fn a_prompt_after_an_interrupted_turn_tells_who_had_asked() {
+    let d = with_config(CONFIG);
+    hook(&d, "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let peer = peer_of(&d, "s-1");
+    let inbox = format!("/v1/peers/{peer}/messages");
+    let asked = d.post(&inbox, &json!({ "text": "is it nine?", "type": "query" })).ok(200);
+    hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "of before" }));
+    hook(&d, "s-1", "PostToolUse", &using());
+    hook(&d, "s-1", "UserPromptSubmit", &json!({ "prompt": "do this instead" }));
+    let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+    let told = inbox["messages"][0].clone();
+    assert_eq!(told["correlation_id"], asked["id"], "{told}");
+    assert!(text(&told, "text").contains("interrupted"), "{told}");
+    hook(&d, "s-1", "Stop", &json!({ "last_assistant_message": "this is done" }));
+    let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
+    assert_eq!(inbox["messages"].as_array().map(Vec::len), Some(1), "{inbox}");
 }

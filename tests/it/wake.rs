@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::iter;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -150,8 +151,11 @@ fn each_message_of_a_wake_has_its_line_on_the_screen() {
     let d = Daemon::start();
     let inbox = begin(&d, "claude", "s");
     let wake = |words: &[String]| {
-        for text in words {
-            send(&d, &inbox, text);
+        // A turn begins with one question.
+        for (text, kind) in
+            words.iter().zip(iter::once("query").chain(iter::repeat("notification")))
+        {
+            d.post(&inbox, &json!({ "text": text, "type": kind })).ok(200);
         }
         let ran = waiter(&d.home, "s", "Stop", &[]).wait(SOON);
         woken(&ran, &words[0]);
@@ -161,15 +165,15 @@ fn each_message_of_a_wake_has_its_line_on_the_screen() {
         hook(&d.home, "claude", &event("s", "Stop", &json!({})));
         (ran.stderr, shown)
     };
-    let (text, shown) = wake(&["one?".into(), "two?".into(), "three?".into()]);
+    let (text, shown) = wake(&["one?".into(), "two".into(), "three".into()]);
     assert!(text.starts_with("svc: operator asks (and 2 more)\n[Inter-session message]"), "{text}");
-    let lines = ["one?", "two?", "three?"].map(|word| format!("svc: operator asks: {word}"));
+    let lines = ["asks: one?", "says: two", "says: three"].map(|it| format!("svc: operator {it}"));
     assert_eq!(shown["systemMessage"], lines.join("\n"));
 
-    let many: Vec<String> = (0..12).map(|n| format!("question {n}?")).collect();
+    let many: Vec<String> = (0..12).map(|n| format!("text {n}")).collect();
     let shown = wake(&many).1["systemMessage"].as_str().expect("lines").to_owned();
     assert_eq!(shown.lines().count(), 8, "{shown}");
-    assert!(shown.ends_with("svc: operator asks: question 7? (and 4 more)"), "{shown}");
+    assert!(shown.ends_with("svc: operator says: text 7 (and 4 more)"), "{shown}");
 
     // What has no room in the wake comes with the prompt that it begins.
     let long: Vec<String> = (0..4).map(|n| format!("long {n} {}", "x".repeat(2_500))).collect();
@@ -180,7 +184,8 @@ fn each_message_of_a_wake_has_its_line_on_the_screen() {
     let shown = shown["systemMessage"].as_str().expect("lines");
     assert_eq!(shown.lines().count(), 4, "{shown}");
     for (line, n) in shown.lines().zip(0..) {
-        assert!(line.starts_with(&format!("svc: operator asks: long {n} x")), "{shown}");
+        let verb = if n == 0 { "asks" } else { "says" };
+        assert!(line.starts_with(&format!("svc: operator {verb}: long {n} x")), "{shown}");
     }
 }
 

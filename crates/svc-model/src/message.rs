@@ -164,7 +164,7 @@ pub enum ExpectedDelivery {
     Now,
     /// At once: its session is idle, and the message wakes it.
     Wakes,
-    /// In its next turn: it is in one that takes no message, or nothing wakes it, or no hooks tell of its session.
+    /// In its next turn: it is in one that may take no message, or nothing wakes it, or no hooks tell of its session.
     NextTurn,
     /// When it is back: it is offline.
     WhenBack,
@@ -173,11 +173,12 @@ pub enum ExpectedDelivery {
 }
 
 impl ExpectedDelivery {
-    /// The rule. `has_hooks`: its client's hooks hand messages over. `wakes`: a process waits beside its idle session.
-    pub const fn of(status: PeerStatus, has_hooks: bool, wakes: bool) -> Self {
+    /// The rule. `reaches_each_turn`: its client's hooks hand messages over in every turn, if only at its end. `wakes`: a
+    /// process waits beside its idle session.
+    pub const fn of(status: PeerStatus, reaches_each_turn: bool, wakes: bool) -> Self {
         match status {
             PeerStatus::Unreachable | PeerStatus::Offline => Self::WhenBack,
-            _ if !has_hooks => Self::NextTurn,
+            _ if !reaches_each_turn => Self::NextTurn,
             PeerStatus::Busy | PeerStatus::Waiting => Self::Now,
             PeerStatus::Online | PeerStatus::Idle if wakes => Self::Wakes,
             PeerStatus::Online | PeerStatus::Idle => Self::NextTurn,
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn the_sender_is_told_when_it_arrives() {
         use super::{ExpectedDelivery, PeerStatus};
-        for (status, has_hooks, wakes, is) in [
+        for (status, reaches_each_turn, wakes, is) in [
             (PeerStatus::Idle, true, true, "wakes"),
             (PeerStatus::Online, true, true, "wakes"),
             (PeerStatus::Idle, true, false, "next_turn"),
@@ -233,8 +234,8 @@ mod tests {
             (PeerStatus::Offline, false, false, "when_back"),
             (PeerStatus::Busy, false, false, "next_turn"),
         ] {
-            let delivery = ExpectedDelivery::of(status, has_hooks, wakes);
-            assert_eq!(serde_json::json!(delivery), is, "{status:?} {has_hooks} {wakes}");
+            let delivery = ExpectedDelivery::of(status, reaches_each_turn, wakes);
+            assert_eq!(serde_json::json!(delivery), is, "{status:?} {reaches_each_turn} {wakes}");
         }
     }
 }

@@ -255,7 +255,10 @@ fn stamp_around(
     MessageStamp { before, answer, chars }
 }
 
-/// The words of a stamp that name its message.
+/// The word before a message's id in a stamp.
+pub const NAMING: &str = "messageId ";
+
+/// The words of a stamp that name its message: [`NAMING`], and the id.
 pub fn naming(message: &MessageId) -> ModelText {
     model_text!("messageId {}.", *message)
 }

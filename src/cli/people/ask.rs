@@ -107,7 +107,7 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
             let seconds = args.timeout.unwrap_or_default();
             let present = peer(&client, &to).await;
             let status = output::cell(&present, "status");
-            let when = when(&question, &status);
+            let when = when(&question, &present);
             bail!(
                 "{name} has not answered within {seconds} s: it is {status} ({when}). The question {id} \
                  stays open, and the answer will be in `svc inbox`"

@@ -343,8 +343,7 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     let sent: Value = client.post(&format!("{peer}/messages"), &body).await?;
     // The message is stored: a failed look at its receiver fails nothing.
     let receiver: Value = client.get(&peer).await.unwrap_or_default();
-    let status = receiver["status"].as_str().unwrap_or_default();
-    Ok(terminal::line(delivery::when(&sent, status)).into_owned())
+    Ok(terminal::line(delivery::when(&sent, &receiver)).into_owned())
 }
 
 /// Why the daemon does not answer, as far as a person has to do something: that it is away is waited for.

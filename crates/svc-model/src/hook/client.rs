@@ -42,6 +42,12 @@ impl HookClient {
         }
     }
 
+    /// Whether a hook at the end of a turn makes the session go on with what the hook says. With
+    /// opencode only a further tool call of the turn brings it a message.
+    pub const fn goes_on_at_stop(self) -> bool {
+        !matches!(self, Self::Opencode)
+    }
+
     /// The client that a person names on the command line; `claude` is Claude Code.
     pub fn parse(name: &str) -> Option<Self> {
         match name {

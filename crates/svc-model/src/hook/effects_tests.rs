@@ -315,6 +315,10 @@ fn mail_is_handed_over_where_the_model_gets_it() {
         (claude(prompt()), handover(true, MailOffer::New)),
         (claude(stop()), handover(true, MailOffer::New)),
         (claude(HookMoment::Stop { again: true, words: None }), handover(true, MailOffer::Nothing)),
+        (
+            event(HookClient::Codex, HookMoment::Stop { again: true, words: None }),
+            handover(true, MailOffer::Held),
+        ),
         (claude(end()), handover(true, MailOffer::Nothing)),
         (event(HookClient::Opencode, start()), handover(false, MailOffer::Nothing)),
         (event(HookClient::Opencode, prompt()), handover(true, MailOffer::New)),

@@ -172,11 +172,9 @@ impl HookEvent {
                     || matches!(self.moment, Prompt { .. } | ToolEnd(_))
             }
             (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_)) => true,
-            // Once in a turn, or two agents that write to each other would go on for ever.
-            (
-                HookClient::ClaudeCode | HookClient::Codex | HookClient::Gemini,
-                Stop { again, .. },
-            ) => !again,
+            // Claude Code overrules a hook that goes on too often, and its idle session can be woken.
+            (HookClient::ClaudeCode, Stop { again, .. }) => !again,
+            (HookClient::Codex | HookClient::Gemini, Stop { .. }) => true,
             _ => false,
         }
     }

@@ -222,7 +222,7 @@ mod tests {
             (ClaudeCode, "Notification", HookMoment::TurnOver { failure: None }, json!({})),
             (Codex, "UserPromptSubmit", prompt(), context("UserPromptSubmit")),
             (Codex, "Stop", stop.clone(), json!({ "decision": "block", "reason": "b\n\na" })),
-            (Codex, "Stop", again, json!({})),
+            (Codex, "Stop", again, json!({ "decision": "block", "reason": "b\n\na" })),
             (Gemini, "BeforeAgent", prompt(), context("BeforeAgent")),
             (Gemini, "BeforeTool", HookMoment::ToolStart(used()), json!({})),
             (Gemini, "AfterTool", HookMoment::ToolEnd(used()), context("AfterTool")),

@@ -60,22 +60,35 @@ pub(super) async fn headlines_of_wake(
     Ok(lines)
 }
 
+/// The turn in which messages are handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TurnOfMail {
+    /// It is under way, and a person began it: its end answers no question.
+    Person,
+    /// It begins with these messages. Its last words answer one question, so only one goes along.
+    Begins,
+    /// It has begun with a question. Its last words answer that, so no other goes along.
+    BegunByQuestion,
+}
+
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
-/// over. With `begins_turn` a turn begins with them: else the person's goes on, and its end answers no question.
+/// over. `went_on` is when the session last went on with messages, for [`MailOffer::Held`].
 pub(super) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
-    (offer, begins_turn): (MailOffer, bool),
+    (offer, turn, went_on): (MailOffer, TurnOfMail, Option<Timestamp>),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
-    let with_given = match offer {
-        MailOffer::Nothing => return Ok(None),
-        MailOffer::New => false,
-        MailOffer::NewAndGiven => true,
-    };
-    let messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
-    give(tx, peer, hook_id, (messages, begins_turn), lease).await
+    if offer == MailOffer::Nothing {
+        return Ok(None);
+    }
+    let with_given = offer == MailOffer::NewAndGiven;
+    let mut messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
+    if offer == MailOffer::Held {
+        messages.retain(|message| went_on.is_some_and(|at| message.timestamp <= at));
+    }
+    give(tx, peer, hook_id, (messages, turn), lease).await
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn
@@ -88,17 +101,19 @@ pub(super) async fn hand_over_questions_of_start(
 ) -> Result<Option<HandedMail>, Error> {
     let mut messages = tx.given_messages(&peer.peer_id, tx.now()).await?;
     messages.retain(|message| message.kind == MessageType::Query);
-    give(tx, peer, hook_id, (messages, true), lease).await
+    give(tx, peer, hook_id, (messages, TurnOfMail::Begins), lease).await
 }
 
-/// Gives these messages with the reply to `hook_id`, as many as one reply holds.
+/// Gives these messages with the reply to `hook_id`, as many as one reply holds and the turn takes.
 async fn give(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
-    (messages, begins_turn): (Vec<Message>, bool),
+    (messages, turn): (Vec<Message>, TurnOfMail),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
+    let begins_turn = turn != TurnOfMail::Person;
+    let mut has_question = turn == TurnOfMail::BegunByQuestion;
     let mut digest = MailDigest::default();
     let mut others = 0;
     let is_batch_full = messages.len() >= BATCH as usize;
@@ -109,8 +124,12 @@ async fn give(
             None => None,
         };
         let stamp = stamp::stamp(&message, &sender, answered, begins_turn);
-        if others > 0 || !digest.add(message, &stamp) {
+        let is_question = message.kind == MessageType::Query;
+        let is_held = begins_turn && has_question && is_question;
+        if others > 0 || is_held || !digest.add(message, &stamp) {
             others += 1;
+        } else {
+            has_question |= is_question;
         }
     }
     let Some(first) = digest.messages().first() else { return Ok(None) };

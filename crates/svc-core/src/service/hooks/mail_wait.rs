@@ -9,7 +9,7 @@ use svc_model::{
 use svc_store::PeerRow;
 
 use super::{
-    mail::{self, HandedMail},
+    mail::{self, HandedMail, TurnOfMail},
     room::Hooks,
     unseen,
 };
@@ -158,8 +158,8 @@ impl Hooks {
                         return Ok(WaiterMail::Nothing);
                     }
                     tx.remember_hook(&waiter).await?;
-                    let new =
-                        mail::hand_over(tx, &peer, &waiter, (MailOffer::New, true), lease).await?;
+                    let offer = (MailOffer::New, TurnOfMail::Begins, None);
+                    let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
                     let handed = match new {
                         // Somebody waits for the answer, and a session that was just opened may have no turn for hours.

@@ -51,7 +51,8 @@ impl Hooks {
                 _ => ExpectedDelivery::NextTurn,
             }));
         }
-        let has_hooks = HookClient::parse(&row.peer.backend).is_some();
+        let client = HookClient::parse(&row.peer.backend);
+        let reaches_each_turn = client.is_some_and(HookClient::goes_on_at_stop);
         let owner = match &row.peer.session_id {
             Some(session) => store.session_owner(session).await?.and_then(|known| known.owner),
             None => None,
@@ -63,9 +64,9 @@ impl Hooks {
         });
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
-            ExpectedDelivery::of(PeerStatus::Offline, has_hooks, false)
+            ExpectedDelivery::of(PeerStatus::Offline, reaches_each_turn, false)
         } else {
-            ExpectedDelivery::of(row.peer.status, has_hooks, wakes)
+            ExpectedDelivery::of(row.peer.status, reaches_each_turn, wakes)
         }))
     }
 }

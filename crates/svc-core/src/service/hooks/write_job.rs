@@ -15,7 +15,10 @@ use svc_model::{
 use svc_store::{PeerRow, SessionStart, StoreError, WriteTx};
 use svc_sys::session_secret::SessionSecrets;
 
-use super::{mail, unseen};
+use super::{
+    mail::{self, TurnOfMail},
+    unseen,
+};
 use crate::service::{
     Error,
     budget::Budget,
@@ -87,13 +90,17 @@ impl HookWriteJob {
         self.keep_secret(tx).await?;
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
-        let peer = self.apply_presence(tx, timing, &effect).await?;
+        let (peer, since) = self.apply_presence(tx, timing, &effect).await?;
         let (mail, headline) = match peer {
             Some(mut peer) if timing.is_live() => {
-                let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
-                if mail.is_some() && matches!(self.event.moment, HookMoment::Stop { .. }) {
-                    // What it is given at the end of its turn, it goes on with.
-                    team::set_status(tx, &mut peer, PeerStatus::Busy, "hook").await?;
+                let (mail, headline) = self.hand_over_mail(tx, &peer, since).await?;
+                if let (Some(_), HookMoment::Stop { again, .. }) = (&mail, &self.event.moment) {
+                    // What it is given at the end of its turn, it goes on with. It keeps the time
+                    // when it went on first: only messages from before then follow.
+                    let went_on = since.filter(|_| *again);
+                    let at = went_on.unwrap_or_else(|| tx.now());
+                    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at };
+                    team::set_state(tx, &mut peer, state, "hook").await?;
                 }
                 (mail, headline)
             }
@@ -101,7 +108,7 @@ impl HookWriteJob {
                 if let HookMoment::Prompt { text } = &self.event.moment
                     && !self.event.is_of_sub_agent()
                 {
-                    team::turn_prompted(tx, &peer.peer_id, &[], text).await?;
+                    team::late_turn_prompted(tx, &peer.peer_id, text).await?;
                 }
                 self.answer_questions(tx, &peer.peer_id).await?;
                 (None, None)
@@ -236,13 +243,14 @@ impl HookWriteJob {
         Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
     }
 
-    /// Writes the session's peer, and its events; `None` if the event changes nothing about it.
+    /// Writes the session's peer, and its events; `None` if the event changes nothing about it. Answers also since when
+    /// the peer had been in its state.
     async fn apply_presence(
         &self,
         tx: &mut WriteTx,
         timing: HookTiming,
         session: &SessionEffect,
-    ) -> Result<Option<Peer>, Error> {
+    ) -> Result<(Option<Peer>, Option<Timestamp>), Error> {
         let known = match tx.peer_of_session(&self.event.session_id).await? {
             None => self.peer_of_agent(tx).await?,
             known => known,
@@ -252,6 +260,7 @@ impl HookWriteJob {
         let are_others = hook::follow_calls(&mut calls, &self.event, timing, known_peer);
         let change = hook::presence_change(&self.event, timing, session, known_peer);
         let known_id = known_peer.map(|peer| peer.peer_id.clone());
+        let since = known_peer.map(|peer| peer.since);
         let (peer, status) = match change {
             PresenceChange::Keep => (None, PeerStatus::Online),
             PresenceChange::Register(status) => (Some(self.register(tx, known).await?), status),
@@ -264,13 +273,13 @@ impl HookWriteJob {
         if let (Some(id), true) = (id, are_others) {
             tx.set_open_calls(&id, &calls).await?;
         }
-        let Some(mut peer) = peer else { return Ok(None) };
+        let Some(mut peer) = peer else { return Ok((None, since)) };
         let at = timing.time(tx.now());
         peer.last_seen = at;
         let waiting_for = hook::waiting_for(&self.event, &peer, at);
         let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
         team::set_state(tx, &mut peer, PeerState { status, waiting_for, at }, "hook").await?;
-        Ok(Some(peer))
+        Ok((Some(peer), since))
     }
 
     /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
@@ -357,6 +366,7 @@ impl HookWriteJob {
         &self,
         tx: &mut WriteTx,
         peer: &Peer,
+        went_on: Option<Timestamp>,
     ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
@@ -364,12 +374,23 @@ impl HookWriteJob {
         }
         let handover = hook::mail_handover(&self.event);
         let mut woken_by = Vec::new();
+        let mut turn = match &self.event.moment {
+            HookMoment::Stop { .. } => TurnOfMail::Begins,
+            _ => TurnOfMail::Person,
+        };
         if handover.confirms_given {
             let given = mail::confirm_given(tx, &peer.peer_id, self.arrived).await?;
             if let HookMoment::Prompt { text } = &self.event.moment {
                 woken_by = mail::headlines_of_wake(tx, &given, text).await?;
                 if !self.event.is_of_sub_agent() {
-                    team::turn_prompted(tx, &peer.peer_id, &given, text).await?;
+                    let core = &self.core;
+                    let has_question =
+                        team::turn_prompted(tx, core, &peer.peer_id, &given, text).await?;
+                    turn = match (has_question, woken_by.is_empty()) {
+                        (true, _) => TurnOfMail::BegunByQuestion,
+                        (false, false) => TurnOfMail::Begins,
+                        (false, true) => TurnOfMail::Person,
+                    };
                 }
             }
         }
@@ -379,12 +400,7 @@ impl HookWriteJob {
             return Ok((None, headlines(&woken_by, 0)));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
-        let begins_turn = match &self.event.moment {
-            HookMoment::Stop { .. } => true,
-            HookMoment::Prompt { .. } => !woken_by.is_empty(),
-            _ => false,
-        };
-        let offer = (handover.offer, begins_turn);
+        let offer = (handover.offer, turn, went_on);
         let handed = mail::hand_over(tx, peer, hook_id, offer, self.lease).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
         // What had no room in the wake comes with this prompt, and the person sees that, too.

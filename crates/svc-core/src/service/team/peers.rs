@@ -6,7 +6,7 @@ use serde_json::json;
 use svc_model::{
     Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerState,
     PeerStatus, ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName,
-    StreamVisibility, Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
+    StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;

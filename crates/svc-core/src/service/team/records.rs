@@ -1,8 +1,6 @@
 //! What clients have on record of their own sessions. A record is better evidence than hooks, which do not tell of everything.
 
-use svc_model::{
-    ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, Timestamp, is_agent_key, limits,
-};
+use svc_model::{ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, is_agent_key, limits};
 use svc_store::{PeerRow, WriteTx};
 use svc_sys::client_records;
 
@@ -85,20 +83,14 @@ async fn apply(
     }
     let Some(state) = corrected else { return Ok(tx.touch_peer(&row.peer).await?) };
     set_state(tx, &mut row.peer, state, "registry").await?;
+    if record.is_in_turn() {
+        return Ok(());
+    }
+    // The turn went on with all that hooks had given before its end.
+    let mut given = tx.given_messages(id, record.at).await?;
+    advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     match record.failure {
-        Some(why) => turn_failed(tx, core, id, (record.at, &why)).await,
+        Some(why) => runs::turn_failed(tx, core, id, Some(&why)).await,
         None => Ok(()),
     }
-}
-
-/// Fails the questions of a turn that failed. It went on with all that hooks had given before.
-async fn turn_failed(
-    tx: &mut WriteTx,
-    core: &Core,
-    peer: &PeerId,
-    (at, why): (Timestamp, &str),
-) -> Result<(), Error> {
-    let mut given = tx.given_messages(peer, at).await?;
-    advance(tx, peer, &mut given, DeliveryState::Injected, None).await?;
-    runs::turn_failed(tx, core, peer, Some(why)).await
 }

@@ -224,27 +224,51 @@ async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, Store
 }
 
 /// A turn of a session that its hooks tell of begins with this prompt: one of the questions that are in it, or a person's.
-/// An earlier turn of which no end was told answers nobody.
+/// Returns whether a question is in it.
+///
+/// An earlier turn of which no end was told is over, so its questions fail as interrupted. `given` are messages which this
+/// event shows that the session has. A question among them that is not in the prompt began no turn yet: a person's prompt
+/// came before that of the wake.
 pub(in crate::service) async fn turn_prompted(
     tx: &mut WriteTx,
+    core: &Core,
     peer: &PeerId,
     given: &[Message],
     prompt: &str,
-) -> Result<(), Error> {
-    let is_in = |message: &&Message| prompt.contains(stamp::naming(&message.id).as_str());
-    let ids = |messages: &[&Message]| -> Vec<MessageId> {
+) -> Result<bool, Error> {
+    let is_in = |message: &Message| prompt.contains(stamp::naming(&message.id).as_str());
+    let mut over = tx.questions_of_turn(peer).await?;
+    over.retain(|message| !is_in(message));
+    let ids = |messages: &[Message]| -> Vec<MessageId> {
         messages.iter().map(|message| message.id.clone()).collect()
     };
-    let earlier = tx.questions_of_turn(peer).await?;
-    let over: Vec<&Message> = earlier.iter().filter(|message| !is_in(message)).collect();
-    if !over.is_empty() {
-        tx.note_turn(&ids(&over), false).await?;
+    tx.note_turn(&ids(&over), false).await?;
+    for question in over {
+        if !given.iter().any(|message| message.id == question.id) {
+            reply(tx, core, question, TurnWords::Failed("interrupted", INTERRUPTED.to_owned()))
+                .await?;
+        }
     }
-    let begun: Vec<&Message> = given.iter().filter(is_in).collect();
-    if !begun.is_empty() {
-        tx.note_turn(&ids(&begun), true).await?;
+    if !prompt.contains(stamp::NAMING) {
+        return Ok(false);
     }
-    Ok(())
+    let mut begun = tx.waiting_messages(peer, limits::ENDED_MESSAGES_PER_JOB).await?;
+    begun.retain(|message| message.kind == MessageType::Query && is_in(message));
+    tx.note_turn(&ids(&begun), true).await?;
+    Ok(!begun.is_empty())
+}
+
+/// The same of a prompt that is reported late. Questions may have been given since then, so none fails; those that are not
+/// in the prompt are answered by no words of the turn.
+pub(in crate::service) async fn late_turn_prompted(
+    tx: &mut WriteTx,
+    peer: &PeerId,
+    prompt: &str,
+) -> Result<(), Error> {
+    let mut over = tx.questions_of_turn(peer).await?;
+    over.retain(|message| !prompt.contains(stamp::naming(&message.id).as_str()));
+    let ids: Vec<MessageId> = over.into_iter().map(|message| message.id).collect();
+    Ok(tx.note_turn(&ids, false).await?)
 }
 
 /// A hosted agent's host does not take a message.
