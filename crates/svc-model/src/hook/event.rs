@@ -171,10 +171,10 @@ impl HookEvent {
                 self.client != HookClient::Opencode
                     || matches!(self.moment, Prompt { .. } | ToolEnd(_))
             }
-            (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_)) => true,
             // Claude Code overrules a hook that goes on too often, and its idle session can be woken.
             (HookClient::ClaudeCode, Stop { again, .. }) => !again,
-            (HookClient::Codex | HookClient::Gemini, Stop { .. }) => true,
+            (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_))
+            | (HookClient::Codex | HookClient::Gemini, Stop { .. }) => true,
             _ => false,
         }
     }
