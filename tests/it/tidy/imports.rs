@@ -223,6 +223,10 @@ impl Crate {
                 return Some(self.target(&here, false));
             }
             if let Some(import) = import {
+                if import.path.first() == Some(name) && !module.children.contains_key(name) {
+                    // `use memchr::memchr`: of another crate.
+                    return None;
+                }
                 let mut path = import.path.clone();
                 path.extend(rest[1..].iter().cloned());
                 let target = self.resolve(&here, &path, seen)?;
