@@ -83,14 +83,9 @@ async fn apply(
     }
     let Some(state) = corrected else { return Ok(tx.touch_peer(&row.peer).await?) };
     set_state(tx, &mut row.peer, state, "registry").await?;
-    if record.is_in_turn() {
-        return Ok(());
-    }
-    // The turn went on with all that hooks had given before its end.
+    let Some(why) = record.failure else { return Ok(()) };
+    // The turn that failed went on with all that hooks had given before.
     let mut given = tx.given_messages(id, record.at).await?;
     advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
-    match record.failure {
-        Some(why) => runs::turn_failed(tx, core, id, Some(&why)).await,
-        None => Ok(()),
-    }
+    runs::turn_failed(tx, core, id, Some(&why)).await
 }
