@@ -10,7 +10,7 @@ use http::HeaderValue;
 use serde_json::{Map, Value, json};
 use svc_client::{Client, ClientError, McpReply, with_query};
 use svc_model::source::BUILTIN_CORE;
-use svc_wire::json_rpc::OutgoingMessage;
+use svc_wire::json_rpc::JsonRpcWriter;
 use svc_wire::mcp_request;
 
 use super::output::{self, Column, Screen, plain};
@@ -183,7 +183,7 @@ pub(super) async fn result_of(
     method: &str,
     params: Value,
 ) -> anyhow::Result<Value> {
-    let body = OutgoingMessage::new().id(&1).method(method).params(&params).into_bytes();
+    let body = JsonRpcWriter::new().id(&1).method(method).params(&params).into_bytes();
     let request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     let mut answer = ask(client, &request).await?;
     match answer.get("error") {
@@ -268,7 +268,7 @@ async fn call(context: &Context, client: &Client, args: CallArgs) -> anyhow::Res
         }
     }
     let params = json!({ "name": args.name, "arguments": arguments });
-    let body = OutgoingMessage::new().id(&1).method("tools/call").params(&params).into_bytes();
+    let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
     let mut request = mcp_request::post(body.into(), mcp_request::RequestSetting::default());
     request.headers.extend(session.map(|value| (http::HeaderName::from_static(SESSION), value)));
     let answer = ask(client, &request).await?;

@@ -12,7 +12,7 @@ use serde_json::{
 };
 use svc_core::tools::RequestTrace;
 use svc_model::quote;
-use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, OutgoingMessage};
+use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter};
 use svc_wire::mcp::{Revision, TASKS_EXTENSION, meta};
 
 use super::beside::beside_others;
@@ -200,17 +200,17 @@ const REQUEST_ID: &str = "svc/request_id";
 
 /// A request of ours. `params` is JSON.
 pub(super) fn request_text(id: u64, method: &str, params: &str) -> String {
-    OutgoingMessage::new().id(&id).method(method).params_json(params).into_text()
+    JsonRpcWriter::new().id(&id).method(method).params_json(params).into_text()
 }
 
 /// A notification of ours. `params` is JSON.
 pub(super) fn notification_text(method: &str, params: &str) -> String {
-    OutgoingMessage::new().method(method).params_json(params).into_text()
+    JsonRpcWriter::new().method(method).params_json(params).into_text()
 }
 
 /// The answer to a request of a server.
 pub(super) fn answer_text(id: &RawValue, answer: Result<&Value, (i64, &str)>) -> String {
-    let message = OutgoingMessage::new().id(id);
+    let message = JsonRpcWriter::new().id(id);
     let message = match answer {
         Ok(result) => message.result(result),
         Err((code, text)) => message.error(&json!({ "code": code, "message": text })),

@@ -1,6 +1,6 @@
 //! JSON-RPC 2.0: the envelope of every message of MCP, and of the vendors' protocols that hosts speak.
 //!
-//! [`JsonRpcEnvelope`] reads a message and [`OutgoingMessage`] writes one. Ids, parameters and results stay as they are written,
+//! [`JsonRpcEnvelope`] reads a message and [`JsonRpcWriter`] writes one. Ids, parameters and results stay as they are written,
 //! so that the result of a tool reaches a client byte for byte. Neither bounds a message: whoever reads the bytes does.
 
 use std::collections::BTreeMap;
@@ -113,9 +113,9 @@ fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
 
 /// The text of a message, member by member in the order of the calls. Each value is serialised once, into the text itself.
 #[derive(Debug)]
-pub struct OutgoingMessage(Vec<u8>);
+pub struct JsonRpcWriter(Vec<u8>);
 
-impl OutgoingMessage {
+impl JsonRpcWriter {
     /// A message of at most a few hundred bytes.
     pub fn new() -> Self {
         Self::with_room(256)
@@ -194,7 +194,7 @@ impl OutgoingMessage {
     }
 }
 
-impl Default for OutgoingMessage {
+impl Default for JsonRpcWriter {
     fn default() -> Self {
         Self::new()
     }
@@ -244,10 +244,10 @@ mod tests {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let (id, result) = (raw("1.50"), raw(r#"{"b": 1e2,  "a":"é"}"#));
         assert_eq!(
-            OutgoingMessage::new().id(&id).result(&result).into_text(),
+            JsonRpcWriter::new().id(&id).result(&result).into_text(),
             r#"{"jsonrpc":"2.0","id":1.50,"result":{"b": 1e2,  "a":"é"}}"#
         );
-        let text = OutgoingMessage::new().id("a").method("m").params_json(r#"{"x": 1.0}"#);
+        let text = JsonRpcWriter::new().id("a").method("m").params_json(r#"{"x": 1.0}"#);
         assert_eq!(
             text.into_text(),
             r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{"x": 1.0}}"#
@@ -258,14 +258,14 @@ mod tests {
     fn an_error_has_an_id_if_only_null() {
         let error = json!({ "code": -1, "message": "no" });
         assert_eq!(
-            OutgoingMessage::new().id(&None::<&RawValue>).error(&error).into_text(),
+            JsonRpcWriter::new().id(&None::<&RawValue>).error(&error).into_text(),
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#
         );
     }
 
     #[test]
     fn a_message_without_version_is_read_as_well() {
-        let text = OutgoingMessage::without_version().method("m").params(&json!([1])).into_text();
+        let text = JsonRpcWriter::without_version().method("m").params(&json!([1])).into_text();
         assert_eq!(text, r#"{"method":"m","params":[1]}"#);
         let message = JsonRpcEnvelope::parse(text.as_bytes()).unwrap();
         let params: Value = serde_json::from_str(message.params.unwrap().get()).unwrap();

@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use svc_client::{Client, ClientError};
-use svc_wire::json_rpc::OutgoingMessage;
+use svc_wire::json_rpc::JsonRpcWriter;
 
 use crate::cli::context::Context;
 use crate::cli::process;
@@ -35,7 +35,7 @@ async fn request(context: &Context, arguments: &Value) -> Result<Value, Delivery
         .agent_target(process::client_or_own())
         .map_err(|error| DeliveryError::NotSent(error.to_string()))?;
     let params = json!({ "name": "hook_event", "arguments": arguments });
-    let body = OutgoingMessage::new().id(&1).method("tools/call").params(&params).into_bytes();
+    let body = JsonRpcWriter::new().id(&1).method("tools/call").params(&params).into_bytes();
     let reply = Client::new(target)
         .exchange(Method::POST, "/mcp", Some(body.into()))
         .await

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use svc_install::{ClientCommand, InstallRecord, InstallScope};
 use svc_server::daemon::stays_stopped;
-use svc_wire::json_rpc::OutgoingMessage;
+use svc_wire::json_rpc::JsonRpcWriter;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -98,7 +98,7 @@ async fn introduce(command: &ClientCommand) -> anyhow::Result<()> {
         .spawn()?;
     let (input, output) = (child.stdin.take(), child.stdout.take());
     let (Some(mut input), Some(output)) = (input, output) else { anyhow::bail!("it has no input") };
-    let hello = OutgoingMessage::new().id(&1).method("initialize").params(&json!({
+    let hello = JsonRpcWriter::new().id(&1).method("initialize").params(&json!({
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": { "name": "svc-install", "version": env!("CARGO_PKG_VERSION") },

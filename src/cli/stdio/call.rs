@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use svc_wire::json_rpc::{
-    INTERNAL_ERROR, INVALID_REQUEST, JsonRpcEnvelope, OutgoingMessage, PARSE_ERROR,
+    INTERNAL_ERROR, INVALID_REQUEST, JsonRpcEnvelope, JsonRpcWriter, PARSE_ERROR,
 };
 
 /// The first message of a subscription; a renewed one sends it again.
@@ -269,7 +269,7 @@ impl OwedAnswer {
         if modern {
             result["resultType"] = json!("complete");
         }
-        OutgoingMessage::new().id(&self.id).result(&result).into_text()
+        JsonRpcWriter::new().id(&self.id).result(&result).into_text()
     }
 }
 
@@ -302,12 +302,12 @@ fn refusal(code: i64, message: &str) -> String {
 }
 
 fn error_reply(id: Option<&RawValue>, error: &(impl Serialize + ?Sized)) -> String {
-    OutgoingMessage::new().id(&id).error(error).into_text()
+    JsonRpcWriter::new().id(&id).error(error).into_text()
 }
 
 /// A request of the bridge's own.
 pub(super) fn own_request(id: &str, method: &str, params: &impl Serialize) -> Bytes {
-    OutgoingMessage::new().id(id).method(method).params(params).into_bytes().into()
+    JsonRpcWriter::new().id(id).method(method).params(params).into_bytes().into()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use svc_core::tools::RequestTrace;
 use svc_sys::backoff::Backoff;
 use svc_wire::{
-    json_rpc::OutgoingMessage,
+    json_rpc::JsonRpcWriter,
     mcp::{Revision, SESSION_ID},
     mcp_request::{self, RequestSetting},
     sse::is_event_stream,
@@ -340,7 +340,7 @@ impl StreamableTransport {
             .and_then(|parsed| parsed.get("error"))
             .filter(|error| error.is_object());
         if let Some(error) = error {
-            let text = OutgoingMessage::new().id(&request.id).error(error).into_text();
+            let text = JsonRpcWriter::new().id(&request.id).error(error).into_text();
             self.connection().take_from(&text, Some(request.id)).await;
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json, value::RawValue};
-use svc_wire::json_rpc::{JsonRpcEnvelope, METHOD_NOT_FOUND, OutgoingMessage};
+use svc_wire::json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND};
 
 use super::effect::{Effect, Effects};
 
@@ -103,12 +103,12 @@ impl<C> RpcPeer<C> {
         Some(RpcMessage::Answer(purpose, result))
     }
 
-    fn message(&self) -> OutgoingMessage {
-        if self.says_version { OutgoingMessage::new() } else { OutgoingMessage::without_version() }
+    fn message(&self) -> JsonRpcWriter {
+        if self.says_version { JsonRpcWriter::new() } else { JsonRpcWriter::without_version() }
     }
 }
 
-fn write(message: OutgoingMessage) -> Effect {
+fn write(message: JsonRpcWriter) -> Effect {
     let mut line = message.into_bytes();
     line.push(b'\n');
     Effect::Write(line)
