@@ -20,12 +20,12 @@
 //!
 //! `tools/call TaskWait` in an MCP session of revision 2025-11-25.
 //!
-//! 1. The message is read as raw JSON (`mcp/rpc/incoming.rs`). The session is in memory or a row.
+//! 1. The message is read as raw JSON (`mcp/rpc/mod.rs`). The session is in memory or a row.
 //!    Its principal has to be the caller, or the answer is 404.
 //! 2. The tool is declared slow, so a row of `mcp_call` is written and the stream `mcp/<call>` is
-//!    opened in one commit (`mcp/call/on_record.rs`). The answer's body follows that stream: an
+//!    opened in one commit (`mcp/call/recorded.rs`). The answer's body follows that stream: an
 //!    event with an id first, what the tool says, and its result, which closes the stream.
-//! 3. `kill -9`. At the next start, before the first request, `mcp/call/recovery.rs` runs the call
+//! 3. `kill -9`. At the next start, before the first request, `mcp/call/recorded.rs` runs the call
 //!    again if its tool is idempotent, with the time of its first start. Every other call gets a
 //!    result that says that its outcome is unknown.
 //! 4. The client comes back with `Last-Event-ID: <call>.<seq>` and gets the rest. A client that

@@ -2,7 +2,8 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Does what waits for the disk or takes long, while another thread takes over the tasks of this one.
+/// Does what waits for the disk or takes long, while another thread takes over the tasks of this
+/// one.
 pub(super) fn beside_others<R>(work: impl FnOnce() -> R) -> R {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {

@@ -1,4 +1,15 @@
-//! One call of a server's tool: the request as the caller gave it, the answer as the server gave it.
+//! One request to a server for a call: a tool's call, a prompt, a resource. The request goes out as
+//! the caller wrote it, and the answer comes back as the server wrote it.
+//!
+//! ```text
+//!  kept: suspended ──► resume ──────────────────────────────────────► outcome
+//!  instance ──► connection ──┬─ to_end ◄─┐                              ▲
+//!   (waited for 5 s, else    │    ├──────┘ `input_required`: ask, again │
+//!    `unavailable`)          │    └──────────────────────────────────────┤
+//!                            └─ server with sessions, client without:    │
+//!                               to_end in a task of its own, which `suspended` follows; a question ends
+//!                               the client's request, and its next one resumes
+//! ```
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -9,43 +20,146 @@ use svc_core::{
 };
 use svc_model::{
     quote,
-    source::{Sharing, SourceState},
+    source::{Redactor, Sharing, SourceState},
 };
 use tokio::time::error::Elapsed;
 
 use super::{
-    call_outcome::{CallOutcome, ServerCallEnd},
     child_task::{CallStop, ChildTask},
-    connection::{OpenRequest, RequestLoss, SourceConnection, ToolTraits},
+    connection::{OpenRequest, SourceConnection},
     instance::Instance,
-    message::{RawMembers, Reply, ServerError, unimitated},
+    message::{RawMembers, Reply, RequestLoss, ServerError, ToolTraits, unimitated},
+    metrics::{CallOutcome, ServerCallEnd},
     spec::SourceSpec,
     suspended::SuspendedCalls,
 };
 
 /// How long a call waits for a server that is starting.
 const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Most rounds of questions of one call.
-pub(super) const MAX_ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
-/// The tool that is called.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CalledTool<'a> {
-    /// Its name, as the server says it.
-    pub(super) name: &'a str,
-    pub(super) traits: &'a Arc<ToolTraits>,
+/// A request that a server is sent for a call.
+#[derive(Debug)]
+pub(super) struct ServerRequest {
+    pub(super) method: &'static str,
+    pub(super) params: RequestParams,
+    /// Of a tool that is called.
+    pub(super) traits: Option<Arc<ToolTraits>>,
 }
 
-/// What a server wants to know before it goes on, and what it wants to be given back with the answers.
-pub(super) struct WantedInput {
-    pub(super) requests: Map<String, Value>,
-    pub(super) state: Option<Value>,
+#[derive(Debug)]
+pub(super) enum RequestParams {
+    /// Those of the caller, in which `member` has the server's own name of what the request is
+    /// about. `given` stands in for params that the call does not have.
+    Callers {
+        member: &'static str,
+        own: String,
+        given: Map<String, Value>,
+    },
+    Written(String),
+}
+
+impl ServerRequest {
+    pub(super) fn tool(own: &str, traits: &Arc<ToolTraits>, arguments: Map<String, Value>) -> Self {
+        let params =
+            RequestParams::Callers { member: "name", own: own.to_owned(), given: arguments };
+        Self { method: "tools/call", params, traits: Some(Arc::clone(traits)) }
+    }
+
+    /// A request with the caller's params; `given` if the call has none.
+    pub(super) fn relayed(
+        method: &'static str,
+        member: &'static str,
+        own: String,
+        given: &Map<String, Value>,
+    ) -> Self {
+        let params = RequestParams::Callers { member, own, given: given.clone() };
+        Self { method, params, traits: None }
+    }
+
+    /// A request with these params and no others.
+    pub(super) fn written(method: &'static str, params: &Value) -> Self {
+        Self { method, params: RequestParams::Written(params.to_string()), traits: None }
+    }
+
+    fn params(&self, call: &Call, id: u64) -> String {
+        match &self.params {
+            RequestParams::Callers { member, own, given } => {
+                params_of(member, own, call, given, id)
+            }
+            RequestParams::Written(params) => params.clone(),
+        }
+    }
+
+    /// A failure of the request. Of a tool it is unknown what it did; anything else changes
+    /// nothing.
+    fn failed(&self, text: String) -> Failure {
+        match self.traits {
+            Some(_) => ToolError::unknown_outcome(text).into(),
+            None => ToolError::new(ErrorType::Unavailable, text).into(),
+        }
+    }
+
+    /// Makes the request of the instance that serves the caller.
+    pub(super) async fn make(
+        self,
+        instance: &Arc<Instance>,
+        suspended: &SuspendedCalls,
+        call: &Call,
+    ) -> ServerCallEnd {
+        if let Some(id) = call.kept().as_ref().and_then(SuspendedCalls::kept_id) {
+            return suspended.resume(id, call).await;
+        }
+        // The server starts with the daemon that takes the call up.
+        let patience = if call.is_resumed() {
+            PATIENCE.max(instance.spec.entry.startup_timeout)
+        } else {
+            PATIENCE
+        };
+        let connection = match instance.connection(patience).await {
+            Ok(connection) => connection,
+            Err(status) => {
+                let name = &instance.spec.key.name;
+                return (CallOutcome::Unavailable, Err(unavailable(name, &status).into()));
+            }
+        };
+        let serving = Serving { instance: Arc::clone(instance), connection };
+        // A server of a revision without sessions asks as such a client is asked.
+        if serving.connection.is_modern() || !call.asks_between_requests() {
+            return serving.to_end(&self, call).await;
+        }
+        suspended.run(call, |call| async move { serving.to_end(&self, &call).await }).await
+    }
+
+    /// Makes a request that is no tool's call; gives its result.
+    pub(super) async fn result(
+        self,
+        instance: &Arc<Instance>,
+        suspended: &SuspendedCalls,
+        call: &Call,
+    ) -> Result<Box<RawValue>, Failure> {
+        match self.make(instance, suspended, call).await.1? {
+            Output::Verbatim(result) => Ok(result),
+            other => {
+                debug_assert!(false, "{other:?} is of a tool, and no result of a server");
+                let text = "the result is of another request";
+                Err(ToolError::new(ErrorType::Unavailable, text).into())
+            }
+        }
+    }
+}
+
+/// What a server wants to know before it goes on, and what it wants to be given back with the
+/// answers.
+struct WantedInput {
+    requests: Map<String, Value>,
+    state: Option<Value>,
 }
 
 impl WantedInput {
-    /// Of a result that is no result yet.
-    pub(super) fn of(result: &Value) -> Option<Self> {
+    /// Reads what was kept while the client was asked, or a result that is no result yet.
+    fn parse(result: &Value) -> Option<Self> {
         let is_wanted = result.get("resultType").and_then(Value::as_str) == Some("input_required");
         is_wanted.then(|| Self {
             requests: result
@@ -57,16 +171,15 @@ impl WantedInput {
         })
     }
 
-    /// The same of a result as it is written. Nearly all are one, and are not read.
-    pub(super) fn of_result(result: &RawValue) -> Option<Self> {
+    /// Nearly all results are results, and are not read.
+    fn parse_result(result: &RawValue) -> Option<Self> {
         if !result.get().contains("input_required") {
             return None;
         }
-        serde_json::from_str(result.get()).ok().as_ref().and_then(Self::of)
+        serde_json::from_str(result.get()).ok().as_ref().and_then(Self::parse)
     }
 
-    /// What is kept while the client is asked.
-    pub(super) fn to_kept(&self) -> Value {
+    fn to_kept(&self) -> Value {
         let mut kept = json!({ "resultType": "input_required", "inputRequests": self.requests });
         if let Some(state) = &self.state {
             kept["requestState"] = state.clone();
@@ -75,178 +188,148 @@ impl WantedInput {
     }
 }
 
-/// Calls a tool of a server by the instance that serves the caller.
-pub(super) async fn call_tool(
-    instance: &Arc<Instance>,
-    suspended: &SuspendedCalls,
-    tool: CalledTool<'_>,
-    call: &Call,
-    arguments: &Map<String, Value>,
-) -> ServerCallEnd {
-    if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
-        return suspended.resume(id, call).await;
-    }
-    // The server starts with the daemon that takes the call up.
-    let patience = if call.is_resumed() {
-        PATIENCE.max(instance.spec.entry.startup_timeout)
-    } else {
-        PATIENCE
-    };
-    let connection = match instance.connection(patience).await {
-        Ok(connection) => connection,
-        Err(status) => {
-            let name = &instance.spec.key.name;
-            return (CallOutcome::Unavailable, Err(unavailable(name, &status).into()));
-        }
-    };
-    // A server of a revision without sessions asks as such a client is asked.
-    if connection.is_modern() || !call.far_end.asks_between_requests() {
-        return call_to_end(instance, &connection, tool, call, arguments).await;
-    }
-    let (instance, arguments) = (Arc::clone(instance), arguments.clone());
-    let (name, traits) = (tool.name.to_owned(), Arc::clone(tool.traits));
-    let work = |call: Call| async move {
-        let tool = CalledTool { name: &name, traits: &traits };
-        call_to_end(&instance, &connection, tool, &call, &arguments).await
-    };
-    suspended.run(call, work).await
+/// The instance that serves a call, and its connection.
+struct Serving {
+    instance: Arc<Instance>,
+    connection: Arc<SourceConnection>,
 }
 
-async fn call_to_end(
-    instance: &Instance,
-    connection: &Arc<SourceConnection>,
-    tool: CalledTool<'_>,
-    call: &Call,
-    arguments: &Map<String, Value>,
-) -> ServerCallEnd {
-    let name = &instance.spec.key.name;
-    // The client has been asked in an earlier run of this call.
-    let kept = call.far_end.kept();
-    if let Some(task) = kept.as_ref().and_then(ChildTask::of_kept) {
-        let end =
-            tokio::time::timeout(instance.spec.entry.timeout, task.follow(connection, call, None));
-        return outcome_of(instance, connection, end.await);
-    }
-    let mut wanted = kept.as_ref().and_then(WantedInput::of);
-    for _ in 0..MAX_ROUNDS {
-        let answers = match &wanted {
-            None => None,
-            Some(input) => {
-                call.far_end.keep(input.to_kept());
-                match connection.answer_inputs(call, &input.requests).await {
-                    Ok(answers) => Some(answers),
-                    Err(failure) => return (CallOutcome::Error, Err(failure)),
+impl Serving {
+    /// Makes a request, and again with the client's answers for as long as the server asks.
+    async fn to_end(&self, request: &ServerRequest, call: &Call) -> ServerCallEnd {
+        let connection = &self.connection;
+        // The client has been asked in an earlier run of this call.
+        let kept = call.kept();
+        if let Some(task) = kept.as_ref().and_then(ChildTask::from_kept) {
+            let end = task.follow(connection, call, None);
+            let end = tokio::time::timeout(self.instance.spec.entry.timeout, end).await;
+            return self.outcome(request, end);
+        }
+        let mut wanted = kept.as_ref().and_then(WantedInput::parse);
+        for _ in 0..MAX_ROUNDS {
+            let answers = match &wanted {
+                None => None,
+                Some(input) => {
+                    call.keep(input.to_kept());
+                    match connection.answer_inputs(call, &input.requests).await {
+                        Ok(answers) => Some((answers, input.state.as_ref())),
+                        Err(failure) => return (CallOutcome::Error, Err(failure)),
+                    }
                 }
+            };
+            let open = connection.open(Some(call.clone()));
+            let mut params = request.params(call, open.id);
+            let is_task = request.traits.as_ref().is_some_and(|traits| traits.is_task);
+            if is_task && !connection.is_modern() {
+                params = with_members(&params, [("task", Some(&json!({})))]);
+            }
+            if let Some((answers, state)) = answers {
+                let answers = Value::Object(answers);
+                let members = [("inputResponses", Some(&answers)), ("requestState", state)];
+                params = with_members(&params, members);
+            }
+            let (outcome, answer) = self.once(request, open, call, &params).await;
+            wanted = match &answer {
+                Ok(Output::Verbatim(result)) => WantedInput::parse_result(result),
+                _ => None,
+            };
+            if wanted.is_none() {
+                return (outcome, answer);
+            }
+        }
+        let name = &self.instance.spec.key.name;
+        let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
+        (CallOutcome::Error, Err(request.failed(text)))
+    }
+
+    async fn once(
+        &self,
+        request: &ServerRequest,
+        mut open: OpenRequest,
+        call: &Call,
+        params: &str,
+    ) -> ServerCallEnd {
+        let (traits, token) = (request.traits.clone(), open.id);
+        let answer = async {
+            let is_tool = traits.is_some();
+            open.send(request.method, params, traits).await?;
+            match open.answer_to(Some(call)).await? {
+                Ok(result) => match ChildTask::parse(&result).filter(|_| is_tool) {
+                    Some(task) => task.follow(&self.connection, call, Some(token)).await,
+                    None => Ok(Ok(result)),
+                },
+                refused => Ok(refused),
             }
         };
-        let request = connection.open(Some(call.clone()));
-        let mut params = params_of("name", tool.name, call, arguments, request.id);
-        if tool.traits.is_task && !connection.is_modern() {
-            params = as_task(&params);
-        }
-        if let (Some(input), Some(answers)) = (&wanted, answers) {
-            params = with_answers(&params, &answers, input.state.as_ref());
-        }
-        let (outcome, answer) = call_once(instance, request, tool, call, &params).await;
-        wanted = match &answer {
-            Ok(Output::Verbatim(result)) => WantedInput::of_result(result),
-            _ => None,
-        };
-        if wanted.is_none() {
-            return (outcome, answer);
+        let end = tokio::time::timeout(self.instance.spec.entry.timeout, answer).await;
+        self.outcome(request, end)
+    }
+
+    /// What a server's answer, or the lack of one, means for the caller.
+    fn outcome(
+        &self,
+        request: &ServerRequest,
+        end: Result<Result<Reply, CallStop>, Elapsed>,
+    ) -> ServerCallEnd {
+        let name = &self.instance.spec.key.name;
+        match end {
+            Err(_) => {
+                let bound = self.instance.spec.entry.timeout.as_millis();
+                let text = format!("{name}: no answer within {bound} ms; it was told to stop");
+                (CallOutcome::Timeout, Err(request.failed(text)))
+            }
+            Ok(Err(CallStop::Failed(failure))) => (CallOutcome::Error, Err(failure)),
+            Ok(Err(CallStop::Lost(loss))) => {
+                (CallOutcome::Unavailable, Err(self.lost(request, loss)))
+            }
+            Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
+                let output = Output::Verbatim(unimitated(result));
+                if request.traits.is_some() && output.is_error() {
+                    return (CallOutcome::Error, Ok(without_secrets(&self.connection, output)));
+                }
+                (CallOutcome::Ok, Ok(output))
+            }
+            Ok(Ok(Ok(_))) => {
+                let subject = if request.traits.is_some() { "the tool" } else { request.method };
+                let text = format!("{name}: the result of {subject} is no object");
+                (CallOutcome::Error, Err(request.failed(text)))
+            }
+            Ok(Ok(Err(error))) => {
+                (CallOutcome::Error, Err(refused(&self.connection.redactor(), error)))
+            }
         }
     }
-    let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
-    (CallOutcome::Error, Err(ToolError::unknown_outcome(text).into()))
+
+    fn lost(&self, request: &ServerRequest, loss: RequestLoss) -> Failure {
+        let name = &self.instance.spec.key.name;
+        let text = match loss {
+            _ if request.traits.is_none() => {
+                return request.failed(format!("{name} ended in the middle of {}", request.method));
+            }
+            RequestLoss::NotTaken(reason) => {
+                let text = format!("{name}: {}", self.connection.hide(&reason));
+                return ToolError::new(ErrorType::Unavailable, text).into();
+            }
+            RequestLoss::Unanswered(reason) => {
+                let reason = self.connection.hide(&reason);
+                format!("{name}: {reason}; the outcome of the call is unknown")
+            }
+            RequestLoss::Closed => {
+                format!("{name} ended in the middle of the call, and its outcome is unknown")
+            }
+        };
+        request.failed(format!("{text}: look before you call it again"))
+    }
 }
 
-/// The params with the client's answers.
-pub(super) fn with_answers(
+fn with_members<'a>(
     params: &str,
-    answers: &Map<String, Value>,
-    state: Option<&Value>,
+    more: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>,
 ) -> String {
     let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
     let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
-    let answers = raw(&Value::Object(answers.clone()));
-    members.extend(answers.map(|answers| ("inputResponses".to_owned(), answers)));
-    members.extend(state.and_then(raw).map(|state| ("requestState".to_owned(), state)));
-    RawMembers(members).into_text()
-}
-
-async fn call_once(
-    instance: &Instance,
-    mut request: OpenRequest,
-    tool: CalledTool<'_>,
-    call: &Call,
-    params: &str,
-) -> ServerCallEnd {
-    let (connection, token) = (request.connection(), request.id);
-    let answer = async {
-        request.send("tools/call", params, Some(Arc::clone(tool.traits))).await?;
-        match request.answer_to(call).await? {
-            Ok(result) => match ChildTask::of(&result) {
-                Some(task) => task.follow(&connection, call, Some(token)).await,
-                None => Ok(Ok(result)),
-            },
-            refused => Ok(refused),
-        }
-    };
-    let end = tokio::time::timeout(instance.spec.entry.timeout, answer).await;
-    outcome_of(instance, &connection, end)
-}
-
-/// What a server's answer, or the lack of one, means for the caller.
-fn outcome_of(
-    instance: &Instance,
-    connection: &SourceConnection,
-    end: Result<Result<Reply, CallStop>, Elapsed>,
-) -> ServerCallEnd {
-    let name = &instance.spec.key.name;
-    match end {
-        Err(_) => {
-            let bound = instance.spec.entry.timeout.as_millis();
-            let text = format!("{name}: no answer within {bound} ms; it was told to stop");
-            (CallOutcome::Timeout, Err(ToolError::unknown_outcome(text).into()))
-        }
-        Ok(Err(CallStop::Failed(failure))) => (CallOutcome::Error, Err(failure)),
-        Ok(Err(CallStop::Lost(RequestLoss::NotTaken(reason)))) => {
-            let text = format!("{name}: {}", connection.hide(&reason));
-            (CallOutcome::Unavailable, Err(ToolError::new(ErrorType::Unavailable, text).into()))
-        }
-        Ok(Err(CallStop::Lost(loss))) => {
-            let text = match loss {
-                RequestLoss::Unanswered(reason) => {
-                    format!(
-                        "{name}: {}; the outcome of the call is unknown",
-                        connection.hide(&reason)
-                    )
-                }
-                _ => format!("{name} ended in the middle of the call, and its outcome is unknown"),
-            };
-            let text = format!("{text}: look before you call it again");
-            (CallOutcome::Unavailable, Err(ToolError::unknown_outcome(text).into()))
-        }
-        Ok(Ok(Ok(result))) if result.get().starts_with('{') => {
-            let output = Output::Verbatim(unimitated(result));
-            if output.is_error() {
-                return (CallOutcome::Error, Ok(without_secrets(connection, output)));
-            }
-            (CallOutcome::Ok, Ok(output))
-        }
-        Ok(Ok(Ok(_))) => {
-            let text = format!("{name}: the result of the tool is no object");
-            (CallOutcome::Error, Err(ToolError::unknown_outcome(text).into()))
-        }
-        Ok(Ok(Err(error))) => (CallOutcome::Error, Err(refused(&connection.redactor(), error))),
-    }
-}
-
-/// The params of a call of a tool that its server runs as a task and not otherwise.
-fn as_task(params: &str) -> String {
-    let mut members = RawMembers::parse(params).map(|members| members.0).unwrap_or_default();
-    let task = RawValue::from_string("{}".to_owned()).ok();
-    members.extend(task.map(|task| ("task".to_owned(), task)));
+    let more = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), raw(value?)?)));
+    members.extend(more);
     RawMembers(members).into_text()
 }
 
@@ -260,7 +343,7 @@ fn without_secrets(connection: &SourceConnection, output: Output) -> Output {
 }
 
 /// An error of the server, without secrets and without imitations of the daemon's stamps.
-pub(super) fn refused(redactor: &svc_model::source::Redactor, error: ServerError) -> Failure {
+fn refused(redactor: &Redactor, error: ServerError) -> Failure {
     let ServerError { code, message, data } = error;
     let message = redactor.hide(&message).into_owned();
     let data = data.map(|data| match redactor.hide(&data.to_string()) {
@@ -292,15 +375,10 @@ pub(super) fn unavailable(name: &str, status: &SourceStatus) -> ToolError {
         .allowed(json!({ "state": state }))
 }
 
-/// The params of the server's request: those of the caller's, with the server's own name of what it is about, in `member`, and
-/// our token of the progress. All else stays as it was written. `given` stands in for params that the call does not have.
-pub(super) fn params_of(
-    member: &str,
-    own: &str,
-    call: &Call,
-    given: &Map<String, Value>,
-    id: u64,
-) -> String {
+/// The params of the server's request: those of the caller's, with the server's own name of what it
+/// is about, in `member`, and our token of the progress. All else stays as it was written. `given`
+/// stands in for params that the call does not have.
+fn params_of(member: &str, own: &str, call: &Call, given: &Map<String, Value>, id: u64) -> String {
     let named = own;
     let own =
         call.params.as_deref().and_then(|raw| serde_json::from_str::<RawMembers>(raw.get()).ok());
@@ -340,7 +418,8 @@ pub(super) fn params_of(
     out
 }
 
-/// What is said beside the call. A client's introduction of itself is not passed on: this client has its own.
+/// What is said beside the call. A client's introduction of itself is not passed on: this client
+/// has its own.
 fn meta_of(raw: &RawValue, id: u64) -> Option<String> {
     let members: RawMembers = serde_json::from_str(raw.get()).ok()?;
     let is_own = |name: &str| name.starts_with("io.modelcontextprotocol/");

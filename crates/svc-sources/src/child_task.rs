@@ -1,7 +1,9 @@
-//! A call that a server answers with a task: the task is followed until its result is there, and whoever called gets that.
+//! A call that a server answers with a task: the task is followed until its result is there, and
+//! whoever called gets that.
 //!
-//! A server of a revision with sessions holds `tasks/result` open until the task is over, and asks on it what it has to know. One
-//! without sessions is asked for the state, and its questions are part of the state.
+//! A server of a revision with sessions holds `tasks/result` open until the task is over, and asks
+//! on it what it has to know. One without sessions is asked for the state, and its questions are
+//! part of the state.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -11,13 +13,12 @@ use svc_core::tools::{Call, Failure};
 use svc_wire::json_rpc::INTERNAL_ERROR;
 
 use super::{
-    connection::{RequestLoss, SourceConnection},
-    message::{Reply, ServerError},
+    connection::SourceConnection,
+    message::{Reply, RequestLoss, ServerError},
 };
 
 /// Shortest pause between two questions for a task's state.
 const MIN_POLL: Duration = Duration::from_millis(20);
-/// Longest one.
 const MAX_POLL: Duration = Duration::from_secs(5);
 /// The one where the server names none.
 const USUAL_POLL: Duration = Duration::from_millis(500);
@@ -61,22 +62,22 @@ struct ChildTaskState<'a> {
 
 impl ChildTask {
     /// The task that a result stands for.
-    pub(super) fn of(result: &RawValue) -> Option<Self> {
+    pub(super) fn parse(result: &RawValue) -> Option<Self> {
         // Nearly all results stand for none, and are not read.
         if !result.get().contains("\"taskId\"") {
             return None;
         }
         let result: Value = serde_json::from_str(result.get()).ok()?;
         match result.get("resultType").and_then(Value::as_str) {
-            Some("task") => Self::of_members(&result, "pollIntervalMs"),
+            Some("task") => Self::from_members(&result, "pollIntervalMs"),
             Some(_) => None,
             // A result with content is no task, whatever else it has.
             None if result.get("content").is_some() => None,
-            None => Self::of_members(result.get("task")?, "pollInterval"),
+            None => Self::from_members(result.get("task")?, "pollInterval"),
         }
     }
 
-    fn of_members(members: &Value, poll: &str) -> Option<Self> {
+    fn from_members(members: &Value, poll: &str) -> Option<Self> {
         let id = members.get("taskId")?.as_str()?.to_owned();
         members.get("status")?.as_str()?;
         let poll = members.get(poll).and_then(Value::as_u64).map(Duration::from_millis);
@@ -89,12 +90,12 @@ impl ChildTask {
     }
 
     /// The task that an earlier run of the call has kept.
-    pub(super) fn of_kept(kept: &Value) -> Option<Self> {
+    pub(super) fn from_kept(kept: &Value) -> Option<Self> {
         Some(Self { id: kept.get("task")?.as_str()?.to_owned(), poll: MIN_POLL })
     }
 
-    /// Waits for its end. A task that nobody waits for any more is cancelled. `token` is that of the call's progress, which
-    /// goes on for as long as the task does.
+    /// Waits for its end. A task that nobody waits for any more is cancelled. `token` is that of
+    /// the call's progress, which goes on for as long as the task does.
     pub(super) async fn follow(
         self,
         connection: &Arc<SourceConnection>,
@@ -127,7 +128,7 @@ impl ChildTaskWatch {
     async fn ask(&self, method: &str, params: &Value, call: &Call) -> Result<Reply, RequestLoss> {
         let mut request = self.connection.open(Some(call.clone()));
         request.send(method, &params.to_string(), None).await?;
-        request.answer_to(call).await
+        request.answer_to(Some(call)).await
     }
 
     async fn wait(&self, call: &Call) -> Result<Reply, CallStop> {
@@ -137,7 +138,7 @@ impl ChildTaskWatch {
         }
         let params = json!({ "taskId": self.task.id });
         request.send("tasks/result", &params.to_string(), None).await?;
-        Ok(request.answer_to(call).await?)
+        Ok(request.answer_to(Some(call)).await?)
     }
 
     async fn poll(&self, call: &Call) -> Result<Reply, CallStop> {
@@ -167,7 +168,7 @@ impl ChildTaskWatch {
                     // The state may show for a while what has been answered.
                     requests.retain(|key, _| !answered.contains(key));
                     if !requests.is_empty() {
-                        call.far_end.keep(self.task.to_kept());
+                        call.keep(self.task.to_kept());
                         let answers = self.connection.answer_inputs(call, &requests).await;
                         let answers = answers.map_err(CallStop::Failed)?;
                         answered.extend(requests.keys().cloned());
@@ -224,7 +225,7 @@ mod tests {
             (r#"{"task":{"taskId":"t"}}"#, None),
         ] {
             let result = RawValue::from_string(text.to_owned()).expect("JSON");
-            let task = ChildTask::of(&result);
+            let task = ChildTask::parse(&result);
             let expected = expected.map(|(id, poll): (&str, u64)| ChildTask {
                 id: id.to_owned(),
                 poll: Duration::from_millis(poll),
@@ -232,7 +233,7 @@ mod tests {
             assert_eq!(task, expected, "{text}");
         }
         let task = ChildTask { id: "t".to_owned(), poll: USUAL_POLL };
-        assert_eq!(ChildTask::of_kept(&task.to_kept()).map(|task| task.id), Some("t".to_owned()));
-        assert_eq!(ChildTask::of_kept(&json!({ "resultType": "input_required" })), None);
+        assert_eq!(ChildTask::from_kept(&task.to_kept()).map(|task| task.id), Some("t".to_owned()));
+        assert_eq!(ChildTask::from_kept(&json!({ "resultType": "input_required" })), None);
     }
 }

@@ -1,9 +1,9 @@
-//! The protocol's state with one server: requests under way, calls that the server may ask about, changed lists.
+//! The protocol's state with one server: requests under way, calls that the server may ask about,
+//! changed lists.
 
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
-    fmt::Write as _,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -12,18 +12,14 @@ use std::{
 };
 
 use serde_json::{Map, Value, json, value::RawValue};
-use svc_core::tools::{
-    Call, CancelReason, ClientQuestion, ErrorType, Failure, LogLevel, RelayedNote, RequestTrace,
-    ToolError,
-};
+use svc_core::tools::{Call, CancelReason, ClientNote, LogLevel, RequestTrace};
 use svc_model::{Principal, quote, source::Redactor};
-use svc_wire::json_rpc::{INTERNAL_ERROR, METHOD_NOT_FOUND};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::message::{
-    Reply, ServerMessage, answer_text, members, modern_params, notification_text, request_text,
-    traced_params,
+    ChildMessage, ConnectionEnd, Reply, RequestLoss, ServerMessage, ToolTraits, answer_text,
+    members, modern_params, notification_text, request_text, traced_params,
 };
 use super::pace::MessagePace;
 
@@ -33,7 +29,8 @@ pub(super) const OUTGOING: usize = 256;
 const NEWS: usize = 256;
 /// Most URIs of changed resources that wait to be told.
 const UPDATES: usize = 1024;
-/// For so long after the end of a session's call a question of the server may still be about that call.
+/// For so long after the end of a session's call a question of the server may still be about that
+/// call.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// A connection to a server.
@@ -43,11 +40,10 @@ pub(super) struct SourceConnection {
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
     callers: Mutex<RecentCallers>,
-    /// Tokens of the progress of calls that were answered with a task, and the requests that wait for those tasks.
+    /// Tokens of the progress of calls that were answered with a task, and the requests that wait
+    /// for those tasks.
     task_progress: Mutex<HashMap<u64, u64>>,
-    /// It has ended.
     pub(super) closed: CancellationToken,
-    /// Counts `list_changed`.
     pub(super) list_changes: watch::Sender<u64>,
     /// Counts changes of resources. Those of one URI that nobody has taken yet are one.
     pub(super) resource_updates: watch::Sender<u64>,
@@ -64,54 +60,6 @@ pub(super) struct SourceConnection {
     end: OnceLock<ConnectionEnd>,
 }
 
-/// What is to be sent.
-#[derive(Debug)]
-pub(super) enum ChildMessage {
-    /// A request, by its number. The first one of a session opens it.
-    Request {
-        id: u64,
-        text: String,
-        is_first: bool,
-        traits: Option<Arc<ToolTraits>>,
-        trace: RequestTrace,
-    },
-    /// A notification, or an answer.
-    Note(String),
-    /// The notification that nobody waits for a request any more.
-    Cancel { id: u64, text: String },
-}
-
-impl ChildMessage {
-    /// The message as JSON.
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Request { text, .. } | Self::Note(text) | Self::Cancel { text, .. } => text,
-        }
-    }
-}
-
-/// What the transport has to know of a tool that is called.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ToolTraits {
-    /// It changes nothing, or nothing more when it is called again.
-    pub(super) is_repeatable: bool,
-    /// Its schema, if arguments are repeated in headers.
-    pub(super) header_schema: Option<Value>,
-    /// Servers of revisions with sessions run it as a task and not otherwise.
-    pub(super) is_task: bool,
-}
-
-/// Why a transport has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ConnectionEnd {
-    /// The next try may do better.
-    Fault(String),
-    /// Somebody has to log in.
-    NeedsAuth(String),
-    /// What the entry says is refused, and trying again would not help.
-    Refused(String),
-}
-
 /// Who waits for an answer.
 #[derive(Debug)]
 struct Waiting {
@@ -123,8 +71,8 @@ struct Waiting {
 /// A session that calls: the caller, and the session it named.
 type CallingSession = (Principal, Option<String>);
 
-/// Sessions whose calls have ended a short while ago. A server whose transport says nothing of what its messages belong to may
-/// ask for such a call, too.
+/// Sessions whose calls have ended a short while ago. A server whose transport says nothing of what
+/// its messages belong to may ask for such a call, too.
 #[derive(Debug, Default)]
 struct RecentCallers(HashMap<CallingSession, Instant>);
 
@@ -149,7 +97,7 @@ fn calling_session(call: &Call) -> CallingSession {
 /// What is heard of a request.
 #[derive(Debug)]
 enum CallNews {
-    Note(RelayedNote),
+    Note(ClientNote),
     Done(Reply),
     Lost(RequestLoss),
 }
@@ -166,27 +114,6 @@ pub(super) struct OpenRequest {
     /// What its server is told when the caller has cancelled it.
     reason: CancelReason,
     is_over: bool,
-}
-
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum RequestLoss {
-    /// The connection has ended, and what became of the request is unknown.
-    Closed,
-    /// What became of it is unknown, for this reason.
-    Unanswered(String),
-    /// The server has not taken it, for this reason.
-    NotTaken(String),
-}
-
-impl RequestLoss {
-    /// The reason, for a sentence about the server.
-    pub(super) fn reason(&self) -> &str {
-        match self {
-            Self::Closed => "it ended",
-            Self::Unanswered(reason) | Self::NotTaken(reason) => reason,
-        }
-    }
 }
 
 impl SourceConnection {
@@ -219,7 +146,8 @@ impl SourceConnection {
         self.task_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the progress of a call that was answered with a task come to the request that waits for the task's result.
+    /// Lets the progress of a call that was answered with a task come to the request that waits for
+    /// the task's result.
     pub(super) fn pass_progress(&self, token: u64, request: u64) {
         self.task_progress().insert(token, request);
     }
@@ -257,7 +185,8 @@ impl SourceConnection {
         self.end.set(end).ok();
     }
 
-    /// Ends the transport, if it is to end. Whoever made the request that found it out has heard of it before.
+    /// Ends the transport, if it is to end. Whoever made the request that found it out has heard of
+    /// it before.
     pub(super) fn close_if_ended(&self) {
         if self.end.get().is_some() {
             self.closed.cancel();
@@ -269,7 +198,11 @@ impl SourceConnection {
         self.end.get()
     }
 
-    /// What hides secrets.
+    /// The project whose folder is the only root.
+    pub(super) fn root(&self) -> Option<&str> {
+        self.root.as_deref()
+    }
+
     pub(super) fn redactor(&self) -> Arc<Redactor> {
         Arc::clone(&self.redactor.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -279,7 +212,6 @@ impl SourceConnection {
         self.redactor().hide(text)
     }
 
-    /// Hides these values too.
     pub(super) fn hide_also(&self, values: &[String]) {
         let present = self.redactor();
         if !values.iter().all(|value| present.covers(value)) {
@@ -329,7 +261,7 @@ impl SourceConnection {
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
         let id = self.next_id.fetch_add(1, Relaxed);
         let (news, receiver) = mpsc::channel(NEWS);
-        let reason = call.as_ref().map(|call| call.far_end.cancel_reason()).unwrap_or_default();
+        let reason = call.as_ref().map(|call| call.cancel_reason()).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
         self.waiting().insert(id, Waiting { news, call });
         if self.closed.is_cancelled() {
@@ -347,10 +279,9 @@ impl SourceConnection {
     ) -> Result<Reply, RequestLoss> {
         let mut request = self.open(None);
         request.send(method, &params.to_string(), None).await?;
-        request.answer().await
+        request.answer_to(None).await
     }
 
-    /// Sends a notification.
     pub(super) async fn notify(&self, method: &str, params: &Value) -> Result<(), RequestLoss> {
         let text = notification_text(method, &params.to_string());
         self.send(ChildMessage::Note(text)).await
@@ -371,7 +302,8 @@ impl SourceConnection {
 
     /// Takes a message that came on the stream of a request, if it did.
     ///
-    /// A stream of a request carries the answer to that request and to no other: another request may be another caller's.
+    /// A stream of a request carries the answer to that request and to no other: another request
+    /// may be another caller's.
     pub(super) async fn take_from(self: &Arc<Self>, text: &str, request: Option<u64>) {
         match ServerMessage::parse(text) {
             Some(ServerMessage::Answer { id, reply }) if request.is_none_or(|own| own == id) => {
@@ -385,7 +317,7 @@ impl SourceConnection {
                 tracing::debug!(id, "a server answered a request on the stream of another");
             }
             Some(ServerMessage::Request { id, method, params }) => {
-                self.answer(id, &method, members(params.as_deref()), request);
+                self.answer_request(id, &method, members(params.as_deref()), request);
             }
             Some(ServerMessage::Notification { method, params }) => {
                 self.hear(&method, members(params.as_deref()), request);
@@ -423,7 +355,7 @@ impl SourceConnection {
                 if let Some(news) = news {
                     params.values_mut().for_each(quote::unimitated_value);
                     // One that is not taken in time is no loss: the next one says more.
-                    news.try_send(CallNews::Note(RelayedNote::Progress(params))).ok();
+                    news.try_send(CallNews::Note(ClientNote::Progress(params))).ok();
                 }
             }
             "notifications/message" => {
@@ -431,19 +363,25 @@ impl SourceConnection {
                 let Ok(level) = serde_json::from_value::<LogLevel>(level) else { return };
                 if let Some((news, _)) = self.call_of(request) {
                     params.values_mut().for_each(quote::unimitated_value);
-                    news.try_send(CallNews::Note(RelayedNote::Log(level, params))).ok();
+                    news.try_send(CallNews::Note(ClientNote::Log(level, params))).ok();
                 }
             }
             _ => {}
         }
     }
 
-    /// The call that a message belongs to: that of the request whose stream it came on, else that of the only session that calls.
+    /// The call that a message belongs to: that of the request whose stream it came on, else that
+    /// of the only session that calls.
     fn call_of(&self, request: Option<u64>) -> Option<(mpsc::Sender<CallNews>, Call)> {
         let Some(id) = request else { return self.only_session() };
         let waiting = self.waiting();
         let waiting = waiting.get(&id)?;
         Some((waiting.news.clone(), waiting.call.clone()?))
+    }
+
+    /// The call that a question belongs to.
+    pub(super) fn asking_call(&self, request: Option<u64>) -> Option<Call> {
+        self.call_of(request).map(|(_, call)| call)
     }
 
     /// The latest call, if all calls under way, and those that ended lately, are one session's.
@@ -461,132 +399,14 @@ impl SourceConnection {
         is_one.then(|| ((*news).clone(), (*last).clone()))
     }
 
-    fn answer(
-        self: &Arc<Self>,
-        id: Box<RawValue>,
-        method: &str,
-        params: Map<String, Value>,
-        request: Option<u64>,
-    ) {
-        let method: &'static str = match method {
-            "ping" => return self.reply(&id, Ok(&json!({}))),
-            "roots/list" => match &self.root {
-                Some(root) => return self.reply(&id, Ok(&roots_of(root))),
-                None => "roots/list",
-            },
-            "sampling/createMessage" => "sampling/createMessage",
-            "elicitation/create" => "elicitation/create",
-            _ => return self.reply(&id, Err((METHOD_NOT_FOUND, "the client has no such method"))),
-        };
-        let Some((_, call)) = self.call_of(request) else {
-            let text = "this request belongs to no single session's call, so nobody can be asked";
-            return self.reply(&id, Err((INTERNAL_ERROR, text)));
-        };
-        let connection = Arc::clone(self);
-        // A person may take long, and the server's other messages do not wait.
-        tokio::spawn(async move {
-            let mut params = Value::Object(params);
-            quote::unimitated_value(&mut params);
-            let question = ClientQuestion { key: "answer".to_owned(), method, params };
-            let answer = tokio::select! {
-                () = connection.closed.cancelled() => return,
-                answer = call.far_end.ask(vec![question]) => answer,
-            };
-            match answer {
-                Ok(mut answers) => {
-                    let answer = answers.remove("answer").unwrap_or_default();
-                    connection.reply(&id, Ok(&answer));
-                }
-                Err(failure) => {
-                    let text = refusal(method, failure);
-                    connection.reply(&id, Err((INTERNAL_ERROR, &text)));
-                }
-            }
-        });
-    }
-
-    /// Never waits: a server that does not read its input would keep its own messages from being read.
-    fn reply(&self, id: &RawValue, answer: Result<&Value, (i64, &str)>) {
+    /// Never waits: a server that does not read its input would keep its own messages from being
+    /// read.
+    pub(super) fn reply(&self, id: &RawValue, answer: Result<&Value, (i64, &str)>) {
         self.outgoing.try_send(ChildMessage::Note(answer_text(id, answer))).ok();
     }
 }
 
-impl SourceConnection {
-    /// Answers the questions that a result asks for (`input_required`), as the session of the call does.
-    pub(super) async fn answer_inputs(
-        &self,
-        call: &Call,
-        requests: &Map<String, Value>,
-    ) -> Result<Map<String, Value>, Failure> {
-        let (mut answers, mut questions) = (Map::new(), Vec::new());
-        for (key, request) in requests {
-            let method = request.get("method").and_then(Value::as_str).unwrap_or_default();
-            let method = match (method, &self.root) {
-                ("roots/list", Some(root)) => {
-                    answers.insert(key.clone(), roots_of(root));
-                    continue;
-                }
-                ("roots/list", None) => "roots/list",
-                ("sampling/createMessage", _) => "sampling/createMessage",
-                ("elicitation/create", _) => "elicitation/create",
-                _ => {
-                    let text =
-                        format!("the server asks for {method:?}, which this client does not know");
-                    return Err(ToolError::new(ErrorType::Unavailable, text).into());
-                }
-            };
-            let mut params = request.get("params").cloned().unwrap_or_else(|| json!({}));
-            quote::unimitated_value(&mut params);
-            questions.push(ClientQuestion { key: key.clone(), method, params });
-        }
-        if !questions.is_empty() {
-            let methods: Vec<_> = questions.iter().map(|question| question.method).collect();
-            let given = call.far_end.ask(questions).await.map_err(|failure| match failure {
-                // The run goes on when the client has answered.
-                Failure::NeedsInput => Failure::NeedsInput,
-                other => ToolError::new(ErrorType::Unavailable, refusal(methods[0], other)).into(),
-            })?;
-            answers.extend(given);
-        }
-        Ok(answers)
-    }
-}
-
-fn refusal(method: &str, failure: Failure) -> String {
-    match failure {
-        Failure::Tool(error) => error.message,
-        Failure::MissingCapability(_) => format!("the session's client cannot answer {method}"),
-        Failure::NeedsInput => format!("the session's client cannot answer {method} within a call"),
-        Failure::Protocol { message, .. } => message.into_owned(),
-    }
-}
-
-/// The answer to `roots/list` for one folder.
-fn roots_of(root: &str) -> Value {
-    let name = root.rsplit('/').next().unwrap_or_default();
-    json!({ "roots": [{ "uri": file_uri(root), "name": name }] })
-}
-
-/// The URI of a folder (RFC 8089).
-pub(super) fn file_uri(path: &str) -> String {
-    let mut uri = "file://".to_owned();
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            write!(uri, "%{byte:02X}").expect("writing to a string does not fail");
-        }
-    }
-    uri
-}
-
 impl OpenRequest {
-    /// The connection that it is made on.
-    pub(super) fn connection(&self) -> Arc<SourceConnection> {
-        Arc::clone(&self.connection)
-    }
-
-    /// Sends it.
     pub(super) async fn send(
         &mut self,
         method: &str,
@@ -603,45 +423,22 @@ impl OpenRequest {
         self.connection.send(ChildMessage::Request { id, text, is_first, traits, trace }).await
     }
 
-    /// Waits for the answer, and passes on what is heard before it.
-    pub(super) async fn answer_to(mut self, call: &Call) -> Result<Reply, RequestLoss> {
-        loop {
+    /// Waits for the answer, and passes on what is heard before it to the client of a call.
+    pub(super) async fn answer_to(mut self, call: Option<&Call>) -> Result<Reply, RequestLoss> {
+        let end = loop {
             match self.news.recv().await {
-                Some(CallNews::Note(note)) => call.far_end.relay(note).await,
-                Some(CallNews::Done(reply)) => {
-                    self.is_over = true;
-                    return Ok(reply);
+                Some(CallNews::Note(note)) => {
+                    if let Some(call) = call {
+                        call.note(note).await;
+                    }
                 }
-                Some(CallNews::Lost(loss)) => {
-                    self.is_over = true;
-                    return Err(loss);
-                }
-                None => {
-                    self.is_over = true;
-                    return Err(RequestLoss::Closed);
-                }
+                Some(CallNews::Done(reply)) => break Ok(reply),
+                Some(CallNews::Lost(loss)) => break Err(loss),
+                None => break Err(RequestLoss::Closed),
             }
-        }
-    }
-
-    async fn answer(mut self) -> Result<Reply, RequestLoss> {
-        loop {
-            match self.news.recv().await {
-                Some(CallNews::Note(_)) => {}
-                Some(CallNews::Done(reply)) => {
-                    self.is_over = true;
-                    return Ok(reply);
-                }
-                Some(CallNews::Lost(loss)) => {
-                    self.is_over = true;
-                    return Err(loss);
-                }
-                None => {
-                    self.is_over = true;
-                    return Err(RequestLoss::Closed);
-                }
-            }
-        }
+        };
+        self.is_over = true;
+        end
     }
 }
 
@@ -693,7 +490,7 @@ mod tests {
         connection.take(&answer(other.id)).await;
         for request in [own, other] {
             let expected = format!(r#"{{"of":{}}}"#, request.id);
-            let reply = request.answer().await.expect("an answer").expect("a result");
+            let reply = request.answer_to(None).await.expect("an answer").expect("a result");
             assert_eq!(reply.get(), expected);
         }
     }

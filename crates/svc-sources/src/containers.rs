@@ -1,5 +1,5 @@
-//! Containers of servers: a runtime's client that is killed leaves its container running, so each writes its id into a file, by
-//! which the container is stopped.
+//! Containers of servers: a runtime's client that is killed leaves its container running, so each
+//! writes its id into a file, by which the container is stopped.
 
 use std::{
     fs, io,

@@ -33,7 +33,8 @@ impl Drop for GroupEnd {
 }
 
 impl HeadersHelper {
-    /// Runs it; gives the headers, and their values, which are secrets. The error quotes nothing that it printed.
+    /// Runs it; gives the headers, and their values, which are secrets. The error quotes nothing
+    /// that it printed.
     pub(super) async fn run(&self) -> Result<(HeaderMap, Vec<String>), String> {
         let output = tokio::time::timeout(BOUND, self.output()).await;
         let output = output.map_err(|_| format!("it took longer than {} s", BOUND.as_secs()))??;
@@ -54,7 +55,8 @@ impl HeadersHelper {
             .kill_on_drop(true);
         let mut child =
             command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
-        // Until it is reaped its id is nobody else's; its group may outlive it and is ended with it.
+        // Until it is reaped its id is nobody else's; its group may outlive it and is ended with
+        // it.
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let group = GroupEnd(pid);
         let stdout = child.stdout.take().ok_or("it has no output")?;

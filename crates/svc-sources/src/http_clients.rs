@@ -1,14 +1,19 @@
-//! HTTP clients for servers and issuers, and where they may be sent.
+//! Clients of HTTP, for servers at a URL and for issuers of tokens.
 
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use oauth2::{HttpRequest, HttpResponse};
 use reqwest::{
-    Client, Url,
+    Client, StatusCode, Url,
+    header::ACCEPT,
     redirect::{Action, Attempt, Policy},
 };
+use serde_json::Value;
 use svc_wire::tls::choose_tls;
 
 /// How long a connection may take.
@@ -16,12 +21,13 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How many redirects within a server are followed.
 const MAX_REDIRECTS: usize = 5;
 
-/// Clients for servers on this machine, which no proxy stands before, and for all others. Cheap to clone.
+/// Clients for servers on this machine, which no proxy stands before, and for all others. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HttpClients(Arc<Made>);
 
-/// Each is made when it is first used: it reads all certificates of the system, which a start does not wait for, and most
-/// daemons need none.
+/// Each is made when it is first used: it reads all certificates of the system, which a start does
+/// not wait for, and most daemons need none.
 #[derive(Debug, Default)]
 struct Made {
     near: OnceLock<Client>,
@@ -30,7 +36,7 @@ struct Made {
 
 impl HttpClients {
     /// The client for a URL.
-    pub(super) fn of(&self, url: &Url) -> reqwest::Result<&Client> {
+    pub(super) fn for_url(&self, url: &Url) -> reqwest::Result<&Client> {
         let (made, is_near) =
             if is_loopback(url) { (&self.0.near, true) } else { (&self.0.far, false) };
         if let Some(client) = made.get() {
@@ -89,4 +95,119 @@ pub(super) fn problem_of(error: reqwest::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+/// How long one request may take.
+const BOUND: Duration = Duration::from_secs(30);
+/// Largest answer, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// An issuer that cannot be asked. The text is for people, and quotes nothing that the issuer said.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct IssuerUnreachable(pub(super) String);
+
+/// An address that tokens may be sent to; the error says why it is none.
+pub(super) fn safe_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|_| format!("{text:?} is no URL"))?;
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if is_loopback(&url) => Ok(url),
+        _ => Err(format!("{text}: only https is safe, or http on this machine")),
+    }
+}
+
+/// The same of an address that was read at `from`. Who is elsewhere sends this daemon to no program
+/// of this machine: those trust whoever reaches them.
+pub(super) fn url_named_at(text: &str, from: &Url) -> Result<Url, String> {
+    let url = safe_url(text)?;
+    if is_loopback(&url) && !is_loopback(from) {
+        return Err(format!("{text}: it is on this machine, and who names it is not"));
+    }
+    Ok(url)
+}
+
+async fn send(
+    clients: &HttpClients,
+    request: HttpRequest,
+) -> Result<HttpResponse, IssuerUnreachable> {
+    let url = safe_url(&request.uri().to_string()).map_err(IssuerUnreachable)?;
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let failed = |problem: String| IssuerUnreachable(format!("{host} cannot be asked: {problem}"));
+    let (parts, body) = request.into_parts();
+    let client = clients.for_url(&url).map_err(|error| failed(problem_of(error)))?;
+    let sending = client.request(parts.method, url.clone()).headers(parts.headers).body(body);
+    let answering = async {
+        let mut response = sending.send().await.map_err(problem_of)?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(problem_of)? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err("its answer is larger than 1 MiB".to_owned());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok::<_, String>((response.status(), response.headers().clone(), body))
+    };
+    let answer = tokio::time::timeout(BOUND, answering).await;
+    let answer = answer.map_err(|_| failed(format!("no answer within {} s", BOUND.as_secs())))?;
+    let (status, headers, body) = answer.map_err(failed)?;
+    if status.is_redirection() {
+        return Err(failed("it redirects elsewhere, which is not followed".to_owned()));
+    }
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Err(failed(format!("it answered HTTP {}", status.as_u16())));
+    }
+    let mut response = HttpResponse::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+/// The same, as the protocol's crate wants it.
+pub(super) fn sender(
+    clients: &HttpClients,
+) -> impl Fn(HttpRequest) -> BoxFuture<'static, Result<HttpResponse, IssuerUnreachable>>
++ Send
++ Sync
++ 'static {
+    let clients = clients.clone();
+    move |request| {
+        let clients = clients.clone();
+        Box::pin(async move { send(&clients, request).await })
+    }
+}
+
+/// Fetches a document of metadata; `None` if there is none.
+pub(super) async fn metadata(
+    clients: &HttpClients,
+    url: &Url,
+) -> Result<Option<Value>, IssuerUnreachable> {
+    let mut request = HttpRequest::new(Vec::new());
+    *request.uri_mut() =
+        url.as_str().parse().map_err(|_| IssuerUnreachable(format!("{url} is no address")))?;
+    request
+        .headers_mut()
+        .insert(ACCEPT, reqwest::header::HeaderValue::from_static("application/json"));
+    let response = send(clients, request).await?;
+    if !response.status().is_success() {
+        return Ok(None);
+    }
+    Ok(serde_json::from_slice(response.body()).ok().filter(Value::is_object))
+}
+
+/// Posts a body of this kind.
+pub(super) async fn post(
+    clients: &HttpClients,
+    url: &Url,
+    kind: &'static str,
+    body: Bytes,
+) -> Result<HttpResponse, IssuerUnreachable> {
+    let mut request = HttpRequest::new(body.to_vec());
+    *request.method_mut() = reqwest::Method::POST;
+    *request.uri_mut() =
+        url.as_str().parse().map_err(|_| IssuerUnreachable(format!("{url} is no address")))?;
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT, reqwest::header::HeaderValue::from_static("application/json"));
+    headers.insert(reqwest::header::CONTENT_TYPE, reqwest::header::HeaderValue::from_static(kind));
+    send(clients, request).await
 }

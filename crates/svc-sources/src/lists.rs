@@ -1,18 +1,26 @@
-//! What a server offers: its tools, resources, templates and prompts, page by page.
+//! What a server offers, page by page: its tools, resources, templates and prompts, each a
+//! definition as it was written.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, ops::Deref, sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json, value::RawValue};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
+use svc_model::quote;
 use svc_wire::mcp::Revision;
 
-use super::connection::{RequestLoss, SourceConnection};
-use super::definition::Definition;
-use super::message::{RawMembers, own_capabilities, own_info};
-use super::spec::SourceSpec;
+use super::{
+    connection::SourceConnection,
+    message::{RawMembers, RequestLoss, own_capabilities, own_info},
+    spec::SourceSpec,
+};
 
 /// Most items of one list.
 const MAX_ITEMS: usize = 1000;
-/// How long a server may take to say which revisions it speaks, before it is taken for an older one.
+/// How long a server may take to say which revisions it speaks, before it is taken for an older
+/// one.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
 /// The error that names the revisions a server speaks.
@@ -56,7 +64,6 @@ pub(super) async fn introduce(
     Ok(capabilities_of(&result))
 }
 
-/// The outcome of `server/discover`.
 enum Discovered {
     /// The server speaks the revision without sessions; its capabilities.
     Modern(Map<String, Value>),
@@ -66,7 +73,8 @@ enum Discovered {
     Silent,
 }
 
-/// Sends `server/discover`. The connection speaks the revision without sessions afterwards only if the server does.
+/// Sends `server/discover`. The connection speaks the revision without sessions afterwards only if
+/// the server does.
 async fn discover(
     connection: &Arc<SourceConnection>,
     deadline: Duration,
@@ -108,7 +116,8 @@ async fn discover(
     Ok(discovered)
 }
 
-/// Introduces this client to a server at a URL, which may be of either era; gives the server's capabilities.
+/// Introduces this client to a server at a URL, which may be of either era; gives the server's
+/// capabilities.
 pub(super) async fn introduce_remote(
     connection: &Arc<SourceConnection>,
 ) -> Result<Map<String, Value>, String> {
@@ -117,8 +126,8 @@ pub(super) async fn introduce_remote(
         Discovered::Older => return introduce(connection).await,
         Discovered::Silent => {}
     }
-    // An older server that ignores unknown methods takes `initialize`. A slow newer server refuses it, and then gets the
-    // rest of the start's deadline to answer `server/discover`.
+    // An older server that ignores unknown methods takes `initialize`. A slow newer server refuses
+    // it, and then gets the rest of the start's deadline to answer `server/discover`.
     let refused = match introduce(connection).await {
         Ok(capabilities) => return Ok(capabilities),
         Err(refused) => refused,
@@ -156,8 +165,8 @@ impl FetchedLists {
     }
 }
 
-/// Fetches all lists that the server says it has, side by side, each within `bound`. A list that fails leaves the others as
-/// they are.
+/// Fetches all lists that the server says it has, side by side, each within `bound`. A list that
+/// fails leaves the others as they are.
 ///
 /// # Errors
 /// Why the server is not there any more.
@@ -249,5 +258,99 @@ async fn ask_raw(
             Err(connection.hide(&text).into_owned())
         }
         Ok(Ok(result)) => Ok(result),
+    }
+}
+
+/// A definition as it reads, and as its server has written it. Two that read the same are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Definition {
+    read: Arc<Value>,
+    written: Arc<RawValue>,
+}
+
+impl Definition {
+    /// As its server has written it, with other values for some members, and without what nobody
+    /// sees and what imitates the system. All else stays byte for byte.
+    pub(super) fn shown_with(&self, values: &[(&str, Value)]) -> Box<RawValue> {
+        let text = quote::json(self.written.get());
+        let mut members = RawMembers::parse(&text).map(|members| members.0).unwrap_or_default();
+        for (name, value) in values {
+            let value = raw(value);
+            match members.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => *known = value,
+                None => members.push(((*name).to_owned(), value)),
+            }
+        }
+        RawValue::from_string(RawMembers(members).into_text()).unwrap_or_default()
+    }
+}
+
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).unwrap_or_default()
+}
+
+impl Deref for Definition {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.read
+    }
+}
+
+impl PartialEq for Definition {
+    fn eq(&self, other: &Self) -> bool {
+        self.read == other.read
+    }
+}
+
+impl Eq for Definition {}
+
+impl From<Value> for Definition {
+    fn from(value: Value) -> Self {
+        Self { written: raw(&value).into(), read: Arc::new(value) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Definition {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let written = Box::<RawValue>::deserialize(source)?;
+        let read = serde_json::from_str(written.get()).map_err(serde::de::Error::custom)?;
+        Ok(Self { read: Arc::new(read), written: written.into() })
+    }
+}
+
+impl Serialize for Definition {
+    fn serialize<S: Serializer>(&self, target: S) -> Result<S::Ok, S::Error> {
+        self.written.as_ref().serialize(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_have_to_change_stays_as_it_was_written() {
+        let schema = r#"{ "z": 1e5, "a": [12345678901234567890123, 1.50, "\u0041"] }"#;
+        let written = format!(
+            "{{\"name\":\"a.b\",\"description\":\"un\u{200b}seen\",\"inputSchema\":{schema},\"annotations\":{{\"x\": 1.0,\"title\":\"a\u{202e}b\"}}}}"
+        );
+        let definition: Definition = serde_json::from_str(&written).unwrap();
+        assert_eq!(definition["name"], "a.b");
+        assert_eq!(serde_json::to_string(&[&definition]).unwrap(), format!("[{written}]"));
+        let shown = definition.shown_with(&[("name", json!("s__a_b")), ("more", json!(1))]);
+        let expected = format!(
+            r#"{{"name":"s__a_b","description":"unseen","inputSchema":{schema},"annotations":{{"x": 1.0,"title":"ab"}},"more":1}}"#
+        );
+        assert_eq!(shown.get(), expected);
+    }
+
+    #[test]
+    fn two_that_read_the_same_are_the_same() {
+        let [one, two] = [r#"{"a": 1.0,"b":2}"#, r#"{"b":2,"a":1.00}"#]
+            .map(|text| serde_json::from_str::<Definition>(text).unwrap());
+        assert_eq!(one, two);
+        assert_ne!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
+        assert_ne!(one, Definition::from(json!({ "a": 1.0 })));
     }
 }

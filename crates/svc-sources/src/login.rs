@@ -81,7 +81,8 @@ impl SourceManager {
         Ok(open)
     }
 
-    /// Waits for the end of a login, for a while; `None` if none is under way. `redirect` is what a person has pasted.
+    /// Waits for the end of a login, for a while; `None` if none is under way. `redirect` is what a
+    /// person has pasted.
     pub async fn login_outcome(
         &self,
         key: &SourceKey,
@@ -107,7 +108,8 @@ impl SourceManager {
         Some(outcome)
     }
 
-    /// Forgets a login, and has its tokens revoked; `None` if there was none, `Some(false)` if the issuer was not told.
+    /// Forgets a login, and has its tokens revoked; `None` if there was none, `Some(false)` if the
+    /// issuer was not told.
     pub async fn log_out(&self, key: &SourceKey) -> std::io::Result<Option<bool>> {
         self.end_login(key);
         let was_there = self.auth_of(key).log_out().await?;

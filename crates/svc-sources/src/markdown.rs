@@ -1,5 +1,5 @@
-//! HTML as markdown, in a process with bounds. What a page nests too deeply is given as its text alone: the converter calls itself
-//! for each level.
+//! HTML as markdown, in a process with bounds. What a page nests too deeply is given as its text
+//! alone: the converter calls itself for each level.
 
 use std::{
     io,
@@ -25,8 +25,9 @@ const MEMORY: u64 = 1024 * 1024 * 1024;
 /// Elements that are no part of what a page says.
 const LEFT_OUT: [&str; 7] = ["script", "style", "noscript", "template", "svg", "iframe", "head"];
 
-/// Converts a page in a process of its own, which has so much time and memory: parsers of HTML need the square of a length for
-/// some pages, and whoever wrote the page may know which. Of such a page the text between its tags is given.
+/// Converts a page in a process of its own, which has so much time and memory: parsers of HTML need
+/// the square of a length for some pages, and whoever wrote the page may know which. Of such a page
+/// the text between its tags is given.
 pub(crate) async fn markdown_of(html: String) -> String {
     let converted = tokio::time::timeout(Duration::from_secs(SECONDS * 2), in_process(&html)).await;
     match converted {

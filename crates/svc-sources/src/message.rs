@@ -1,10 +1,10 @@
-//! Messages of servers, read as raw JSON.
+//! Messages of servers, read as raw JSON; and the check that the fuzzer makes of them.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::{
     Map, Value, json,
@@ -12,8 +12,10 @@ use serde_json::{
 };
 use svc_core::tools::RequestTrace;
 use svc_model::quote;
-use svc_wire::json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter};
-use svc_wire::mcp::{Revision, TASKS_EXTENSION, meta};
+use svc_wire::{
+    json_rpc::{INTERNAL_ERROR, JsonRpcEnvelope, JsonRpcWriter},
+    mcp::{Revision, TASKS_EXTENSION, meta},
+};
 
 use super::beside::beside_others;
 
@@ -21,14 +23,23 @@ use super::beside::beside_others;
 #[derive(Debug)]
 pub(super) enum ServerMessage {
     /// The answer to a request of ours, by its number.
-    Answer { id: u64, reply: Reply },
-    /// A request to us.
-    Request { id: Box<RawValue>, method: String, params: Option<Box<RawValue>> },
-    /// A notification.
-    Notification { method: String, params: Option<Box<RawValue>> },
+    Answer {
+        id: u64,
+        reply: Reply,
+    },
+    Request {
+        id: Box<RawValue>,
+        method: String,
+        params: Option<Box<RawValue>>,
+    },
+    Notification {
+        method: String,
+        params: Option<Box<RawValue>>,
+    },
 }
 
-/// What a server gives, without imitations of the daemon's stamps and of the system's words. All else is as it was written.
+/// What a server gives, without imitations of the daemon's stamps and of the system's words. All
+/// else is as it was written.
 pub(super) fn unimitated(given: Box<RawValue>) -> Box<RawValue> {
     let broken = |given: &RawValue| match quote::unimitated_json(given.get()) {
         Cow::Borrowed(_) => None,
@@ -133,7 +144,6 @@ pub(super) fn own_capabilities() -> Value {
     json!({ "roots": { "listChanged": false }, "sampling": {}, "elicitation": { "form": {}, "url": {} } })
 }
 
-/// Who this client is.
 pub(super) fn own_info() -> Value {
     json!({ "name": "svc", "title": "svc", "version": env!("CARGO_PKG_VERSION") })
 }
@@ -223,10 +233,98 @@ pub(super) fn members(params: Option<&RawValue>) -> Map<String, Value> {
     params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
+/// Checks what is read of a message, and what of the message is passed on.
+///
+/// A member that svc does not read is checked as JSON and passed on as it was written. Its number
+/// may be one that no `f64` holds, and its arrays may be deeper than a [`Value`] may be: such a
+/// text is JSON all the same.
+pub fn read_message(text: &str) {
+    let message = ServerMessage::parse(text);
+    assert!(message.is_none() || is_json(text), "a message is JSON: {text}");
+    if let (Some(members), Ok(read)) = (RawMembers::parse(text), serde_json::from_str(text)) {
+        let passed: Result<Value, _> = serde_json::from_str(&members.into_text());
+        assert_eq!(passed.ok(), Some::<Value>(read), "{text}");
+    }
+    let params = modern_params(text);
+    let params: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_str(&params);
+    assert!(params.is_ok_and(|params| params["_meta"].get().starts_with('{')), "{text}");
+}
+
+/// Whether the text is JSON by its grammar.
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) enum ChildMessage {
+    /// A request, by its number. The first one of a session opens it.
+    Request {
+        id: u64,
+        text: String,
+        is_first: bool,
+        traits: Option<Arc<ToolTraits>>,
+        trace: RequestTrace,
+    },
+    /// A notification, or an answer.
+    Note(String),
+    /// The notification that nobody waits for a request any more.
+    Cancel { id: u64, text: String },
+}
+
+impl ChildMessage {
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Request { text, .. } | Self::Note(text) | Self::Cancel { text, .. } => text,
+        }
+    }
+}
+
+/// What the transport has to know of a tool that is called.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ToolTraits {
+    /// It changes nothing, or nothing more when it is called again.
+    pub(super) is_repeatable: bool,
+    /// Its schema, if arguments are repeated in headers.
+    pub(super) header_schema: Option<Value>,
+    /// Servers of revisions with sessions run it as a task and not otherwise.
+    pub(super) is_task: bool,
+}
+
+/// Why a transport has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ConnectionEnd {
+    /// The next try may do better.
+    Fault(String),
+    /// Somebody has to log in.
+    NeedsAuth(String),
+    /// What the entry says is refused, and trying again would not help.
+    Refused(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RequestLoss {
+    /// The connection has ended, and what became of the request is unknown.
+    Closed,
+    /// What became of it is unknown, for this reason.
+    Unanswered(String),
+    /// The server has not taken it, for this reason.
+    NotTaken(String),
+}
+
+impl RequestLoss {
+    /// The reason, for a sentence about the server.
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Self::Closed => "it ended",
+            Self::Unanswered(reason) | Self::NotTaken(reason) => reason,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]

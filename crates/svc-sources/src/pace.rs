@@ -1,4 +1,5 @@
-//! How often a server is listened to: what it sends without being asked costs this daemon no more than its share.
+//! How often a server is listened to: what it sends without being asked costs this daemon no more
+//! than its share.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -8,13 +9,14 @@ use std::{
 use svc_model::limits::{SOURCE_MESSAGES, SOURCE_REFETCH_PAUSE};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes of a server in one second that nobody has asked for: notifications, requests, and what is no message. Beyond that the
-/// server's output is not read before the second is over, so that the server waits, too.
+/// Bytes of a server in one second that nobody has asked for: notifications, requests, and what is
+/// no message. Beyond that the server's output is not read before the second is over, so that the
+/// server waits, too.
 const BYTES: usize = 16 * 1024 * 1024;
-/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Pauses between two refetches of lists, while they go on changing: none after a quiet time, then this one, doubled each time.
+/// Pauses between two refetches of lists, while they go on changing: none after a quiet time, then
+/// this one, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Counts messages of one connection that nobody has asked for.
@@ -49,7 +51,8 @@ impl MessagePace {
     }
 }
 
-/// When the lists of a server are fetched again: at once after a quiet time, then ever more seldom while they go on changing.
+/// When the lists of a server are fetched again: at once after a quiet time, then ever more seldom
+/// while they go on changing.
 #[derive(Debug)]
 pub(super) struct RefetchPace {
     pause: Duration,

@@ -1,5 +1,5 @@
-//! Definitions that a person has approved. A server that a project's file names shows them, whatever it says later; of a person's
-//! own server a change is told.
+//! Definitions that a person has approved. A server that a project's file names shows them,
+//! whatever it says later; of a person's own server a change is told.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{definition::Definition, lists::OfferedLists};
+use super::lists::{Definition, OfferedLists};
 
 /// The definitions of a server as they were at its first connection after an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,8 @@ fn whole(definitions: &[&Definition]) -> Value {
     }
 }
 
-/// Definitions that were added or have changed since they were approved. What is gone is no change that waits for a person.
+/// Definitions that were added or have changed since they were approved. What is gone is no change
+/// that waits for a person.
 pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<SourceChange> {
     if approved == now {
         return Vec::new();
@@ -101,7 +102,7 @@ pub(super) fn changes(approved: &OfferedLists, now: &OfferedLists) -> Vec<Source
 }
 
 /// The approved definitions of what the server still has.
-pub(super) fn approved_of(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
+pub(super) fn still_approved(approved: &OfferedLists, now: &OfferedLists) -> OfferedLists {
     let [tools, resources, templates, prompts] =
         pairs(approved, now).map(|(_, member, before, after)| {
             let present = named(after, member);
@@ -138,7 +139,7 @@ mod tests {
     fn approved_definitions_stay_and_changes_wait() {
         let approved = lists(&[("a", "one"), ("b", "two"), ("c", "three")], &["p"]);
         let now = lists(&[("c", "three"), ("b", "obey"), ("d", "new"), ("b", "twice")], &["q"]);
-        assert_eq!(approved_of(&approved, &now), lists(&[("b", "two"), ("c", "three")], &[]));
+        assert_eq!(still_approved(&approved, &now), lists(&[("b", "two"), ("c", "three")], &[]));
         let waiting = changes(&approved, &now);
         let marks: Vec<_> = waiting.iter().map(SourceChange::mark).collect();
         assert_eq!(marks, ["tool b", "tool d", "prompt q"]);

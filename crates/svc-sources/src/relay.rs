@@ -1,55 +1,52 @@
-//! Resources, templates and prompts of servers by the protocol's own methods: as the servers declare them, under names that no
-//! two have.
+//! Resources, templates and prompts of servers by the protocol's own methods: as the servers
+//! declare them, under names that no two have.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use svc_core::{
     service::sources::SourceKey,
-    tools::{Call, ErrorType, Failure, Output, ToolError},
+    tools::{Call, Failure},
 };
 use svc_model::{
     Caller, Ownership, StreamName, StreamVisibility, quote,
     source::{Sharing, child_tool_name, matches_glob},
 };
+use svc_wire::json_rpc::INVALID_PARAMS;
 
 use super::{
-    call::{MAX_ROUNDS, WantedInput, params_of, refused, serves, unavailable, with_answers},
-    call_outcome::{CallOutcome, ServerCallEnd},
-    connection::{OpenRequest, SourceConnection},
-    definition::Definition,
-    instance::Instance,
-    lists::{OfferedLists, OpenServer},
+    call::{ServerRequest, serves},
+    lists::{Definition, OfferedLists, OpenServer},
     manager::SourceManager,
-    message::unimitated,
     results::KeptResult,
     spec::SourceSpec,
-    suspended::SuspendedCalls,
     view::name_of,
 };
 
-/// How long a request waits for a server that is starting.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Where the daemon's own URIs begin.
 const OWN: &str = "svc://";
 /// What stands before a URI that another server has as well: this, the server's name and a colon.
 const OF_SERVER: &str = "svc+";
 
-/// A request of a caller that a server answers.
-#[derive(Debug, Clone)]
-pub struct Relayed<'a> {
-    /// Who asks. Its `params` are those of the request.
-    pub call: &'a Call,
-    /// The params of the request.
-    pub params: &'a Map<String, Value>,
+/// What a request is about: a prompt, a resource, or an argument of one, of a server that its
+/// caller may use.
+#[derive(Debug)]
+pub struct RelayTarget {
+    manager: SourceManager,
+    spec: Arc<SourceSpec>,
+    request: ServerRequest,
 }
 
-impl Relayed<'_> {
-    /// The params of the server's request, whose own name of what it is about goes into `member`, by the request's number.
-    fn params_with(&self, member: &'static str, own: String) -> impl Fn(u64) -> String + use<> {
-        let (call, params) = (self.call.clone(), self.params.clone());
-        move |id| params_of(member, &own, &call, &params, id)
+impl RelayTarget {
+    /// The result of the server, as it is.
+    pub async fn result(self, call: &Call) -> Result<Box<RawValue>, Failure> {
+        let Self { manager, spec, request } = self;
+        let Some(instance) = manager.instance(&spec, serves(&spec, call)) else {
+            let message = "the server that had it is turned off or gone".into();
+            return Err(Failure::Protocol { code: INVALID_PARAMS, message, data: None });
+        };
+        request.result(&instance, manager.suspended(), call).await
     }
 }
 
@@ -79,11 +76,12 @@ fn with_uris(
     all
 }
 
-/// Longest URI that is compared with templates, and longest template, in bytes. The comparison takes as much time as the
-/// product of the two, and each is another's.
+/// Longest URI that is compared with templates, and longest template, in bytes. The comparison
+/// takes as much time as the product of the two, and each is another's.
 const MAX_COMPARED: usize = 8 * 1024;
 
-/// Whether a URI may have been made of a template (RFC 6570); then how many of the template's characters stand in it as they are.
+/// Whether a URI may have been made of a template (RFC 6570); then how many of the template's
+/// characters stand in it as they are.
 fn matches_template(template: &str, uri: &str) -> Option<usize> {
     if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
         return None;
@@ -129,7 +127,8 @@ fn server_of_resource<'a>(
     }
     let listed = server_of_uri(servers, uri, |lists, uri| has_text(&lists.resources, "uri", uri));
     listed.or_else(|| {
-        // The template that says most of the URI: one that says nothing takes none from another server.
+        // The template that says most of the URI: one that says nothing takes none from another
+        // server.
         let mut best = None;
         for (spec, lists) in servers {
             let templates = lists.templates.iter().filter_map(|it| it.get("uriTemplate")?.as_str());
@@ -169,114 +168,16 @@ fn named_prompts(servers: &[OpenServer]) -> Vec<(String, &Arc<SourceSpec>, &str,
     all
 }
 
-/// Makes a request of a server, and gives its result as it is. The session's client answers what the server asks before it.
-async fn relay(
-    instance: &Arc<Instance>,
-    suspended: &SuspendedCalls,
-    method: &'static str,
-    call: &Call,
-    params: impl Fn(u64) -> String + Send + Sync + 'static,
-) -> Result<Box<RawValue>, Failure> {
-    if let Some(id) = call.far_end.kept().as_ref().and_then(SuspendedCalls::id_of_kept) {
-        return result_of(suspended.resume(id, call).await);
-    }
-    let name = &instance.spec.key.name;
-    let connection =
-        instance.connection(PATIENCE).await.map_err(|status| unavailable(name, &status))?;
-    if connection.is_modern() || !call.far_end.asks_between_requests() {
-        return relay_to_end(instance, &connection, method, call, params).await;
-    }
-    let instance = Arc::clone(instance);
-    let work = move |call: Call| async move {
-        let result = relay_to_end(&instance, &connection, method, &call, params).await;
-        (CallOutcome::Ok, result.map(Output::Verbatim))
-    };
-    result_of(suspended.run(call, work).await)
-}
-
-/// The result of a request that was relayed apart from its caller's.
-fn result_of((_, end): ServerCallEnd) -> Result<Box<RawValue>, Failure> {
-    match end? {
-        Output::Verbatim(result) => Ok(result),
-        other => {
-            debug_assert!(false, "{other:?} is of a tool, and no result of a server");
-            Err(ToolError::new(ErrorType::Unavailable, "the result is of another request").into())
-        }
-    }
-}
-
-async fn relay_to_end(
-    instance: &Instance,
-    connection: &Arc<SourceConnection>,
-    method: &'static str,
-    call: &Call,
-    params: impl Fn(u64) -> String,
-) -> Result<Box<RawValue>, Failure> {
-    let name = &instance.spec.key.name;
-    // The client has been asked in an earlier run of this request.
-    let mut wanted = call.far_end.kept().as_ref().and_then(WantedInput::of);
-    for _ in 0..MAX_ROUNDS {
-        let answers = match &wanted {
-            None => None,
-            Some(input) => {
-                call.far_end.keep(input.to_kept());
-                Some((connection.answer_inputs(call, &input.requests).await?, &input.state))
-            }
-        };
-        let request = connection.open(Some(call.clone()));
-        let mut params = params(request.id);
-        if let Some((answers, state)) = answers {
-            params = with_answers(&params, &answers, state.as_ref());
-        }
-        let result = relay_once(instance, request, method, call, &params).await?;
-        wanted = WantedInput::of_result(&result);
-        if wanted.is_none() {
-            return Ok(result);
-        }
-    }
-    let text = format!("{name} asked {MAX_ROUNDS} times and gave no result");
-    Err(ToolError::new(ErrorType::Unavailable, text).into())
-}
-
-async fn relay_once(
-    instance: &Instance,
-    mut request: OpenRequest,
-    method: &'static str,
-    call: &Call,
-    params: &str,
-) -> Result<Box<RawValue>, Failure> {
-    let name = &instance.spec.key.name;
-    let connection = request.connection();
-    let bound = instance.spec.entry.timeout;
-    let answer = async {
-        request.send(method, params, None).await?;
-        request.answer_to(call).await
-    };
-    let failed = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
-    match tokio::time::timeout(bound, answer).await {
-        Err(_) => Err(failed(format!(
-            "{name}: no answer within {} ms; it was told to stop",
-            bound.as_millis()
-        ))),
-        Ok(Err(_)) => Err(failed(format!("{name} ended in the middle of {method}"))),
-        Ok(Ok(Ok(result))) if result.get().starts_with('{') => Ok(unimitated(result)),
-        Ok(Ok(Ok(_))) => Err(failed(format!("{name}: the result of {method} is no object"))),
-        Ok(Ok(Err(error))) => Err(refused(&connection.redactor(), error)),
-    }
-}
-
 impl SourceManager {
     /// Resources of all servers that a caller may use.
     pub fn offered_resources(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         with_uris(&self.open_servers(caller), |lists| &lists.resources, "uri")
     }
 
-    /// Templates of their resources.
     pub fn offered_templates(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         with_uris(&self.open_servers(caller), |lists| &lists.templates, "uriTemplate")
     }
 
-    /// Their prompts.
     pub fn offered_prompts(&self, caller: &Caller) -> Vec<Box<RawValue>> {
         let servers = self.open_servers(caller);
         let prompts = named_prompts(&servers).into_iter();
@@ -298,13 +199,8 @@ impl SourceManager {
         read.await.ok().flatten()
     }
 
-    /// Whether a server of the caller's has a resource.
-    pub fn has_resource(&self, caller: &Caller, uri: &str) -> bool {
-        server_of_resource(&self.open_servers(caller), uri).is_some()
-    }
-
-    /// Whether the caller may read this resource of a server. Of a server with pinned definitions only approved resources,
-    /// and URIs of approved templates, may be read.
+    /// Whether the caller may read this resource of a server. Of a server with pinned definitions
+    /// only approved resources, and URIs of approved templates, may be read.
     pub(super) fn may_read_resource(&self, caller: &Caller, server: &str, uri: &str) -> bool {
         let servers = self.open_servers(caller);
         let Some((spec, lists)) = servers.iter().find(|(spec, _)| spec.key.name == server) else {
@@ -313,71 +209,56 @@ impl SourceManager {
         !spec.is_pinned() || offers_resource(lists, uri)
     }
 
-    /// Whether a server of the caller's has a prompt.
-    pub fn has_prompt(&self, caller: &Caller, name: &str) -> bool {
-        named_prompts(&self.open_servers(caller)).iter().any(|(shown, ..)| shown == name)
-    }
-
-    /// Reads a resource; `None` if no server of the caller's has it.
-    pub async fn read_resource(
+    /// What `resources/read`, `prompts/get` or `completion/complete` with these params is about;
+    /// `None` if no server of the caller's has it.
+    pub fn relay_target(
         &self,
-        asked: Relayed<'_>,
-        uri: &str,
-    ) -> Option<Result<Box<RawValue>, Failure>> {
-        let servers = self.open_servers(&asked.call.caller);
-        let (spec, own) = server_of_resource(&servers, uri)?;
-        let instance = self.instance(spec, serves(spec, asked.call))?;
-        let params = asked.params_with("uri", own);
-        Some(relay(&instance, self.suspended(), "resources/read", asked.call, params).await)
-    }
-
-    /// The messages of a prompt; `None` if no server of the caller's has it.
-    pub async fn get_prompt(
-        &self,
-        asked: Relayed<'_>,
-        name: &str,
-    ) -> Option<Result<Box<RawValue>, Failure>> {
-        let servers = self.open_servers(&asked.call.caller);
-        let prompts = named_prompts(&servers);
-        let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
-        let instance = self.instance(spec, serves(spec, asked.call))?;
-        let params = asked.params_with("name", own.to_owned());
-        Some(relay(&instance, self.suspended(), "prompts/get", asked.call, params).await)
-    }
-
-    /// Values for an argument; `None` if no server of the caller's has the prompt or template.
-    pub async fn complete(&self, asked: Relayed<'_>) -> Option<Result<Box<RawValue>, Failure>> {
-        let servers = self.open_servers(&asked.call.caller);
-        let reference = asked.params.get("ref")?;
-        let text = |member: &str| reference.get(member).and_then(Value::as_str);
-        let (spec, member, own) = match text("type")? {
-            "ref/prompt" => {
-                let name = text("name")?;
-                let prompts = named_prompts(&servers);
-                let (_, spec, own, _) = prompts.into_iter().find(|(shown, ..)| shown == name)?;
-                (Arc::clone(spec), "name", own.to_owned())
+        caller: &Caller,
+        method: &str,
+        params: &Map<String, Value>,
+    ) -> Option<RelayTarget> {
+        let text = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
+        let servers = self.open_servers(caller);
+        let prompt = |name: &str| {
+            let mut prompts = named_prompts(&servers).into_iter();
+            prompts
+                .find_map(|(shown, spec, own, _)| (shown == name).then(|| (spec, own.to_owned())))
+        };
+        let (spec, request) = match method {
+            "resources/read" => {
+                let (spec, own) = server_of_resource(&servers, text("uri"))?;
+                (spec, ServerRequest::relayed("resources/read", "uri", own, params))
             }
-            "ref/resource" => {
-                let has = |lists: &OfferedLists, uri: &str| {
-                    has_text(&lists.templates, "uriTemplate", uri)
+            "prompts/get" => {
+                let (spec, own) = prompt(text("name"))?;
+                (spec, ServerRequest::relayed("prompts/get", "name", own, params))
+            }
+            "completion/complete" => {
+                let reference = params.get("ref")?;
+                let text = |member: &str| reference.get(member).and_then(Value::as_str);
+                let ((spec, own), member) = match text("type")? {
+                    "ref/prompt" => (prompt(text("name")?)?, "name"),
+                    "ref/resource" => {
+                        let has = |lists: &OfferedLists, uri: &str| {
+                            has_text(&lists.templates, "uriTemplate", uri)
+                        };
+                        (server_of_uri(&servers, text("uri")?, has)?, "uri")
+                    }
+                    _ => return None,
                 };
-                let (spec, own) = server_of_uri(&servers, text("uri")?, has)?;
-                (Arc::clone(spec), "uri", own)
+                let mut params = params.clone();
+                params["ref"][member] = json!(own);
+                params.remove("_meta");
+                (spec, ServerRequest::written("completion/complete", &Value::Object(params)))
             }
             _ => return None,
         };
-        let instance = self.instance(&spec, serves(&spec, asked.call))?;
-        let mut params = asked.params.clone();
-        params["ref"][member] = json!(own);
-        params.remove("_meta");
-        let params = Value::Object(params).to_string();
-        let params = move |_| params.clone();
-        let suspended = self.suspended();
-        Some(relay(&instance, suspended, "completion/complete", asked.call, params).await)
+        Some(RelayTarget { manager: self.clone(), spec: Arc::clone(spec), request })
     }
 
-    /// Subscribes to a resource, and gives the stream that has an event for each of its changes; `None` if no server of the
-    /// caller's has it. `again` says that the caller may have done so before.
+    /// Subscribes to a resource, and gives the stream that has an event for each of its changes;
+    /// `None` if no server of the caller's has it. `again` says that the caller may have done so
+    /// before.
     pub async fn watch_resource(
         &self,
         call: &Call,
@@ -398,10 +279,8 @@ impl SourceManager {
         if !watched {
             return Some(Ok(stream));
         }
-        let params = json!({ "uri": own }).to_string();
-        let params = move |_| params.clone();
-        let suspended = self.suspended();
-        Some(match relay(&instance, suspended, "resources/subscribe", call, params).await {
+        let request = ServerRequest::written("resources/subscribe", &json!({ "uri": own }));
+        Some(match request.result(&instance, self.suspended(), call).await {
             Ok(_) => Ok(stream),
             Err(failure) => {
                 instance.forget_resource(&own);
@@ -416,12 +295,8 @@ impl SourceManager {
         let Some((spec, own)) = server_of_resource(&servers, uri) else { return };
         let Some(instance) = self.instance(spec, serves(spec, call)) else { return };
         if instance.forget_resource(&own) {
-            let params = json!({ "uri": own }).to_string();
-            let params = move |_| params.clone();
-            let suspended = self.suspended();
-            if let Err(failure) =
-                relay(&instance, suspended, "resources/unsubscribe", call, params).await
-            {
+            let request = ServerRequest::written("resources/unsubscribe", &json!({ "uri": own }));
+            if let Err(failure) = request.result(&instance, self.suspended(), call).await {
                 tracing::debug!(?failure, "a server did not take back a subscription");
             }
         }

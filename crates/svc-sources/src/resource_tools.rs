@@ -1,6 +1,6 @@
 //! Tools by which models list and read the resources of servers.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_core::tools::{Call, ErrorType, Failure, Tool, ToolError};
 
-use super::{SourceManager, instance::Instance, results::keep_file};
+use super::{SourceManager, call::ServerRequest, instance::Instance, results::keep_file};
 
 const LIST: &str = "\
 Lists resources of the MCP servers behind the daemon.
@@ -22,8 +22,6 @@ What is no text is written to a file, whose path you get. So is a large result (
 
 /// The server of large results, whose URIs begin with `svc://result/`: the daemon itself.
 const DAEMON: &str = "svc";
-/// How long a read waits for a server that is starting.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whose resources.
 #[derive(Deserialize, JsonSchema)]
@@ -123,14 +121,14 @@ fn list(
         .iter()
         .filter(|(server, _)| input.server.as_ref().is_none_or(|wanted| wanted == server))
         .flat_map(|(server, resources)| {
-            resources.iter().filter_map(|resource| ServerResource::of(server, resource))
+            resources.iter().filter_map(|resource| ServerResource::parse(server, resource))
         })
         .collect();
     Ok(ListMcpResourcesResult { count: resources.len(), resources })
 }
 
 impl ServerResource {
-    fn of(server: &str, resource: &Value) -> Option<Self> {
+    fn parse(server: &str, resource: &Value) -> Option<Self> {
         let text = |name: &str| resource.get(name).and_then(Value::as_str).map(str::to_owned);
         let uri = text("uri")?;
         Some(Self {
@@ -179,44 +177,42 @@ async fn read(
         let error = ToolError::new(ErrorType::NotFound, text);
         return Err(ToolError { field: Some("uri".to_owned()), ..error }.into());
     }
-    let contents = fetch(&instance, &server, &uri).await?;
+    let contents = fetch(sources, call, &instance, &uri).await?;
     let folder = sources.home().join("files");
     let bounds = sources.results().bounds();
     let keep = |bytes: &[u8]| keep_file(&folder, &call.caller, bytes, bounds);
-    let contents = contents.iter().map(|part| ServerContents::of(part, &uri, keep));
+    let contents = contents.iter().map(|part| ServerContents::parse(part, &uri, keep));
     Ok(ReadMcpResourceResult { contents: contents.collect::<Result<_, _>>()? })
 }
 
-async fn fetch(instance: &Instance, server: &str, uri: &str) -> Result<Vec<Value>, Failure> {
-    let unavailable = |text: String| Failure::from(ToolError::new(ErrorType::Unavailable, text));
-    let connection = instance.connection(PATIENCE).await.map_err(|status| {
-        unavailable(format!(
-            "{server} is {}: {}",
-            status.state.as_str(),
-            status.reason.unwrap_or_default()
-        ))
-    })?;
-    let params = json!({ "uri": uri });
-    let bound = instance.spec.entry.timeout;
-    let reply = tokio::time::timeout(bound, connection.request("resources/read", &params)).await;
-    let reply = reply
-        .map_err(|_| unavailable(format!("{server}: no answer within {} ms", bound.as_millis())))?
-        .map_err(|_| unavailable(format!("{server} ended in the middle of the read")))?;
-    let result = reply.map_err(|error| {
-        let text = connection.hide(&error.message).into_owned();
-        Failure::from(ToolError::new(ErrorType::NotFound, format!("{server}: {text}")))
-    })?;
-    let mut result: Value = serde_json::from_str(result.get())
-        .map_err(|_| unavailable(format!("{server}: the result cannot be read")))?;
+async fn fetch(
+    sources: &SourceManager,
+    call: &Call,
+    instance: &Arc<Instance>,
+    uri: &str,
+) -> Result<Vec<Value>, Failure> {
+    let server = &instance.spec.key.name;
+    let unavailable = |text: &str| {
+        Failure::from(ToolError::new(ErrorType::Unavailable, format!("{server}: {text}")))
+    };
+    let request = ServerRequest::written("resources/read", &json!({ "uri": uri }));
+    let result = match request.result(instance, sources.suspended(), call).await {
+        Err(Failure::Protocol { message, .. }) => {
+            return Err(ToolError::new(ErrorType::NotFound, format!("{server}: {message}")).into());
+        }
+        result => result?,
+    };
+    let mut result: Value =
+        serde_json::from_str(result.get()).map_err(|_| unavailable("the result cannot be read"))?;
     match result.get_mut("contents").map(Value::take) {
         Some(Value::Array(contents)) => Ok(contents),
-        _ => Err(unavailable(format!("{server}: the result has no contents"))),
+        _ => Err(unavailable("the result has no contents")),
     }
 }
 
 impl ServerContents {
     /// Bytes are kept as a file by `keep`.
-    fn of(
+    fn parse(
         part: &Value,
         uri: &str,
         keep: impl FnOnce(&[u8]) -> io::Result<PathBuf>,

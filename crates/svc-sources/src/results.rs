@@ -1,4 +1,5 @@
-//! Results that are too large for an answer: kept as files for a week, each for its caller, the caller's project and the operator.
+//! Results that are too large for an answer: kept as files for a week, each for its caller, the
+//! caller's project and the operator.
 
 use std::{
     borrow::Cow,
@@ -36,7 +37,8 @@ pub(super) struct KeptResults {
 pub struct ResultBounds {
     /// Bytes above which a result is kept.
     pub result_bytes: usize,
-    /// Most bytes that are kept of one principal, of results and of files of resources each. The oldest go first.
+    /// Most bytes that are kept of one principal, of results and of files of resources each. The
+    /// oldest go first.
     pub kept_bytes: u64,
 }
 
@@ -54,11 +56,9 @@ struct ResultLabel {
 /// A result that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptResult {
-    /// Its URI.
     pub uri: String,
     /// The tool that gave it.
     pub tool: String,
-    /// Its length.
     pub bytes: usize,
 }
 
@@ -189,7 +189,8 @@ fn files_of(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     files.collect()
 }
 
-/// Keeps bytes of a resource as a file of its own, and gives the file. The oldest of the same principal make room for it.
+/// Keeps bytes of a resource as a file of its own, and gives the file. The oldest of the same
+/// principal make room for it.
 pub(super) fn keep_file(
     folder: &Path,
     caller: &Caller,

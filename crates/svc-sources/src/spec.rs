@@ -40,7 +40,6 @@ const INHERITED: [&str; 14] = [
 pub(super) struct SourceSpec {
     /// Its name, and the folder of the project's file that names it.
     pub(super) key: SourceKey,
-    /// Root of that project.
     pub(super) root: Option<String>,
     /// The folder that relative paths of the entry begin at.
     pub(super) base: PathBuf,
@@ -51,7 +50,6 @@ pub(super) struct SourceSpec {
     pub(super) approval: Option<String>,
     /// Changes with the secrets that were set for it.
     pub(super) secrets: String,
-    /// Where its secrets go.
     pub(super) bearer: SecretBearer,
 }
 
@@ -87,9 +85,9 @@ pub(super) enum FilledEntry {
 pub(super) struct Variables<'a> {
     /// The secrets that were set for the server. They win.
     pub(super) secrets: &'a BTreeMap<String, String>,
-    /// Secrets of its name that are for another destination, by name, with that destination. It gets none of them.
+    /// Secrets of its name that are for another destination, by name, with that destination. It
+    /// gets none of them.
     pub(super) kept_from: &'a BTreeMap<String, String>,
-    /// The daemon's environment.
     pub(super) env: &'a Env,
 }
 
@@ -122,7 +120,7 @@ pub(super) fn key_of(planned: &PlannedSource) -> SourceKey {
 
 impl SourceSpec {
     /// The server of an entry that counts; `None` if it cannot be used.
-    pub(super) fn of(planned: &PlannedSource) -> Option<Self> {
+    pub(super) fn parse(planned: &PlannedSource) -> Option<Self> {
         let entry = planned.entry.as_ref().ok()?.clone();
         let (key, root) = (key_of(planned), planned.project.clone());
         let fingerprint = planned.fingerprint.clone();
@@ -159,7 +157,8 @@ impl SourceSpec {
         matches!(self.entry.transport, SourceTransport::Builtin { .. })
     }
 
-    /// Fills in the variables of an entry for those who work in a project. The error names the field and the variable.
+    /// Fills in the variables of an entry for those who work in a project. The error names the
+    /// field and the variable.
     pub(super) fn fill(
         &self,
         variables: &Variables<'_>,

@@ -11,7 +11,9 @@ use svc_model::{
 use svc_wire::{mcp::PARAM_ANNOTATION, mcp_request::header_problem};
 
 use super::{
-    connection::ToolTraits, definition::Definition, lists::OfferedLists, spec::SourceSpec,
+    lists::{Definition, OfferedLists},
+    message::ToolTraits,
+    spec::SourceSpec,
 };
 
 /// A tool that a server offers and callers may see.

@@ -251,7 +251,7 @@ fn legacy() -> Vec<Tool> {
         asking("test_elicitation_sep1330_enums", enums),
         tool("test_reconnection", nothing(), async |call: Call, _| {
             pause().await;
-            call.far_end.hang_up().await;
+            call.hang_up().await;
             pause().await;
             Ok(Output::text("answered on the stream that was resumed"))
         })
@@ -296,7 +296,7 @@ fn stateless(handle: &Handle) -> Vec<Tool> {
 /// Calls in several rounds (SEP-2322).
 fn rounds() -> Vec<Tool> {
     let name = || elicit("user_name", "What is your name?", "name", "string");
-    let keep = |call: &Call| call.far_end.keep(json!("state"));
+    let keep = |call: &Call| call.keep(json!("state"));
     vec![
         tool(
             "test_input_required_result_elicitation",
@@ -320,7 +320,7 @@ fn rounds() -> Vec<Tool> {
             "test_input_required_result_request_state",
             nothing(),
             move |call: Call, _| async move {
-                let before = call.far_end.kept();
+                let before = call.kept();
                 keep(&call);
                 call.ask(vec![elicit("confirm", "Please confirm", "ok", "boolean")]).await?;
                 let said = if before == Some(json!("state")) { "state-ok" } else { "state lost" };
@@ -368,7 +368,7 @@ fn rounds() -> Vec<Tool> {
             "test_input_required_result_capabilities",
             nothing(),
             move |call: Call, _| async move {
-                let can = call.far_end.capabilities();
+                let can = call.capabilities();
                 let mut asks = Vec::new();
                 if can.get("elicitation").is_some() {
                     asks.push(name());

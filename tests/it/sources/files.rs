@@ -60,6 +60,8 @@ fn a_projects_servers_are_for_its_callers_and_wait_for_approval() {
     assert!(roots.contains(&format!("file://{root}")), "{roots}");
     // It changes, and is asked about again.
     fs::write(&file, servers.to_string().replace("/no/such", "/other")).expect("can be written");
+    let is_refused = || call(&inside, "own__pid", &json!({}))["result"]["isError"] == true;
+    until(SOON, || is_refused().then_some(()));
     waits(&inside);
     assert_eq!(source(&inside, "own")["state"], "pending_approval");
 }

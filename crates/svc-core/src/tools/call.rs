@@ -1,22 +1,27 @@
-//! One call of a tool: who makes it, and how the tool speaks to the client on the way.
+//! One call of a tool: who makes it, and what the tool tells and asks its client before the result.
+//!
+//! A tool has no connection to its client. It sends [`ToolSignal`]s to the adapter that runs the call, which knows whether a
+//! response is open, a row has to be written, or the client asks for the state of a task.
 
 use std::{
-    fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 use svc_model::{Caller, Timestamp, limits, quote};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{Failure, ToolError};
+use super::{ErrorType, Failure, ToolError};
 use crate::service::Services;
+
+/// Signals of one call that the adapter has not taken yet. A tool that sends more waits.
+const SIGNALS: usize = 16;
 
 /// One call of a tool. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The rooms that do the work.
+    /// What does the work.
     pub services: Services,
     /// Who calls, by credential.
     pub caller: Caller,
@@ -26,8 +31,8 @@ pub struct Call {
     /// When the call came in. One that is run again after a restart keeps its time, so that a bound on waiting holds
     /// across it.
     pub started_at: Timestamp,
-    /// The client.
-    pub far_end: Arc<dyn FarEnd>,
+    /// The client, whose model calls; `None` for a program that gets the result and nothing before it: a hook, `curl`.
+    pub client: Option<ToolClient>,
     /// What the client has named the request by, which servers behind the daemon are told.
     pub trace: RequestTrace,
     /// The request's `params` as they came, for a server behind the daemon; `None` if the call was put together here.
@@ -44,73 +49,176 @@ pub struct RequestTrace {
 }
 
 impl Call {
-    /// A call whose client cannot be spoken to on the way.
+    /// A call without a client.
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
-        Self {
-            services,
-            caller,
-            session,
-            started_at,
-            far_end: Arc::new(NoFarEnd),
-            trace: RequestTrace::default(),
-            params: None,
-        }
+        let (client, trace, params) = (None, RequestTrace::default(), None);
+        Self { services, caller, session, started_at, client, trace, params }
     }
 
     /// Whether a restart cut the call off, and it is run again.
     pub fn is_resumed(&self) -> bool {
-        self.far_end.is_client() && self.params.is_none()
+        self.client.is_some() && self.params.is_none()
     }
 
-    /// Whether a program made the call by itself, as a hook does, and no model over its client's connection.
-    pub fn is_of_program(&self) -> bool {
-        !self.far_end.is_client()
-    }
-
-    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again waits no
-    /// longer.
+    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again
+    /// waits no longer.
     pub fn time_left(&self, bound: Duration) -> Duration {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
     /// Says how far the tool has come, to a client that asked for it.
-    pub async fn progress(&self, mut progress: ToolProgress) {
-        progress.message = progress.message.map(|message| quote::plain(&message).into_owned());
-        self.far_end.progress(progress).await;
+    pub async fn progress(&self, progress: ToolProgress) {
+        self.note(ClientNote::Progress(progress.into_params())).await;
     }
 
     /// Sends a log message to a client that wants messages of this level.
     pub async fn log(&self, level: LogLevel, mut data: Value) {
         quote::value(&mut data);
-        self.far_end.log(level, data).await;
+        self.note(ClientNote::log(level, data)).await;
+    }
+
+    /// Sends a notification, as far as the client wants it.
+    pub async fn note(&self, note: ClientNote) {
+        self.send(ToolSignal::Note(note)).await;
     }
 
     /// Asks the client (a person, a model, a list of roots), and gives its answers by the keys of the questions.
     ///
     /// Depending on the client's revision the tool waits here, or is run again from its beginning with the answers. So
     /// what stands before the question must be harmless to repeat, and a failure must be passed on with `?`.
-    pub async fn ask(&self, mut asks: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
-        for ask in &mut asks {
-            quote::value(&mut ask.params);
+    pub async fn ask(&self, mut questions: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
+        let unavailable =
+            |text: &str| ToolError::new(ErrorType::Unavailable, text.to_owned()).retryable(false);
+        if self.client.is_none() {
+            let text = "this tool has to ask the client something, and a call without a session cannot be asked";
+            return Err(unavailable(text).into());
         }
-        self.far_end.ask(asks).await
+        for question in &mut questions {
+            quote::value(&mut question.params);
+        }
+        let (reply, answers) = oneshot::channel();
+        self.send(ToolSignal::Ask(questions, reply)).await;
+        answers.await.unwrap_or_else(|_| Err(unavailable("the client is gone").into()))
     }
 
     /// Goes on in the background: a client that can gets a task in place of the result. What follows may take long.
     pub async fn detach(&self) -> Result<(), Failure> {
-        self.far_end.detach().await
+        let (reply, done) = oneshot::channel();
+        self.send(ToolSignal::Detach(reply)).await;
+        // Without an adapter nobody waits for the result.
+        done.await.unwrap_or(Ok(()))
+    }
+
+    /// Closes the connection that waits for the answer, which the client comes back for (SEP-1699).
+    pub async fn hang_up(&self) {
+        self.send(ToolSignal::HangUp).await;
+    }
+
+    async fn send(&self, signal: ToolSignal) {
+        if let Some(client) = &self.client {
+            client.0.signals.send(signal).await.ok();
+        }
+    }
+
+    /// Keeps a state for the run after a question.
+    pub fn keep(&self, state: Value) {
+        if let Some(client) = &self.client {
+            *client.0.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+        }
+    }
+
+    /// The state that this run or an earlier one kept.
+    pub fn kept(&self) -> Option<Value> {
+        self.client.as_ref().and_then(ToolClient::kept)
+    }
+
+    /// Whether a question ends the request, and the client makes the request again with the answers.
+    pub fn asks_between_requests(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.0.asks_between_requests)
+    }
+
+    /// The client's capabilities.
+    pub fn capabilities(&self) -> Arc<Map<String, Value>> {
+        let client = self.client.as_ref();
+        client.map(|client| Arc::clone(&client.0.capabilities)).unwrap_or_default()
+    }
+
+    /// Has the reason as soon as the client has cancelled the call and said why.
+    pub fn cancel_reason(&self) -> CancelReason {
+        self.client.as_ref().map(|client| client.0.cancel_reason.clone()).unwrap_or_default()
     }
 }
 
-/// A notification of a server behind the daemon about a call, with the params that it gave.
+/// A call's client as its tool reaches it. Clones are one.
 #[derive(Debug, Clone)]
-pub enum RelayedNote {
-    /// `notifications/progress`. The token is replaced by the client's own.
+pub struct ToolClient(Arc<ToolClientState>);
+
+#[derive(Debug)]
+struct ToolClientState {
+    signals: mpsc::Sender<ToolSignal>,
+    capabilities: Arc<Map<String, Value>>,
+    asks_between_requests: bool,
+    cancel_reason: CancelReason,
+    kept: Mutex<Option<Value>>,
+}
+
+impl ToolClient {
+    /// A client, and what the tool tells and asks it. `kept` is the state of an earlier run.
+    pub fn new(
+        capabilities: Arc<Map<String, Value>>,
+        asks_between_requests: bool,
+        cancel_reason: CancelReason,
+        kept: Option<Value>,
+    ) -> (Self, mpsc::Receiver<ToolSignal>) {
+        let (signals, receiver) = mpsc::channel(SIGNALS);
+        let kept = Mutex::new(kept);
+        let state =
+            ToolClientState { signals, capabilities, asks_between_requests, cancel_reason, kept };
+        (Self(Arc::new(state)), receiver)
+    }
+
+    /// The state for the run after a question.
+    pub fn kept(&self) -> Option<Value> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What a running tool tells or asks its client.
+#[derive(Debug)]
+pub enum ToolSignal {
+    /// A notification.
+    Note(ClientNote),
+    /// See [`Call::ask`].
+    Ask(Vec<ClientQuestion>, QuestionReply),
+    /// See [`Call::detach`].
+    Detach(oneshot::Sender<Result<(), Failure>>),
+    /// See [`Call::hang_up`].
+    HangUp,
+}
+
+/// Where the answers to questions go.
+pub type QuestionReply = oneshot::Sender<Result<ClientAnswers, Failure>>;
+
+/// A notification about a call, with its params.
+#[derive(Debug, Clone)]
+pub enum ClientNote {
+    /// `notifications/progress`, without the client's token.
     Progress(Map<String, Value>),
     /// `notifications/message`.
     Log(LogLevel, Map<String, Value>),
+}
+
+impl ClientNote {
+    /// A log message of the daemon's own.
+    pub fn log(level: LogLevel, data: Value) -> Self {
+        let members = [("level", json!(level)), ("logger", json!("svc")), ("data", data)];
+        Self::Log(
+            level,
+            members.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+        )
+    }
 }
 
 /// How far a tool has come, as the protocol tells it.
@@ -122,6 +230,18 @@ pub struct ToolProgress {
     pub total: Option<f64>,
     /// The present step, for people.
     pub message: Option<String>,
+}
+
+impl ToolProgress {
+    /// The params of the notification, without the client's token.
+    pub fn into_params(self) -> Map<String, Value> {
+        let message = self.message.map(|message| quote::plain(&message).into_owned());
+        let members =
+            [("total", self.total.map(Value::from)), ("message", message.map(Value::from))];
+        let members = members.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let members = members.chain([("progress", json!(self.progress))]);
+        members.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
 }
 
 /// Weight of a log message, the lightest first (RFC 5424 6.2.1).
@@ -178,40 +298,6 @@ pub struct ClientQuestion {
 /// The answers of the client, by the keys of the questions.
 pub type ClientAnswers = Map<String, Value>;
 
-/// The client at the other end of a call, as a tool sees it.
-pub trait FarEnd: fmt::Debug + Send + Sync {
-    /// Whether a client of MCP is there, whose model calls.
-    fn is_client(&self) -> bool {
-        true
-    }
-    /// See [`Call::progress`].
-    fn progress(&self, progress: ToolProgress) -> BoxFuture<'_, ()>;
-    /// See [`Call::log`].
-    fn log(&self, level: LogLevel, data: Value) -> BoxFuture<'_, ()>;
-    /// Passes a notification of a server behind the daemon on, as far as the client wants it.
-    fn relay(&self, note: RelayedNote) -> BoxFuture<'_, ()>;
-    /// See [`Call::ask`].
-    fn ask(&self, asks: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>>;
-    /// Whether a question ends the request, and the client makes the request again with the answers.
-    fn asks_between_requests(&self) -> bool {
-        false
-    }
-    /// See [`Call::detach`].
-    fn detach(&self) -> BoxFuture<'_, Result<(), Failure>>;
-    /// Closes the connection that waits for the answer, which the client comes back for (SEP-1699).
-    fn hang_up(&self) -> BoxFuture<'_, ()>;
-    /// Keeps a state for the run after a question.
-    fn keep(&self, state: Value);
-    /// The state that an earlier run kept.
-    fn kept(&self) -> Option<Value>;
-    /// The client's capabilities, as an object.
-    fn capabilities(&self) -> Value;
-    /// Where the reason stands as soon as the client has cancelled the call and said why.
-    fn cancel_reason(&self) -> CancelReason {
-        CancelReason::default()
-    }
-}
-
 /// Why a client cancelled its call, in its own words. Empty until it has. Clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct CancelReason(Arc<OnceLock<String>>);
@@ -227,54 +313,5 @@ impl CancelReason {
     /// The reason.
     pub fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
-    }
-}
-
-/// A client that cannot be spoken to on the way: a hook, `curl`, a test.
-#[derive(Debug)]
-pub struct NoFarEnd;
-
-impl FarEnd for NoFarEnd {
-    fn is_client(&self) -> bool {
-        false
-    }
-
-    fn progress(&self, _: ToolProgress) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn log(&self, _: LogLevel, _: Value) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn relay(&self, _: RelayedNote) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn ask(&self, _: Vec<ClientQuestion>) -> BoxFuture<'_, Result<ClientAnswers, Failure>> {
-        let error = ToolError::new(
-            super::ErrorType::Unavailable,
-            "this tool has to ask the client something, and a call without a session cannot be asked",
-        )
-        .retryable(false);
-        Box::pin(std::future::ready(Err(error.into())))
-    }
-
-    fn detach(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn hang_up(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn keep(&self, _: Value) {}
-
-    fn kept(&self) -> Option<Value> {
-        None
-    }
-
-    fn capabilities(&self) -> Value {
-        Value::Object(Map::new())
     }
 }

@@ -35,7 +35,7 @@ pub struct Catalogue {
 /// Tools of servers behind the daemon. Who calls decides which there are.
 pub trait ForeignTools: fmt::Debug + Send + Sync {
     /// Those of a caller, by name.
-    fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
+    fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
     /// Whether a server of the caller's may still come to have a tool of this name: it has not said yet which it has.
     fn may_come(&self, caller: &Caller, name: &str) -> bool;
     /// Why a tool of this name cannot be called: a server of the caller's would have it, which has never said which tools it
@@ -117,7 +117,7 @@ impl Catalogue {
     /// The tool of that name, whatever scope it asks for.
     fn named(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
         let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        own.or_else(|| self.foreign.get()?.of(caller).get(name).cloned())
+        own.or_else(|| self.foreign.get()?.offered_to(caller).get(name).cloned())
     }
 
     /// The same, of a server that is connecting for the first time as soon as it has said which tools it has, for at most
@@ -132,10 +132,12 @@ impl Catalogue {
         let mut changes = self.changes.subscribe();
         let deadline = Instant::now() + bound;
         loop {
-            let may_come = self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name));
-            let found = self.find(caller, name);
-            if found.is_some() || !may_come {
-                return found;
+            if let Some(found) = self.find(caller, name) {
+                return Some(found);
+            }
+            if !self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name)) {
+                // Its server may have said just now which tools it has.
+                return self.find(caller, name);
             }
             match timeout_at(deadline, changes.changed()).await {
                 Ok(Ok(())) => {}
@@ -158,7 +160,8 @@ impl Catalogue {
     /// Those that this caller may call: the daemon's own in the order of names, without those that no list shows, then
     /// those of servers behind it.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
-        let (own, foreign) = (self.all(), self.foreign.get().map(|foreign| foreign.of(caller)));
+        let (own, foreign) =
+            (self.all(), self.foreign.get().map(|foreign| foreign.offered_to(caller)));
         let foreign = foreign.iter().flat_map(|tools| tools.values());
         let is_open = |tool: &&Arc<Tool>| tool.is_open_to(caller) && !tool.is_unlisted();
         own.values().chain(foreign).filter(is_open).cloned().collect()

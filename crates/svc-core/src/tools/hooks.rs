@@ -131,7 +131,7 @@ async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Fail
         timing: input.at.map_or(HookTiming::Live, |happened_at| HookTiming::Late { happened_at }),
         lost: input.lost.unwrap_or_default(),
         secret: input.secret.as_deref().map(token_hash),
-        names_folder: call.is_of_program(),
+        names_folder: call.client.is_none(),
     };
     let reply = call.services.hooks.hook(&call.caller, event.clone(), hook_call).await?;
     Ok(HookOutput(reply.render(&event, input.format.unwrap_or_default())))

@@ -37,8 +37,8 @@ mod values;
 
 pub use builtin::{builtin, catalogue};
 pub use call::{
-    Call, CancelReason, ClientAnswers, ClientQuestion, FarEnd, LogLevel, NoFarEnd, RelayedNote,
-    RequestTrace, ToolProgress,
+    Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, LogLevel, QuestionReply,
+    RequestTrace, ToolClient, ToolProgress, ToolSignal,
 };
 pub use catalogue::{Catalogue, Descriptor, ForeignTools};
 pub use delegate::DelegatedCall;

@@ -1,39 +1,45 @@
-//! Which era a request is of, and whether its headers agree with its body.
+//! Which era a request is of, whether its headers agree with its body, and what its client says of
+//! itself.
 //!
-//! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments that headers repeat.
-//! Modern requests (stateless, from 2026-07-28 on) are checked as that revision demands. For all others `Mcp-Method` and
-//! `Mcp-Name` are optional: the body wins, and a disagreement is logged.
+//! The order of the checks: the era and its revision, `_meta`, the standard headers, the arguments
+//! that headers repeat. Modern requests (stateless, from 2026-07-28 on) are checked as that
+//! revision demands. For all others `Mcp-Method` and `Mcp-Name` are optional: the body wins, and a
+//! disagreement is logged.
+//!
+//! Of what a client says of itself in `initialize` is kept what is used, within bounds: it stays in
+//! memory for as long as the session.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Map, Value};
-use svc_core::tools::{HeaderParam, LogLevel, ParamKind, Tool};
-use svc_wire::mcp::{self, Revision, meta};
-
-use super::{
-    introduction::known_capabilities,
-    rpc::{ClientRequest, INVALID_REQUEST, RpcError},
+use serde_json::{Map, Value, json};
+use svc_core::{
+    service::mcp::NewMcpSession,
+    tools::{HeaderParam, LogLevel, ParamKind, Tool},
 };
+use svc_model::limits;
+use svc_store::McpTransport;
+use svc_wire::mcp::{self, Revision, TASKS_EXTENSION, meta};
+
+use super::rpc::{ClientRequest, INVALID_REQUEST, RpcError};
 
 /// The client of a modern request, as the request itself describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct ModernClient {
     pub(crate) revision: Revision,
-    pub(crate) capabilities: Map<String, Value>,
+    pub(crate) capabilities: Arc<Map<String, Value>>,
     pub(crate) log_level: Option<LogLevel>,
 }
 
 impl ModernClient {
     /// Whether the client can look after tasks.
     pub(crate) fn has_tasks(&self) -> bool {
-        self.capabilities
-            .get("extensions")
-            .is_some_and(|all| all.get(mcp::TASKS_EXTENSION).is_some())
+        self.capabilities.get("extensions").is_some_and(|all| all.get(TASKS_EXTENSION).is_some())
     }
 }
 
-/// The client of a modern request, whose `_meta` is checked; `None` if the request is of an older era.
+/// The client of a modern request, whose `_meta` is checked; `None` if the request is of an older
+/// era.
 pub(crate) fn modern_client(
     headers: &HeaderMap,
     method: &str,
@@ -88,7 +94,11 @@ pub(crate) fn modern_client(
             }
         },
     };
-    Ok(Some(ModernClient { revision, capabilities: known_capabilities(capabilities), log_level }))
+    Ok(Some(ModernClient {
+        revision,
+        capabilities: known_capabilities(capabilities).into(),
+        log_level,
+    }))
 }
 
 /// Whether the headers of a message or its `_meta` name a modern revision, known or not.
@@ -102,8 +112,8 @@ pub(crate) fn names_modern_revision(
             .is_ok_and(|version| version.is_some_and(Revision::names_modern))
 }
 
-/// The revision that a message of an older era names. The error is not one of the modern era, or a client that knows
-/// both eras would take this server for modern.
+/// The revision that a message of an older era names. The error is not one of the modern era, or a
+/// client that knows both eras would take this server for modern.
 pub(crate) fn check_legacy_revision(headers: &HeaderMap) -> Result<Option<Revision>, RpcError> {
     let unknown = || {
         RpcError::new(INVALID_REQUEST, "MCP-Protocol-Version: is none that this server knows")
@@ -202,8 +212,8 @@ fn unreadable(name: &str) -> RpcError {
     RpcError::header_mismatch(format!("{name}: the header's value cannot be read"))
 }
 
-/// The name of what a request is about (a tool, a prompt, a URI, a task), for spans, metrics and the response's headers.
-/// The body wins over the headers.
+/// The name of what a request is about (a tool, a prompt, a URI, a task), for spans, metrics and
+/// the response's headers. The body wins over the headers.
 pub(crate) fn subject_name(
     headers: &HeaderMap,
     method: &str,
@@ -232,10 +242,77 @@ pub(crate) fn subject_name(
     }
 }
 
+/// Capabilities of clients that the protocol names, but for extensions.
+const CAPABILITIES: [&str; 4] = ["elicitation", "roots", "sampling", "tasks"];
+
+/// Reads the params of `initialize`: the revision to be agreed on, the client's name and its
+/// capabilities.
+pub(super) fn introduction(
+    params: &Map<String, Value>,
+    transport: McpTransport,
+) -> Result<NewMcpSession, RpcError> {
+    let requested = match params.get("protocolVersion") {
+        Some(Value::String(requested)) => Some(requested.as_str()),
+        None => None,
+        Some(_) => {
+            return Err(RpcError::invalid_params("params.protocolVersion: must be a string"));
+        }
+    };
+    let latest = Revision::LEGACY[Revision::LEGACY.len() - 1];
+    let revision = requested.and_then(Revision::parse).filter(|revision| !revision.is_modern());
+    let client = params.get("clientInfo").and_then(Value::as_object).map(known_client);
+    let capabilities = match params.get("capabilities") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(capabilities)) => known_capabilities(capabilities),
+        Some(_) => return Err(RpcError::invalid_params("params.capabilities: must be an object")),
+    };
+    let revision = revision.unwrap_or(latest);
+    let capabilities = Value::Object(capabilities).to_string();
+    Ok(NewMcpSession { transport, revision, client, capabilities })
+}
+
+/// The client's name of itself, in the params of `initialize` or in the metadata of a request
+/// without a session.
+pub(crate) fn client_name(params: &Map<String, Value>) -> Option<&str> {
+    let meta = || params.get("_meta")?.get("io.modelcontextprotocol/clientInfo");
+    params.get("clientInfo").or_else(meta)?.get("name")?.as_str()
+}
+
+/// The capabilities that the server may use. Of one that is large it is kept that the client has
+/// it.
+pub(crate) fn known_capabilities(capabilities: &Map<String, Value>) -> Map<String, Value> {
+    let mut known = Map::new();
+    for name in CAPABILITIES {
+        if let Some(capability) = capabilities.get(name) {
+            known.insert(name.to_owned(), bounded(capability));
+        }
+    }
+    let extensions = capabilities.get("extensions");
+    if let Some(tasks) = extensions.and_then(|all| all.get(TASKS_EXTENSION)) {
+        known.insert("extensions".to_owned(), json!({ TASKS_EXTENSION: bounded(tasks) }));
+    }
+    known
+}
+
+fn bounded(capability: &Value) -> Value {
+    let is_small = capability.to_string().len() <= limits::MCP_CAPABILITY_BYTES;
+    if is_small { capability.clone() } else { json!({}) }
+}
+
+/// JSON: the client's name, title and version.
+fn known_client(info: &Map<String, Value>) -> String {
+    let mut known = Map::new();
+    for name in ["name", "title", "version"] {
+        if let Some(text) = info.get(name).and_then(Value::as_str) {
+            let text: String = text.chars().take(limits::MCP_CLIENT_NAME_CHARS).collect();
+            known.insert(name.to_owned(), text.into());
+        }
+    }
+    Value::Object(known).to_string()
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
@@ -346,5 +423,29 @@ mod tests {
                 check_argument_headers(&headers(&list), &tool, params.as_object().unwrap());
             assert_eq!(checked.is_ok(), fine, "{params} {list:?}");
         }
+    }
+
+    #[test]
+    fn of_a_client_is_kept_what_is_used_within_bounds() {
+        let large = "x".repeat(10_000);
+        let params = json!({
+            "protocolVersion": "2025-06-18",
+            "clientInfo": { "name": "é".repeat(300), "version": "1", "icons": [large] },
+            "capabilities": {
+                "elicitation": { "form": {} }, "roots": { "listChanged": true, "x": large },
+                "sampling": {}, "experimental": { "x": large }, "other": {},
+                "extensions": { TASKS_EXTENSION: {}, "other/extension": large },
+            },
+        });
+        let Value::Object(params) = params else { panic!("an object") };
+        let new = introduction(&params, McpTransport::Http).unwrap();
+        let client: Value = serde_json::from_str(&new.client.unwrap()).unwrap();
+        assert_eq!(client, json!({ "name": "é".repeat(200), "version": "1" }));
+        let capabilities: Value = serde_json::from_str(&new.capabilities).unwrap();
+        let expected = json!({
+            "elicitation": { "form": {} }, "roots": {}, "sampling": {},
+            "extensions": { TASKS_EXTENSION: {} },
+        });
+        assert_eq!(capabilities, expected);
     }
 }

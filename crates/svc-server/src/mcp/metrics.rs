@@ -50,7 +50,6 @@ impl RequestEra {
     }
 }
 
-/// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum RequestOutcome {
     /// With a result.
@@ -132,10 +131,15 @@ pub(crate) struct RequestMeter {
 }
 
 impl RequestMeter {
-    /// Starts the clock. `name` is one that the server knows, or empty: each word of a client's own would make a
-    /// series.
+    /// Starts the clock. `name` is one that the server knows, or empty: each word of a client's own
+    /// would make a series.
     pub(crate) fn start(method: &str, name: &str, era: RequestEra) -> Self {
         Self { method: known_method(method), name: name.into(), era, started: Instant::now() }
+    }
+
+    /// Names what the request is about, by a name that the server knows.
+    pub(crate) fn name(&mut self, name: &str) {
+        self.name = name.into();
     }
 
     /// Counts the request as answered.

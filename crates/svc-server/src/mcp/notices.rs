@@ -1,7 +1,9 @@
-//! What clients are told without a request: that a list has changed, that a resource has, that a task has.
+//! What clients are told without a request: that a list has changed, that a resource has, that a
+//! task has.
 //!
-//! A notice is a level and not an edge: it says that something is new since the client last looked. So nothing is kept
-//! for a client that is away. What has moved meanwhile is read from the log when it comes back.
+//! A notice is a level and not an edge: it says that something is new since the client last looked.
+//! So nothing is kept for a client that is away. What has moved meanwhile is read from the log when
+//! it comes back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -35,7 +37,6 @@ pub(crate) struct NoticeFilter {
     pub(crate) tasks: Vec<CallId>,
 }
 
-/// A notice.
 #[derive(Debug)]
 pub(super) enum Notice {
     ToolsChanged,
@@ -49,7 +50,6 @@ pub(super) enum Notice {
     TaskChanged(Box<TaskView>),
 }
 
-/// Params of a notice.
 #[derive(Serialize)]
 struct NoticeParams<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,6 @@ impl NoticeQueue {
         })
     }
 
-    /// Adds a notice.
     pub(crate) fn push(&mut self, notice: Notice) {
         self.queue.push_back(notice);
     }
@@ -197,7 +196,7 @@ impl NoticeQueue {
             let row = services.mcp.call(&self.caller, id.as_str()).await?;
             let Some(row) = row.filter(|row| row.is_task) else { continue };
             if tasks.given.get(id) != Some(&row.state) {
-                let task = TaskView::of(services, &row).await?;
+                let task = TaskView::read(services, &row).await?;
                 tasks.given.insert(id.clone(), row.state);
                 self.queue.push_back(Notice::TaskChanged(Box::new(task)));
             }
@@ -225,7 +224,8 @@ async fn resource_updates(
     Ok((Some(Box::new(updates)), update_notices(watched, missed).into()))
 }
 
-/// By position, so that the last one stands for all before it. Of several at one position only the last has it.
+/// By position, so that the last one stands for all before it. Of several at one position only the
+/// last has it.
 fn update_notices(watched: &WatchedResources, mut moved: Vec<(String, i64)>) -> Vec<Notice> {
     moved.sort_by_key(|(_, position)| *position);
     let mut notices = Vec::new();

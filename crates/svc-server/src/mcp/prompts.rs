@@ -25,7 +25,6 @@ type Complete = dyn Fn(Services, Caller, String, String) -> BoxFuture<'static, R
     + Send
     + Sync;
 
-/// A prompt.
 #[derive(Clone, Serialize)]
 pub struct PromptTemplate {
     /// Unique among the prompts.
@@ -105,7 +104,8 @@ impl PromptTemplate {
         self.name == name || self.earlier_name == Some(name)
     }
 
-    /// Completes arguments: `complete` gets who asks, an argument's name and the beginning of its value.
+    /// Completes arguments: `complete` gets who asks, an argument's name and the beginning of its
+    /// value.
     #[must_use]
     pub fn completes<F, Fut>(self, complete: F) -> Self
     where
@@ -160,7 +160,6 @@ const SERVER_BYTES: usize = 64;
 /// Of a task's title, in bytes.
 const TITLE_BYTES: usize = 200;
 
-/// The built-in prompts.
 pub fn builtin() -> Vec<PromptTemplate> {
     let inbox = PromptTemplate::new(
         "inbox",

@@ -30,7 +30,6 @@ pub struct Resource {
     pub mime_type: Option<String>,
 }
 
-/// A family of resources.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceTemplate {
@@ -52,16 +51,15 @@ pub struct ResourceTemplate {
 /// A page of resources, and the cursor of the next one.
 pub type ResourcePage = (Vec<Resource>, Option<String>);
 
-/// A source of resources.
 pub trait ResourceProvider: fmt::Debug + Send + Sync {
-    /// A page of the resources that the caller may read. A cursor of another provider gives an empty one.
+    /// A page of the resources that the caller may read. A cursor of another provider gives an
+    /// empty one.
     fn list<'a>(
         &'a self,
         services: &'a Services,
         caller: &'a Caller,
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ResourcePage, RpcError>>;
-    /// The families of resources.
     fn templates(&self) -> Vec<ResourceTemplate>;
     /// The `contents` of a resource; `None` if this provider has none of that URI.
     fn read<'a>(
@@ -70,15 +68,16 @@ pub trait ResourceProvider: fmt::Debug + Send + Sync {
         caller: &'a Caller,
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<Vec<Value>>, RpcError>>;
-    /// The stream whose events change a resource; `None` if the caller may not read it, this provider does not have it, or it
-    /// never changes.
+    /// The stream whose events change a resource; `None` if the caller may not read it, this
+    /// provider does not have it, or it never changes.
     fn stream_of<'a>(
         &'a self,
         services: &'a Services,
         caller: &'a Caller,
         uri: &'a str,
     ) -> BoxFuture<'a, Result<Option<StreamName>, RpcError>>;
-    /// Values for a variable of a template, beginning with `value`; `None` if this provider does not have the template.
+    /// Values for a variable of a template, beginning with `value`; `None` if this provider does
+    /// not have the template.
     fn complete<'a>(
         &'a self,
         services: &'a Services,
@@ -190,7 +189,8 @@ impl ResourceProvider for StreamResources {
         Box::pin(async move {
             let name = parse(uri).map(|(name, _)| name).filter(|name| !holds_answers(name));
             let Some(name) = name else { return Ok(None) };
-            // Who may read it may change. What a subscriber hears is decided by the stream when it moves.
+            // Who may read it may change. What a subscriber hears is decided by the stream when it
+            // moves.
             let end = services.log.readable_stream_end(caller, &name).await?;
             Ok(end.map(|_| name))
         })

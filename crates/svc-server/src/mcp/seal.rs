@@ -1,6 +1,7 @@
 //! State that a stateless client carries between two rounds of a call (`requestState`, SEP-2322).
 //!
-//! The client is not trusted with it: the state is signed, and bound to the caller, to the call and to a time.
+//! The client is not trusted with it: the state is signed, and bound to the caller, to the call and
+//! to a time.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use hmac::{Hmac, KeyInit as _, Mac as _};

@@ -1,4 +1,5 @@
-//! Where the browser comes back to after a login: a port of this machine, for as long as the login takes.
+//! Where the browser comes back to after a login: a port of this machine, for as long as the login
+//! takes.
 
 use std::{
     convert::Infallible,
@@ -65,8 +66,8 @@ impl CallbackListener {
         format!("http://localhost:{}/callback", self.port)
     }
 
-    /// Gives the query of each redirect that belongs to the login, until nobody takes them any more. Any web page can bring
-    /// the browser here with another one, which changes nothing.
+    /// Gives the query of each redirect that belongs to the login, until nobody takes them any
+    /// more. Any web page can bring the browser here with another one, which changes nothing.
     pub(crate) fn redirects(self, is_own: &OwnRedirect) -> mpsc::Receiver<String> {
         let (redirects, taken) = mpsc::channel(WAITING);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
@@ -99,8 +100,8 @@ impl CallbackListener {
     }
 }
 
-/// Both addresses that `localhost` may be: a port of which another user has one is not used, or the browser might come to
-/// that one.
+/// Both addresses that `localhost` may be: a port of which another user has one is not used, or the
+/// browser might come to that one.
 async fn bind_both(port: u16) -> io::Result<CallbackListener> {
     let first = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let port = first.local_addr()?.port();
@@ -120,7 +121,8 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
 ) {
     let closed = redirects.clone();
-    // The state of a login stands in the address that the browser was opened with, which other users can read.
+    // The state of a login stands in the address that the browser was opened with, which other
+    // users can read.
     let is_ours = match (stream.peer_addr(), stream.local_addr()) {
         (Ok(from), Ok(to)) => OtherEnd::of_connection(from, to, &[]).is_this_user(),
         _ => false,

@@ -1,4 +1,5 @@
-//! Who this client is to an issuer: configured, described by a document, or registered when it is needed (RFC 7591).
+//! Who this client is to an issuer: configured, described by a document, or registered when it is
+//! needed (RFC 7591).
 
 use bytes::Bytes;
 use oauth2::AuthType;
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use svc_model::source::OauthChoice;
 
-use super::{super::http_clients::HttpClients, discovery::AuthorizationServer, oauth_http::post};
+use super::discovery::AuthorizationServer;
+use crate::http_clients::{HttpClients, post};
 
 /// A client as an issuer knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +35,8 @@ impl OauthClient {
     }
 }
 
-/// The first of ours that an issuer takes. Without a list it takes `client_secret_basic` (RFC 8414).
+/// The first of ours that an issuer takes. Without a list it takes `client_secret_basic` (RFC
+/// 8414).
 fn auth_method(server: &AuthorizationServer, ours: &[&str]) -> Option<String> {
     let default = ["client_secret_basic".to_owned()];
     let theirs = server.auth_methods.as_deref().unwrap_or(&default);

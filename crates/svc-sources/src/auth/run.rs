@@ -1,15 +1,24 @@
-//! A login that is under way: it waits for the redirect, by the browser or by hand.
+//! One login, from the URL that a person opens to the token, while it waits for the browser.
 
 use std::{sync::Arc, time::Duration};
 
+use oauth2::{
+    AuthUrl, AuthorizationCode, ClientId, ClientSecret, CsrfToken, PkceCodeChallenge,
+    PkceCodeVerifier, RedirectUrl, Scope, TokenUrl, basic::BasicClient,
+};
+use reqwest::Url;
+use subtle::ConstantTimeEq as _;
+use svc_model::source::OauthChoice;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    callback::CallbackListener,
-    flow::{LoginWish, PendingLogin},
-    tokens::SourceAuth,
+    callback::{CallbackListener, OwnRedirect},
+    discovery::{AuthorizationServer, discover},
+    registration::{OauthClient, client_for},
+    tokens::{RenewalFailure, SourceAuth, SourceLogin, failure_of},
 };
+use crate::http_clients::sender;
 
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -19,7 +28,6 @@ const PATIENCE: Duration = Duration::from_mins(10);
 pub(crate) enum LoginProgress {
     /// It waits for the person.
     Waiting,
-    /// The token is there.
     Done,
     /// It came to nothing, for this reason.
     Failed(String),
@@ -36,7 +44,8 @@ pub(crate) struct LoginRun {
 }
 
 impl LoginRun {
-    /// Finds out where to log in, and waits for the redirect on a port of this machine. `done` is called when the token is there.
+    /// Finds out where to log in, and waits for the redirect on a port of this machine. `done` is
+    /// called when the token is there.
     pub(crate) async fn start(
         auth: Arc<SourceAuth>,
         mut wish: LoginWish,
@@ -93,4 +102,168 @@ async fn redirect_of(
         Some(query) = by_hand.recv() => Ok(query),
         else => Err("the port is gone".to_owned()),
     }
+}
+
+/// What somebody wants to log in to.
+#[derive(Debug, Clone)]
+pub(crate) struct LoginWish {
+    pub(crate) url: Url,
+    pub(crate) choice: OauthChoice,
+    /// The secret of a configured client.
+    pub(crate) secret: Option<String>,
+    /// Where the browser comes back to.
+    pub(crate) redirect: String,
+}
+
+/// A login that waits for the person.
+pub(crate) struct PendingLogin {
+    pub(crate) authorization_url: Url,
+    state: CsrfToken,
+    verifier: PkceCodeVerifier,
+    server: AuthorizationServer,
+    client: OauthClient,
+    redirect: RedirectUrl,
+    url: String,
+    scope: Option<String>,
+}
+
+impl std::fmt::Debug for PendingLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingLogin").field("issuer", &self.server.issuer).finish_non_exhaustive()
+    }
+}
+
+impl PendingLogin {
+    /// Finds out where to log in, and as whom. The error is for people.
+    pub(crate) async fn begin(auth: &SourceAuth, wish: LoginWish) -> Result<Self, String> {
+        let LoginWish { url, choice, secret, redirect } = wish;
+        let challenge = auth.challenge();
+        let server = discover(auth.clients(), &url, &challenge).await?;
+        let client = client_for(auth.clients(), &server, &choice, secret, &redirect).await?;
+        let granted = if challenge.lacks_scope() { auth.granted().await } else { None };
+        let scope = wanted_scope(&choice, challenge.scope(), granted.as_deref(), &server);
+        let endpoint = AuthUrl::new(server.authorization_endpoint.to_string())
+            .map_err(|error| error.to_string())?;
+        let redirect = RedirectUrl::new(redirect).map_err(|error| error.to_string())?;
+        let (pkce, verifier) = PkceCodeChallenge::new_random_sha256();
+        let asker = BasicClient::new(ClientId::new(client.id.clone()))
+            .set_auth_uri(endpoint)
+            .set_redirect_uri(redirect.clone());
+        let mut asking = asker
+            .authorize_url(CsrfToken::new_random)
+            .set_pkce_challenge(pkce)
+            .add_extra_param("resource", server.resource.clone());
+        for one in scope.iter().flat_map(|scope| scope.split_whitespace()) {
+            asking = asking.add_scope(Scope::new(one.to_owned()));
+        }
+        if scope.iter().any(|scope| scope.split_whitespace().any(|one| one == "offline_access")) {
+            asking = asking.add_extra_param("prompt", "consent");
+        }
+        let (authorization_url, state) = asking.url();
+        let url = url.to_string();
+        Ok(Self { authorization_url, state, verifier, server, client, redirect, url, scope })
+    }
+
+    /// Whether a redirect belongs to this login.
+    pub(crate) fn own_redirect(&self) -> OwnRedirect {
+        let own = self.state.secret().clone();
+        Arc::new(move |query| {
+            let state = param(query, "state").unwrap_or_default();
+            state.as_bytes().ct_eq(own.as_bytes()).into()
+        })
+    }
+
+    /// Gets the token for the code that the browser came back with. The error is for people.
+    pub(crate) async fn finish(
+        self,
+        auth: &SourceAuth,
+        query: &str,
+    ) -> Result<SourceLogin, String> {
+        if !self.own_redirect()(query) {
+            return Err("the redirect belongs to another login".to_owned());
+        }
+        // Who answers for another issuer would get the code of this one (RFC 9207).
+        match param(query, "iss") {
+            Some(issuer) if issuer != self.server.issuer => {
+                return Err("the redirect is of another issuer".to_owned());
+            }
+            None if self.server.names_itself => {
+                return Err("the redirect does not name its issuer, and should".to_owned());
+            }
+            _ => {}
+        }
+        if let Some(error) = param(query, "error") {
+            let code: String = error.chars().filter(char::is_ascii_graphic).take(64).collect();
+            return Err(format!("the issuer answered {code}"));
+        }
+        let code = param(query, "code").ok_or("the redirect has no code")?;
+        let endpoint = TokenUrl::new(self.server.token_endpoint.to_string())
+            .map_err(|error| error.to_string())?;
+        let mut client = BasicClient::new(ClientId::new(self.client.id.clone()))
+            .set_token_uri(endpoint)
+            .set_redirect_uri(self.redirect)
+            .set_auth_type(self.client.auth_type());
+        if let Some(secret) = self.client.sent_secret() {
+            client = client.set_client_secret(ClientSecret::new(secret.to_owned()));
+        }
+        let http = sender(auth.clients());
+        let given = client
+            .exchange_code(AuthorizationCode::new(code))
+            .set_pkce_verifier(self.verifier)
+            .add_extra_param("resource", self.server.resource.clone())
+            .request_async(&http)
+            .await;
+        let given = given.map_err(|error| match failure_of(error) {
+            RenewalFailure::Unreachable(reason) => reason,
+            RenewalFailure::NeedsLogin(reason) => {
+                reason.replace("the login is over", "no token was given")
+            }
+        })?;
+        let mut login = SourceLogin {
+            url: self.url,
+            resource: self.server.resource,
+            issuer: self.server.issuer,
+            token_endpoint: self.server.token_endpoint.to_string(),
+            revocation_endpoint: self.server.revocation_endpoint.map(|url| url.to_string()),
+            client: self.client,
+            access_token: String::new(),
+            refresh_token: None,
+            expires_at: None,
+            lasts: None,
+            scope: self.scope,
+        };
+        login.take(&given, auth.now());
+        Ok(login)
+    }
+}
+
+/// The scopes to ask for: those configured, else of the challenge with what was granted before,
+/// else of the metadata.
+fn wanted_scope(
+    choice: &OauthChoice,
+    challenge: Option<&str>,
+    granted: Option<&str>,
+    server: &AuthorizationServer,
+) -> Option<String> {
+    let mut wanted: Vec<&str> = match (&choice.scopes, challenge, &server.resource_scopes) {
+        (Some(configured), _, _) => configured.split_whitespace().collect(),
+        (None, Some(challenge), _) => granted
+            .unwrap_or_default()
+            .split_whitespace()
+            .chain(challenge.split_whitespace())
+            .collect(),
+        (None, None, Some(scopes)) => scopes.split_whitespace().collect(),
+        (None, None, None) => Vec::new(),
+    };
+    if server.has_offline_access && !wanted.is_empty() && choice.scopes.is_none() {
+        wanted.push("offline_access");
+    }
+    let mut seen = std::collections::HashSet::new();
+    wanted.retain(|scope| seen.insert(*scope));
+    (!wanted.is_empty()).then(|| wanted.join(" "))
+}
+
+fn param(query: &str, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }

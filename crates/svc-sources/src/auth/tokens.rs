@@ -17,16 +17,13 @@ use svc_core::service::Services;
 use svc_model::Timestamp;
 use svc_sys::config::sources::SourceVault;
 
-use super::{
-    super::http_clients::HttpClients,
-    challenge::AuthChallenge,
-    oauth_http::{IssuerUnreachable, safe_url, sender},
-    registration::OauthClient,
-};
+use super::{discovery::AuthChallenge, registration::OauthClient};
+use crate::http_clients::{HttpClients, IssuerUnreachable, post, safe_url, sender};
 
 /// Longest time before its end at which a token is renewed.
 const MARGIN: Duration = Duration::from_mins(1);
-/// A token is renewed in this part of its life, the last one: a short-lived one is good for most of it.
+/// A token is renewed in this part of its life, the last one: a short-lived one is good for most of
+/// it.
 const LAST_PART: u32 = 5;
 
 /// A login, as it is kept.
@@ -74,7 +71,8 @@ impl SourceLogin {
         }
     }
 
-    /// Where tokens are revoked: at the issuer, or where it gave them. Another origin gets no token.
+    /// Where tokens are revoked: at the issuer, or where it gave them. Another origin gets no
+    /// token.
     fn revocation_url(&self) -> Option<reqwest::Url> {
         let url = safe_url(self.revocation_endpoint.as_deref()?).ok()?;
         let is_of =
@@ -181,7 +179,8 @@ impl SourceAuth {
         Ok(kept.as_ref().map(|own| own.access_token.clone()))
     }
 
-    /// Gets a token in place of one that was refused, unless somebody has already; `false` if there is none to get.
+    /// Gets a token in place of one that was refused, unless somebody has already; `false` if there
+    /// is none to get.
     pub(crate) async fn renew(&self, refused: &str) -> Result<bool, RenewalFailure> {
         let mut login = self.login.lock().await;
         let kept = self.read(&mut login)?;
@@ -235,7 +234,6 @@ impl SourceAuth {
         }
     }
 
-    /// Takes a new login.
     pub(crate) async fn set(&self, new: SourceLogin) -> std::io::Result<()> {
         let mut login = self.login.lock().await;
         let value = serde_json::to_value(&new).map_err(std::io::Error::other)?;
@@ -260,7 +258,8 @@ impl SourceAuth {
         self.read(&mut login).ok()?.as_ref()?.scope.clone()
     }
 
-    /// Forgets the login, and has its tokens revoked; `None` if there was none, `Some(false)` if the issuer could not be told.
+    /// Forgets the login, and has its tokens revoked; `None` if there was none, `Some(false)` if
+    /// the issuer could not be told.
     pub(crate) async fn log_out(&self) -> std::io::Result<Option<bool>> {
         let mut login = self.login.lock().await;
         let kept = self.read(&mut login).ok().and_then(Option::take);
@@ -280,7 +279,7 @@ impl SourceAuth {
         for (token, kind) in tokens.into_iter().flatten() {
             let form = revocation(&login.client, token, kind);
             let kind = "application/x-www-form-urlencoded";
-            let told = super::oauth_http::post(&self.clients, &url, kind, form.into()).await;
+            let told = post(&self.clients, &url, kind, form.into()).await;
             is_revoked &= told.is_ok_and(|response| response.status().is_success());
         }
         is_revoked

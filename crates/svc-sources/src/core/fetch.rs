@@ -1,4 +1,5 @@
-//! `WebFetch`: the address is looked up once, looked at, and used as it was looked at, at each redirect anew.
+//! `WebFetch`: the address is looked up once, looked at, and used as it was looked at, at each
+//! redirect anew.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -57,7 +58,6 @@ fn unavailable(text: impl Into<String>) -> ToolError {
     ToolError::new(ErrorType::Unavailable, text)
 }
 
-/// Fetches a page.
 pub(super) async fn fetch(
     input: &FetchArguments,
     allow_private: bool,
@@ -209,7 +209,8 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
     match parts {
         // Translated by a gateway, or by 6to4.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-        // Everything else outside of 2000::/3, and what is set aside in it: 2001::/23 and documentation.
+        // Everything else outside of 2000::/3, and what is set aside in it: 2001::/23 and
+        // documentation.
         [first, second, ..] => {
             first & 0xe000 != 0x2000
                 || (first == 0x2001 && (second < 0x200 || second == 0xdb8))

@@ -10,7 +10,7 @@ use svc_core::tools::{ErrorType, Output, ToolError};
 
 use super::{
     folder::{BoundPath, FolderBounds},
-    seen::{NotSeen, SeenFiles},
+    names::{NotSeen, SeenFiles},
 };
 
 /// Longest file that is read, in bytes.
@@ -149,7 +149,6 @@ fn image_type(content: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Reads a file.
 pub(super) fn read(
     bounds: &FolderBounds,
     seen: &SeenFiles,
@@ -182,7 +181,7 @@ pub(super) fn read(
     }
     seen.note(session, &found.path, &content);
     let text = String::from_utf8_lossy(&content);
-    let range = LineRange::of(input)?;
+    let range = LineRange::parse(input)?;
     let read = range.cut(&text, input.with_line_numbers.unwrap_or(false));
     let text = FileText { path, ..read };
     let object = serde_json::value::to_raw_value(&text).map_err(|_| ToolError::internal())?;
@@ -196,7 +195,7 @@ struct LineRange {
 }
 
 impl LineRange {
-    fn of(input: &ReadArguments) -> Result<Self, ToolError> {
+    fn parse(input: &ReadArguments) -> Result<Self, ToolError> {
         let start = input.line_start.unwrap_or(1);
         match input.line_end {
             Some(end) if end < start => {
@@ -239,7 +238,6 @@ impl LineRange {
     }
 }
 
-/// Writes a file.
 pub(super) fn write(
     bounds: &FolderBounds,
     seen: &SeenFiles,

@@ -28,7 +28,8 @@ use super::{
 
 /// Longest time of one search.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Longest line that is searched, in bytes of memory. A file with a longer one is left out from there.
+/// Longest line that is searched, in bytes of memory. A file with a longer one is left out from
+/// there.
 const LINE_MEMORY: usize = 16 * 1024 * 1024;
 /// Longest text of a line, in characters.
 const LINE: usize = 1000;
@@ -144,7 +145,8 @@ impl Read for SearchedFile<'_> {
     }
 }
 
-/// A walk over files, in the order of their paths. Links are not followed, closed folders not entered.
+/// A walk over files, in the order of their paths. Links are not followed, closed folders not
+/// entered.
 fn walk(
     bounds: &FolderBounds,
     root: &Path,

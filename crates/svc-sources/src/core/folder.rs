@@ -1,5 +1,5 @@
-//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change meanwhile. Closed paths,
-//! such as the daemon's own data, are never inside.
+//! Where a caller's paths may lead: inside its folder, whatever links say, also links that change
+//! meanwhile. Closed paths, such as the daemon's own data, are never inside.
 
 use std::{
     ffi::OsString,
@@ -20,7 +20,6 @@ const MAX_LINKS: usize = 8;
 /// The folders in which a caller's paths may lead.
 #[derive(Debug, Clone)]
 pub(super) struct FolderBounds {
-    /// Where relative paths begin.
     base: PathBuf,
     /// Resolved. A path is inside one of them.
     roots: Vec<PathBuf>,
@@ -45,8 +44,8 @@ pub(super) struct HeldName {
 }
 
 impl FolderBounds {
-    /// Bounds of these roots, of which none may be a relative path, without the `closed` paths. Relative paths begin at
-    /// `folder`, else at the first root.
+    /// Bounds of these roots, of which none may be a relative path, without the `closed` paths.
+    /// Relative paths begin at `folder`, else at the first root.
     pub(super) fn new(
         folder: Option<&Path>,
         roots: &[PathBuf],
@@ -86,7 +85,6 @@ impl FolderBounds {
         }
     }
 
-    /// Something that is there.
     pub(super) fn find(
         &self,
         cwd: Option<&str>,
@@ -161,10 +159,12 @@ impl FolderBounds {
         Ok(file)
     }
 
-    /// Permissions of the regular file of this name, none of whose names is outside; `None` if there is no file.
+    /// Permissions of the regular file of this name, none of whose names is outside; `None` if
+    /// there is no file.
     pub(super) fn mode_of(&self, held: &HeldName) -> io::Result<Option<u32>> {
         let mode = held.mode()?;
-        // One that may be written and not read is replaced all the same: the other name keeps what it has.
+        // One that may be written and not read is replaced all the same: the other name keeps what
+        // it has.
         match held.open() {
             Ok(file) => self.check_names(&file)?,
             Err(_) if mode.is_none() => {}
@@ -175,7 +175,7 @@ impl FolderBounds {
     }
 
     fn check_names(&self, file: &File) -> io::Result<()> {
-        FileNames::of(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
+        FileNames::from_metadata(&file.metadata()?).check(&self.roots, &self.closed, &self.names)
     }
 
     /// Whether a resolved path is closed to every caller.
@@ -236,8 +236,8 @@ impl BoundPath {
         Self { root: self.root.clone(), path }
     }
 
-    /// Walks from the root down to the folder of it, link by link: none is followed, so one that came in between ends it.
-    /// Missing folders are made if that is wanted.
+    /// Walks from the root down to the folder of it, link by link: none is followed, so one that
+    /// came in between ends it. Missing folders are made if that is wanted.
     pub(super) fn hold(&self, makes_folders: bool) -> io::Result<HeldName> {
         let below = self.path.strip_prefix(&self.root).map_err(|_| io::ErrorKind::NotFound)?;
         let mut names: Vec<OsString> = below.iter().map(ToOwned::to_owned).collect();
@@ -280,7 +280,8 @@ impl HeldName {
         }
     }
 
-    /// Puts a file in its place, whole or not at all. `mode` is for one that is new; one that is there keeps its own.
+    /// Puts a file in its place, whole or not at all. `mode` is for one that is new; one that is
+    /// there keeps its own.
     pub(super) fn write(
         &self,
         contents: &[u8],
@@ -315,7 +316,8 @@ impl HeldName {
             } else {
                 renameat(&self.folder, &temporary, &self.folder, &self.name)?;
             }
-            // The name is in the folder, and is lost with a power cut until that is synced. Who may not read it cannot.
+            // The name is in the folder, and is lost with a power cut until that is synced. Who may
+            // not read it cannot.
             if let Ok(folder) = openat(&self.folder, ".", FOLDER, Mode::empty()) {
                 rustix::fs::fsync(&folder).ok();
             }

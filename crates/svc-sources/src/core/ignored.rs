@@ -1,5 +1,5 @@
-//! What `.gitignore` and `.ignore` leave out. These files are part of what is searched, so others write them: each is read as
-//! such a file is, and one that is no small regular file has no rules.
+//! What `.gitignore` and `.ignore` leave out. These files are part of what is searched, so others
+//! write them: each is read as such a file is, and one that is no small regular file has no rules.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,6 @@ pub(super) struct IgnoreRules {
     by_folder: Mutex<HashMap<PathBuf, Arc<FolderRules>>>,
 }
 
-/// Rules of one folder.
 #[derive(Debug)]
 struct FolderRules {
     /// Of `.ignore`. They win over the others.

@@ -1,14 +1,15 @@
-//! The second names of files. A file may have a name inside a caller's folder and another one outside, such as that of a secret:
-//! who reads it by the one reads what the other names.
+//! Names of a file, and which files a session has seen.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fs::{self, Metadata},
     io,
     os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
+
+use sha2::{Digest as _, Sha256};
 
 /// Most names that are looked at for those of one file.
 const MOST_NAMES: usize = 200_000;
@@ -28,11 +29,12 @@ pub(super) struct FileNames {
 pub(super) struct NameCounts(Arc<OnceLock<Option<HashMap<FileId, u64>>>>);
 
 impl FileNames {
-    pub(super) fn of(meta: &Metadata) -> Self {
+    pub(super) fn from_metadata(meta: &Metadata) -> Self {
         Self { id: (meta.dev(), meta.ino()), count: meta.nlink() }
     }
 
-    /// Refuses a file that has a name outside of `roots`, or in what is `closed`. What cannot be counted is outside.
+    /// Refuses a file that has a name outside of `roots`, or in what is `closed`. What cannot be
+    /// counted is outside.
     pub(super) fn check(
         self,
         roots: &[PathBuf],
@@ -66,7 +68,8 @@ fn is_everything(roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| root.parent().is_none())
 }
 
-/// The names of each file in these folders, or these files, without what is closed; `None` if there are too many.
+/// The names of each file in these folders, or these files, without what is closed; `None` if there
+/// are too many.
 fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u64>> {
     let mut counts = HashMap::new();
     let mut seen = HashSet::new();
@@ -83,7 +86,8 @@ fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u
     while let Some(folder) = folders.pop() {
         let is_closed = |path: &Path| closed.iter().any(|closed| path == closed);
         let Ok(meta) = fs::symlink_metadata(&folder) else { continue };
-        // Of a root within another the names count once. The system's own tree has no files of any disk.
+        // Of a root within another the names count once. The system's own tree has no files of any
+        // disk.
         if is_closed(&folder)
             || folder == Path::new("/proc")
             || !seen.insert((meta.dev(), meta.ino()))
@@ -102,6 +106,57 @@ fn count_names(tops: &[PathBuf], closed: &[PathBuf]) -> Option<HashMap<FileId, u
         }
     }
     Some(counts)
+}
+
+/// Most files that are remembered, of all sessions.
+const MAX_FILES: usize = 20_000;
+
+type FileKey = (String, PathBuf);
+type ContentHash = [u8; 32];
+
+/// The files that sessions have read or written.
+#[derive(Debug, Default)]
+pub(super) struct SeenFiles(Mutex<SeenTable>);
+
+#[derive(Debug, Default)]
+struct SeenTable {
+    files: HashMap<FileKey, ContentHash>,
+    /// The oldest first.
+    order: VecDeque<FileKey>,
+}
+
+/// Why a file may not be edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotSeen {
+    Never,
+    Changed,
+}
+
+impl SeenFiles {
+    /// The session has seen, or made, this content.
+    pub(super) fn note(&self, session: &str, path: &Path, content: &[u8]) {
+        let key = (session.to_owned(), path.to_owned());
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.files.insert(key.clone(), Sha256::digest(content).into()).is_none() {
+            table.order.push_back(key);
+        }
+        while table.order.len() > MAX_FILES {
+            if let Some(oldest) = table.order.pop_front() {
+                table.files.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether this is the content that the session has seen.
+    pub(super) fn check(&self, session: &str, path: &Path, content: &[u8]) -> Result<(), NotSeen> {
+        let key = (session.to_owned(), path.to_owned());
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match table.files.get(&key) {
+            None => Err(NotSeen::Never),
+            Some(seen) if *seen == ContentHash::from(Sha256::digest(content)) => Ok(()),
+            Some(_) => Err(NotSeen::Changed),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +186,7 @@ mod tests {
         let closed = [inside.join("closed"), inside.join("sub/config"), "/proc".into()];
         let check = |name: &str, roots: &[PathBuf]| {
             let meta = fs::metadata(inside.join(name)).expect("is there");
-            FileNames::of(&meta).check(roots, &closed, &NameCounts::default())
+            FileNames::from_metadata(&meta).check(roots, &closed, &NameCounts::default())
         };
         let within = [inside.clone(), inside.join("sub")];
         for (name, of_folder, of_all) in [

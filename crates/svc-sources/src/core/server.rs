@@ -27,7 +27,7 @@ use super::{
     files::{EditArguments, ReadArguments, WriteArguments, edit, read, write},
     find::{GlobArguments, GrepArguments, glob, grep},
     folder::FolderBounds,
-    seen::SeenFiles,
+    names::SeenFiles,
 };
 
 const BASH: &str = "\
@@ -71,7 +71,8 @@ pub(crate) struct CoreServer(Arc<CoreState>);
 struct CoreState {
     shell: Shell,
     seen: SeenFiles,
-    /// What file tools keep closed, whatever the roots are: who reads the operator's token is the operator.
+    /// What file tools keep closed, whatever the roots are: who reads the operator's token is the
+    /// operator.
     closed: Arc<[PathBuf]>,
 }
 
@@ -279,7 +280,8 @@ impl CoreRules {
     }
 }
 
-/// The folder of a caller: that which its token is for. The operator has that of the session that it names.
+/// The folder of a caller: that which its token is for. The operator has that of the session that
+/// it names.
 async fn folder_of(call: &Call) -> Result<Option<String>, Failure> {
     if !call.caller.is_operator() {
         return Ok(call.caller.project().map(str::to_owned));

@@ -1,20 +1,143 @@
-//! The task that keeps one server running: started, watched, started again when it ends.
+//! One running server: the task that starts it, watches it and starts it again when it ends; and
+//! its handle for callers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use svc_core::service::sources::SourceStatus;
-use svc_model::source::{STARTS_BEFORE_FAILED, SourceState, restart_pause};
+use svc_model::{
+    StreamName,
+    source::{STARTS_BEFORE_FAILED, SourceState, restart_pause},
+};
 use svc_sys::telemetry;
 use tokio::{
     sync::{Notify, watch},
+    task::JoinHandle,
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{
-    parts::SourceInstanceStatus,
-    start::{Running, ServerStarter, StartFailure},
+use super::start::{
+    InstanceParts, Running, ServerStarter, SourceInstanceStatus, StartFailure, WatchedResource,
+    WatchedStreams,
 };
-use crate::{lists::fetch, pace::RefetchPace};
+use crate::{
+    connection::SourceConnection, lists::fetch, pace::RefetchPace, spec::SourceSpec,
+    stdio::ServerLog,
+};
+
+/// A server that is kept running.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) spec: Arc<SourceSpec>,
+    status: watch::Receiver<SourceInstanceStatus>,
+    pub(crate) log: Arc<ServerLog>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+    used: Mutex<Instant>,
+    watched: WatchedStreams,
+}
+
+impl Instance {
+    /// Starts to keep a server running.
+    pub(crate) fn keep(parts: InstanceParts) -> Arc<Self> {
+        let since = parts.services.now();
+        let status = SourceStatus::of(SourceState::Pending);
+        let (sender, status) =
+            watch::channel(SourceInstanceStatus { status, since, pid: None, connection: None });
+        let (wake, stop, log) =
+            (Arc::new(Notify::new()), CancellationToken::new(), Arc::new(ServerLog::default()));
+        let spec = Arc::clone(&parts.spec);
+        let watched = WatchedStreams::default();
+        let starter = ServerStarter {
+            parts,
+            watched: Arc::clone(&watched),
+            log: Arc::clone(&log),
+            stop: stop.clone(),
+        };
+        let keeper = Keeper { starter, status: sender, wake: Arc::clone(&wake) };
+        let task = tokio::spawn(keeper.run());
+        Arc::new(Self {
+            spec,
+            status,
+            log,
+            wake,
+            stop,
+            task: Mutex::new(Some(task)),
+            used: Mutex::new(Instant::now()),
+            watched,
+        })
+    }
+
+    pub(crate) fn status(&self) -> SourceInstanceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Its connection, if it works. One that is starting is waited for.
+    pub(crate) async fn connection(
+        &self,
+        patience: Duration,
+    ) -> Result<Arc<SourceConnection>, SourceStatus> {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let mut status = self.status.clone();
+        let settled = status.wait_for(|status| !status.status.state.is_starting());
+        let settled = tokio::time::timeout(patience, settled).await;
+        drop(settled);
+        let now = self.status();
+        match now.connection {
+            Some(connection) if !connection.closed.is_cancelled() => Ok(connection),
+            // It has ended this moment, and the status will say so.
+            Some(_) => Err(SourceStatus {
+                reason: Some("it has ended".to_owned()),
+                next_action: Some("svc restarts it".to_owned()),
+                ..SourceStatus::of(SourceState::BackingOff)
+            }),
+            None => Err(now.status),
+        }
+    }
+
+    /// Remembers that somebody watches a resource; `true` if nobody did before. `again` says that
+    /// it may be one who did.
+    pub(crate) fn watch_resource(&self, uri: &str, stream: StreamName, again: bool) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = watched.get_mut(uri) {
+            known.watchers += usize::from(!again);
+            return false;
+        }
+        watched.insert(uri.to_owned(), WatchedResource { stream, watchers: 1 });
+        true
+    }
+
+    /// One watches it no more; `true` if nobody does.
+    pub(crate) fn forget_resource(&self, uri: &str) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = watched.get_mut(uri) else { return false };
+        known.watchers = known.watchers.saturating_sub(1);
+        known.watchers == 0 && watched.remove(uri).is_some()
+    }
+
+    /// How long nobody has called it.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Starts it anew, at once.
+    pub(crate) fn reconnect(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub(crate) async fn end(&self) {
+        self.stop.cancel();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            task.await.ok();
+        }
+    }
+}
 
 /// After so long a time of work the next pause is the shortest again.
 const STEADY: Duration = Duration::from_mins(1);
@@ -23,7 +146,6 @@ const STEADY: Duration = Duration::from_mins(1);
 pub(super) struct Keeper {
     pub(super) starter: ServerStarter,
     pub(super) status: watch::Sender<SourceInstanceStatus>,
-    /// Somebody wants it anew.
     pub(super) wake: Arc<Notify>,
 }
 
@@ -172,8 +294,8 @@ impl Keeper {
         }
     }
 
-    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it anew. `failures` starts
-    /// failed in a row before this one.
+    /// Watches a server that works until it ends, and says why it did; `None` if somebody wants it
+    /// anew. `failures` starts failed in a row before this one.
     async fn watch(&self, mut running: Running, failures: u32) -> Option<StartFailure> {
         let began = Instant::now();
         // Who hears that it works may change its lists at once.
@@ -209,7 +331,8 @@ impl Keeper {
         if is_wanted_anew {
             self.show(connecting, None).await;
         } else {
-            // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is down.
+            // What it leaves behind may take seconds to end. Who calls meanwhile is told that it is
+            // down.
             let attempt = if began.elapsed() >= STEADY { 1 } else { failures + 1 };
             let next_at = self.starter.parts.services.now().plus(restart_pause(attempt));
             self.status.send_modify(|now| {
@@ -224,8 +347,9 @@ impl Keeper {
             });
         }
         let end = self.starter.end(running, false).await;
-        (!is_wanted_anew)
-            .then(|| StartFailure::of(&connection, || end.unwrap_or_else(|| "it ended".to_owned())))
+        (!is_wanted_anew).then(|| {
+            StartFailure::from_end(&connection, || end.unwrap_or_else(|| "it ended".to_owned()))
+        })
     }
 }
 

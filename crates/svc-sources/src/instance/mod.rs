@@ -1,12 +1,8 @@
-//! One running server.
-//!
-//! Reading order: `parts` is what it is made of and what it tells, `start` starts and ends it, `keeper` starts it again when it
-//! ends, `handle` is what callers have.
+//! One running server. `start` starts and ends it, `keeper` starts it again when it ends and is
+//! what callers have.
 
-mod handle;
 mod keeper;
-mod parts;
 mod start;
 
-pub(super) use handle::Instance;
-pub(super) use parts::{InstanceParts, ResourceMove, StartLesson};
+pub(super) use keeper::Instance;
+pub(super) use start::{InstanceParts, ResourceMove, StartLesson};

@@ -1,33 +1,108 @@
-//! The start of one server, and its end.
+//! The start of one server and its end; what an instance is made of, and what it tells.
 
 use std::{
-    sync::{Arc, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use serde_json::json;
-use svc_model::new_secret;
+use svc_core::service::{Services, sources::SourceStatus};
+use svc_model::{StreamName, Timestamp, new_secret};
 use svc_sys::{
-    config::sources::KeptSecrets,
+    config::{
+        Env,
+        sources::{KeptSecrets, SourceVault},
+    },
     server_process::{ServerCommand, ServerProcess},
     telemetry,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::parts::{InstanceParts, ResourceMove, StartLesson, WatchedResource, WatchedStreams};
 use crate::{
-    connection::{ConnectionEnd, SourceConnection},
+    auth::SourceAuth,
+    connection::SourceConnection,
+    containers::Containers,
+    http_clients::HttpClients,
     lists::{FetchedLists, fetch, introduce},
+    message::ConnectionEnd,
     remote::{RemoteEndpoint, RemoteLink},
-    spec::{FilledCommand, FilledEntry, Variables},
-    stdio::{ServerLog, read, read_log, write},
+    spec::{FilledCommand, FilledEntry, SourceSpec, Variables},
+    stdio::{ServerLog, StderrLines, read, read_log, write},
 };
 
-/// A server that works.
+#[derive(Debug, Clone)]
+pub(crate) struct InstanceParts {
+    pub(crate) services: Services,
+    pub(crate) spec: Arc<SourceSpec>,
+    /// The project or session that it serves; empty for the one that learns the lists.
+    pub(crate) serves: String,
+    /// The project whose folder is its only root.
+    pub(crate) root: Option<String>,
+    /// The project that it works in.
+    pub(crate) project: Option<String>,
+    pub(crate) env: Arc<Env>,
+    /// How many may start at once.
+    pub(crate) starts: Arc<Semaphore>,
+    /// Where lists go; `None` if another instance learns them.
+    pub(crate) learned: Option<mpsc::UnboundedSender<StartLesson>>,
+    /// Containers of servers that run in one.
+    pub(crate) containers: Containers,
+    /// Streams of resources that have changed.
+    pub(crate) moved: mpsc::Sender<ResourceMove>,
+    /// Lines of error output, for the server's stream.
+    pub(crate) said: StderrLines,
+    /// Whether it has worked before, in this process or an earlier one.
+    pub(crate) has_worked: bool,
+    pub(crate) vault: SourceVault,
+    /// The login to a server at a URL.
+    pub(crate) auth: Arc<SourceAuth>,
+    pub(crate) clients: HttpClients,
+}
+
+/// Lists that a server gave.
+#[derive(Debug)]
+pub(crate) struct StartLesson {
+    pub(crate) spec: Arc<SourceSpec>,
+    pub(crate) lists: FetchedLists,
+    /// Hears when callers see them.
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// A resource that somebody watches has changed.
+#[derive(Debug)]
+pub(crate) struct ResourceMove {
+    /// The stream that tells of it.
+    pub(crate) stream: StreamName,
+    /// The URI, as the server says it.
+    pub(crate) uri: String,
+}
+
+/// A resource that somebody watches.
+#[derive(Debug, Clone)]
+pub(super) struct WatchedResource {
+    /// The stream of its changes.
+    pub(super) stream: StreamName,
+    /// How many have subscribed to it.
+    pub(super) watchers: usize,
+}
+
+/// The resources that are watched, by the server's own URIs.
+pub(super) type WatchedStreams = Arc<Mutex<HashMap<String, WatchedResource>>>;
+
+/// What an instance is doing.
+#[derive(Debug, Clone)]
+pub(crate) struct SourceInstanceStatus {
+    pub(crate) status: SourceStatus,
+    pub(crate) since: Timestamp,
+    pub(crate) pid: Option<u32>,
+    pub(crate) connection: Option<Arc<SourceConnection>>,
+}
+
 pub(super) struct Running {
     pub(super) link: SourceLink,
     pub(super) connection: Arc<SourceConnection>,
@@ -38,7 +113,6 @@ pub(super) struct Running {
     pub(super) list_problem: Option<String>,
 }
 
-/// What carries a connection.
 pub(super) enum SourceLink {
     Process(Box<ProcessLink>),
     Remote(RemoteLink),
@@ -81,7 +155,7 @@ pub(super) enum StartFailure {
 
 impl StartFailure {
     /// What the transport says, else another reason.
-    pub(super) fn of(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
+    pub(super) fn from_end(connection: &SourceConnection, other: impl FnOnce() -> String) -> Self {
         match connection.end() {
             None => Self::Failed(other()),
             Some(ConnectionEnd::Fault(reason)) => {
@@ -168,7 +242,7 @@ impl ServerStarter {
             Err(problem) => {
                 let connection = Arc::clone(&running.connection);
                 let end = self.end(running, true).await;
-                Err(StartFailure::of(&connection, || {
+                Err(StartFailure::from_end(&connection, || {
                     end.map_or(problem.clone(), |end| format!("{problem}: {end}"))
                 }))
             }
@@ -274,8 +348,8 @@ impl ServerStarter {
         }
     }
 
-    /// Ends a server with all that it has started, and says how it ended. Its last words are told of one that nobody has
-    /// called yet: what it writes later may be about somebody's call.
+    /// Ends a server with all that it has started, and says how it ended. Its last words are told
+    /// of one that nobody has called yet: what it writes later may be about somebody's call.
     pub(super) async fn end(&self, running: Running, with_words: bool) -> Option<String> {
         let Running { link, connection, .. } = running;
         connection.close();
@@ -308,7 +382,8 @@ impl ServerStarter {
     }
 }
 
-/// Between two looks at the resources that have changed. Changes of one resource until then are one.
+/// Between two looks at the resources that have changed. Changes of one resource until then are
+/// one.
 const MOVES_PAUSE: Duration = Duration::from_millis(200);
 
 /// Passes on which of the watched resources have changed.

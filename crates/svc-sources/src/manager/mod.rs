@@ -1,15 +1,13 @@
 //! All servers: which there are for whom, their instances, and their tools.
 //!
-//! Reading order: `state` is what is known, `offer` makes tools that call a server, `plans` reads the files and starts and ends
-//! servers as they say, `records` writes down what servers say, `overview` shows all to people, `start` is the beginning and the
-//! end.
+//! Reading order: `state` is what is known, `plans` reads the files, starts and ends servers as
+//! they say, and makes tools that call them; `overview` shows all to people; `run` is the
+//! beginning, the work beside calls, and the end.
 
-mod offer;
 mod overview;
 mod plans;
-mod records;
-mod start;
+mod run;
 mod state;
 
-pub use start::SourceManagerParts;
+pub use run::SourceManagerParts;
 pub use state::SourceManager;

@@ -11,7 +11,7 @@ use svc_sys::config::sources::{
     ApprovedEntry, PlannedSource, SourceChoices, SourceDocument, SourceStanding, content_hash,
 };
 
-use super::state::{ManagedSources, ProjectPlan, SourceManager};
+use super::state::{ManagedSources, SourceManager};
 use crate::{
     beside::beside_others,
     pins::{SourceChange, changes, digest},
@@ -33,27 +33,21 @@ impl SourceManager {
     }
 
     fn keyed_views(&self, folder: Option<&str>) -> Vec<(SourceKey, SourceView)> {
-        let folder = self.plan_in(folder);
+        let named = self.plan_now(folder);
         let state = self.state();
-        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else { return Vec::new() };
-        plan.sources.iter().map(|planned| (key_of(planned), self.view(&state, planned))).collect()
+        let sources = named.plan.sources.iter();
+        sources.map(|planned| (key_of(planned), self.view(&state, planned))).collect()
     }
 
     /// What is wrong with files that name servers for callers of a folder.
     pub fn problems(&self, project: Option<&str>) -> Vec<String> {
-        let folder = self.plan_in(project);
-        let state = self.state();
-        state.plans.get(&folder).map(|plan| plan.plan.problems.clone()).unwrap_or_default()
+        self.plan_now(project).plan.problems.clone()
     }
 
     /// The scopes that servers ask of callers of a folder.
     pub fn scopes(&self, folder: Option<&str>) -> BTreeSet<String> {
-        let folder = self.plan_in(folder);
-        let state = self.state();
-        let Some(ProjectPlan { plan, .. }) = state.plans.get(&folder) else {
-            return BTreeSet::new();
-        };
-        let entries = plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
+        let named = self.plan_now(folder);
+        let entries = named.plan.sources.iter().filter_map(|planned| planned.entry.as_ref().ok());
         entries.filter_map(|entry| entry.scope.clone()).collect()
     }
 
@@ -65,7 +59,7 @@ impl SourceManager {
         let since = now.as_ref().map_or_else(|| self.0.services.now(), |now| now.since);
         let status =
             now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
-        let is_builtin = SourceSpec::of(planned).is_some_and(|spec| spec.is_builtin());
+        let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
         let status = if is_in_force && is_builtin {
             SourceStatus::of(SourceState::Connected)
         } else {
@@ -140,9 +134,10 @@ impl SourceManager {
         (!views.is_empty()).then(|| views.swap_remove(best.unwrap_or(0)))
     }
 
-    /// What waits for a person's approval, and what names it as it is now: the entries of a project's file, if the server is one
-    /// of those, else definitions of the server that are not those that were approved. `None` if there is no server of that
-    /// name, or none of the file `from`.
+    /// What waits for a person's approval, and what names it as it is now: the entries of a
+    /// project's file, if the server is one of those, else definitions of the server that are not
+    /// those that were approved. `None` if there is no server of that name, or none of the file
+    /// `from`.
     pub fn changes(
         &self,
         folder: Option<&str>,
@@ -175,16 +170,15 @@ impl SourceManager {
         (changes, digest)
     }
 
-    /// The project's file that names a server and waits for approval. Without `from` only what is in force of no other file.
+    /// The project's file that names a server and waits for approval. Without `from` only what is
+    /// in force of no other file.
     fn waiting_file(
         &self,
         folder: Option<&str>,
         name: &str,
         from: Option<&str>,
     ) -> Option<WaitingFile> {
-        let folder = self.plan_in(folder);
-        let state = self.state();
-        let plan = &state.plans.get(&folder)?.plan;
+        let plan = &self.plan_now(folder).plan;
         let waits = |source: &&PlannedSource| source.standing == SourceStanding::PendingApproval;
         let meant = match from {
             None => plan.meant(name),
@@ -220,8 +214,8 @@ impl SourceManager {
         Ok(true)
     }
 
-    /// Approves what waits of a server as it is now; `None` if there is no server of that name, `Some(false)` if it is not what
-    /// `seen` names.
+    /// Approves what waits of a server as it is now; `None` if there is no server of that name,
+    /// `Some(false)` if it is not what `seen` names.
     pub async fn approve(
         &self,
         folder: Option<&str>,

@@ -1,267 +1,265 @@
-//! Which servers there are for whom: read from the files, started and ended as they say.
+//! Which servers there are for whom, and the tools that call them.
+//!
+//! A plan is read from files, and does not change: one watcher looks at the files, and puts a new
+//! plan in its place. A call looks its plan up and touches no file; it is counted, told, and made
+//! by the instance that serves the caller.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     path::Path,
-    sync::Arc,
-    time::SystemTime,
+    sync::{Arc, PoisonError},
+    time::{Duration, SystemTime},
 };
 
 use svc_core::{
-    service::sources::{SourceKey, SourceStatus},
-    tools::{Call, ForeignTools, Tool, ToolError},
+    service::sources::{CallEvent, SourceKey, SourceStatus},
+    tools::{Call, ErrorType, Failure, ForeignTools, Output, Tool, ToolError},
 };
 use svc_model::{Caller, source::SourceState};
 use svc_sys::config::sources::{
-    KeptSecrets, SourceChoices, SourceStanding, naming_folder, project_files,
+    KeptSecrets, PlannedSource, SourceChoices, SourcePlan, SourceStanding, project_files,
 };
 
 use super::{
     overview::standing_status,
-    state::{FileStamp, ManagedSources, ProjectPlan, SourceManager, ToolMap},
+    state::{FileStamp, FolderPlan, ManagedSources, NamedServers, SourceManager, SourceTools},
 };
 use crate::{
     beside::beside_others,
-    call::{Served, serves, unavailable},
+    call::{Served, ServerRequest, serves, unavailable},
     instance::Instance,
-    lists::{OfferedLists, OpenServer},
+    lists::OpenServer,
+    metrics::{CallMeter, CallOutcome},
     spec::SourceSpec,
-    view::tools_of,
+    view::{OfferedTools, tools_of},
 };
+
+/// Between two looks at the files.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+type WantedSources = HashMap<SourceKey, Arc<SourceSpec>>;
 
 impl SourceManager {
     /// Reads all files again: what is new starts, what is gone or has changed ends.
     pub fn reload(&self) {
-        let projects: Vec<String> = self.state().plans.keys().cloned().collect();
-        for project in projects.into_iter().chain([String::new()]).collect::<HashSet<_>>() {
-            self.load(&project);
+        let mut folders: Vec<String> = self.state().named.keys().cloned().collect();
+        if !folders.iter().any(String::is_empty) {
+            folders.push(String::new());
         }
+        folders.iter().for_each(|folder| self.load(folder));
     }
 
-    /// Reads the files for callers of one project (`""`: of none).
-    fn load(&self, project: &str) {
+    /// Reads the files for callers of one folder (`""`: of none).
+    fn load(&self, folder: &str) {
         // Reads go on beside those who are answered meanwhile, and nobody's lock is held.
         let before = {
-            let plans = &self.state().plans;
-            let before = plans.get(project).or_else(|| plans.get(""));
-            before.map(|before| before.plan.clone()).unwrap_or_default()
+            let named = &self.state().named;
+            let before = named.get(folder).or_else(|| named.get(""));
+            before.map(|before| Arc::clone(&before.plan)).unwrap_or_default()
         };
         let (stamp, plan) = beside_others(|| {
-            let stamp = self.stamp(project);
-            let folder = (!project.is_empty()).then(|| Path::new(project));
-            (stamp, self.0.files.plan_after(folder, &before))
+            let path = (!folder.is_empty()).then(|| Path::new(folder));
+            (self.stamp(folder), self.0.files.plan_after(path, &before))
         });
         for problem in &plan.problems {
             tracing::warn!(problem, "a file that names servers cannot be read");
         }
         let mut state = self.state();
-        let view = ToolMap::default();
-        state.plans.insert(project.to_owned(), ProjectPlan { plan, stamp, view });
-        self.settle(&mut state);
+        state.named.insert(folder.to_owned(), NamedServers { plan: Arc::new(plan), stamp });
+        let is_changed = self.settle(&mut state);
         drop(state);
-        self.tell_catalogue();
-        self.0.resources_changed.send_modify(|count| *count += 1);
-        self.0.prompts_changed.send_modify(|count| *count += 1);
+        if is_changed {
+            self.tell_catalogue();
+            self.0.resources_changed.send_modify(|count| *count += 1);
+            self.0.prompts_changed.send_modify(|count| *count += 1);
+        }
     }
 
-    fn stamp(&self, project: &str) -> FileStamp {
+    fn stamp(&self, folder: &str) -> FileStamp {
         let files = &self.0.files;
-        let mut stamp =
-            vec![stamp_of(&SourceChoices::file(&files.home)), stamp_of(&files.config_file)];
-        if !project.is_empty() {
-            stamp.extend(project_files(Path::new(project)).iter().map(|file| stamp_of(file)));
+        let mut paths = vec![SourceChoices::file(&files.home), files.config_file.clone()];
+        if !folder.is_empty() {
+            paths.extend(project_files(Path::new(folder)));
         }
-        stamp.extend(files.imports.iter().map(|file| stamp_of(file.path())));
-        stamp.extend(self.plugin_stamp());
-        stamp
+        paths.extend(files.imports.iter().map(|file| file.path().to_owned()));
+        let (plugins, named) = files.plugin_files();
+        paths.push(plugins);
+        paths.extend(named);
+        paths.iter().map(|path| stamp_of(path)).collect()
     }
 
-    /// Of the plugins: which there are, and what each of them names.
-    pub(super) fn plugin_stamp(&self) -> FileStamp {
-        let (folder, files) = self.0.files.plugin_files();
-        std::iter::once(&folder).chain(&files).map(|path| stamp_of(path)).collect()
+    /// The plan of a folder, which is read at its first use.
+    pub(super) fn plan(&self, folder: Option<&str>) -> Arc<FolderPlan> {
+        let folder = folder.unwrap_or_default();
+        let known = || {
+            let plans = self.0.plans.read().unwrap_or_else(PoisonError::into_inner);
+            plans.get(folder).cloned()
+        };
+        known().unwrap_or_else(|| {
+            self.load(folder);
+            known().unwrap_or_default()
+        })
     }
 
-    /// The plan of a caller: by the folder whose file is the nearest to it.
-    fn plan_of(&self, caller: &Caller) -> String {
-        self.plan_in(caller.folder())
+    /// The plan of a folder as its files are at this moment: for people who have just changed them,
+    /// and for a call of a tool that the plan does not have.
+    pub(super) fn plan_now(&self, folder: Option<&str>) -> Arc<FolderPlan> {
+        self.refresh(folder.unwrap_or_default());
+        self.plan(folder)
     }
 
-    /// The plan of a folder, read again if its files have changed.
-    pub(super) fn plan_in(&self, folder: Option<&str>) -> String {
-        let folder = folder.map(|folder| naming_folder(Path::new(folder)));
-        let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
-        self.refresh(&folder);
-        folder
-    }
-
-    /// Looks whether the files of a project have changed since they were read.
-    fn refresh(&self, project: &str) {
-        let stamp = self.stamp(project);
-        let is_fresh = self.state().plans.get(project).is_some_and(|plan| plan.stamp == stamp);
+    fn refresh(&self, folder: &str) {
+        let stamp = beside_others(|| self.stamp(folder));
+        let is_fresh = self.state().named.get(folder).is_some_and(|named| named.stamp == stamp);
         if !is_fresh {
-            self.load(project);
+            self.load(folder);
         }
     }
 
-    /// Looks at the files of all plans.
-    pub(super) fn refresh_all(&self) {
-        let folders: Vec<String> = self.state().plans.keys().cloned().collect();
-        for folder in folders {
-            self.refresh(&folder);
-        }
-    }
-
-    /// Starts and ends instances as the plans say, and makes the views anew.
-    pub(super) fn settle(&self, state: &mut ManagedSources) {
-        let mut wanted: HashMap<SourceKey, Arc<SourceSpec>> = HashMap::new();
-        let secrets = self.vault().kept().unwrap_or_else(|error| {
-            tracing::warn!(error = %error, "secrets of servers cannot be read");
-            KeptSecrets::default()
-        });
-        for ProjectPlan { plan, .. } in state.plans.values() {
-            let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
-            for mut spec in in_force.filter_map(SourceSpec::of) {
-                spec.secrets = secrets.stamp(&spec.bearer);
-                wanted.insert(spec.key.clone(), Arc::new(spec));
-            }
-        }
-        self.bind_secrets(&secrets, wanted.values());
-        let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
-            std::mem::take(&mut state.instances).into_iter().partition(|((key, _), instance)| {
-                wanted.get(key).is_some_and(|spec| **spec == *instance.spec)
+    /// Looks at the files of all plans for as long as the daemon runs.
+    pub(super) async fn watch_files(self) {
+        loop {
+            tokio::time::sleep(WATCH_PAUSE).await;
+            let this = self.clone();
+            let look = tokio::task::spawn_blocking(move || {
+                let folders: Vec<String> = this.state().named.keys().cloned().collect();
+                folders.iter().for_each(|folder| this.refresh(folder));
             });
-        state.instances = kept;
-        for instance in gone.into_values() {
+            look.await.ok();
+        }
+    }
+
+    /// Starts and ends instances as the files say, and makes the plans anew; whether other servers
+    /// are to run than before.
+    pub(super) fn settle(&self, state: &mut ManagedSources) -> bool {
+        let wanted = self.wanted(state);
+        let mut is_changed = wanted != state.wanted;
+        state.wanted = wanted;
+        let ManagedSources { wanted, instances, .. } = state;
+        let gone = instances.extract_if(|(key, _), instance| {
+            wanted.get(key).is_none_or(|spec| **spec != *instance.spec)
+        });
+        for (_, instance) in gone {
             self.0.ending.spawn(async move { instance.end().await });
         }
-        for (key, spec) in wanted.iter().filter(|(_, spec)| !spec.is_builtin()) {
+        for (key, spec) in state.wanted.clone().iter().filter(|(_, spec)| !spec.is_builtin()) {
             let learner = (key.clone(), String::new());
             if !state.instances.contains_key(&learner) {
                 let instance = Instance::keep(self.parts(spec, Served::default(), state));
                 state.instances.insert(learner, instance);
             }
         }
-        let ManagedSources { lists, pins, .. } = state;
-        for (key, spec) in &wanted {
+        let ManagedSources { wanted, lists, pins, stderr, .. } = state;
+        for (key, spec) in &*wanted {
             let known = lists.get_mut(key).filter(|kept| kept.fingerprint == spec.fingerprint);
             if let Some(known) = known {
                 known.compare(spec, pins.get(key));
             }
         }
-        state.stderr.retain(|key, _| wanted.contains_key(key));
-        let none = OfferedLists::default();
-        state.tools = wanted
+        stderr.retain(|key, _| wanted.contains_key(key));
+        state.tools = state
+            .wanted
             .iter()
             .map(|(key, spec)| {
-                if spec.is_builtin() {
-                    return (key.clone(), self.core_tools(spec));
-                }
-                let lists =
-                    state.lists.get(key).filter(|kept| kept.fingerprint == spec.fingerprint);
-                let offered = tools_of(spec, lists.map_or(&none, |kept| &kept.shown));
-                (key.clone(), self.tools(spec, offered))
+                let tools = if spec.is_builtin() {
+                    self.core_tools(spec)
+                } else {
+                    self.tools(spec, tools_of(spec, &state.shown(spec)))
+                };
+                (key.clone(), tools)
             })
             .collect();
-        let ManagedSources { plans, tools, .. } = state;
-        for ProjectPlan { plan, view, .. } in plans.values_mut() {
-            let mut all = BTreeMap::new();
-            let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
-            for spec in in_force.filter_map(SourceSpec::of) {
-                let own =
-                    tools.get(&spec.key).map(|own| Arc::clone(&own.tools)).unwrap_or_default();
-                all.extend(own.iter().map(|(name, tool)| (name.clone(), Arc::clone(tool))));
-            }
-            *view = Arc::new(all);
-        }
+        let plans = state.named.iter().map(|(folder, named)| {
+            (folder.clone(), Arc::new(folder_plan(state, Arc::clone(&named.plan))))
+        });
+        let plans: HashMap<String, Arc<FolderPlan>> = plans.collect();
+        let mut known = self.0.plans.write().unwrap_or_else(PoisonError::into_inner);
+        is_changed |= known.iter().any(|(folder, before)| !before.has_servers_of(&plans[folder]));
+        *known = plans;
+        is_changed
     }
 
-    /// Binds secrets that were set before there was an entry, and those of before, to the person's own entry as it stands.
-    fn bind_secrets<'a>(
-        &self,
-        secrets: &KeptSecrets,
-        specs: impl Iterator<Item = &'a Arc<SourceSpec>>,
-    ) {
-        let own = specs
-            .map(|spec| &spec.bearer)
-            .filter(|bearer| bearer.is_own && secrets.has_unbound(&bearer.server));
-        let own: Vec<_> = own.cloned().collect();
-        if own.is_empty() {
-            return;
+    /// The servers that are to run.
+    fn wanted(&self, state: &ManagedSources) -> WantedSources {
+        let secrets = self.vault().kept().unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "secrets of servers cannot be read");
+            KeptSecrets::default()
+        });
+        let mut wanted = WantedSources::new();
+        for mut spec in state.named.values().flat_map(|named| specs_in_force(&named.plan)) {
+            spec.secrets = secrets.stamp(&spec.bearer);
+            wanted.insert(spec.key.clone(), Arc::new(spec));
         }
-        if let Err(error) = self.vault().bind(&own) {
+        // Secrets that were set before there was an entry are bound to the person's own entry as it
+        // stands.
+        let own = wanted.values().map(|spec| &spec.bearer);
+        let own = own.filter(|bearer| bearer.is_own && secrets.has_unbound(&bearer.server));
+        let own: Vec<_> = own.cloned().collect();
+        if !own.is_empty()
+            && let Err(error) = self.vault().bind(&own)
+        {
             tracing::warn!(error = %error, "secrets of servers cannot be bound to their entries");
         }
-    }
-
-    /// The servers in force that a caller may use.
-    fn open_to(&self, caller: &Caller) -> Vec<SourceSpec> {
-        let folder = self.plan_of(caller);
-        let state = self.state();
-        let planned = state.plans.get(&folder).into_iter().flat_map(|plan| &plan.plan.sources);
-        let in_force = planned.filter(|it| it.standing == SourceStanding::InForce);
-        let is_open = |spec: &SourceSpec| {
-            spec.entry.scope.as_deref().is_none_or(|scope| caller.has_scope(scope))
-        };
-        in_force.filter_map(SourceSpec::of).filter(is_open).collect()
+        wanted
     }
 
     /// The servers that a caller may use, by name, with what each offers.
     pub(crate) fn open_servers(&self, caller: &Caller) -> Vec<OpenServer> {
-        let specs = self.open_to(caller);
-        let state = self.state();
-        let servers = specs.into_iter().filter(|spec| !spec.is_builtin()).map(|spec| {
-            let lists = state.lists.get(&spec.key);
-            let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
-            let lists = lists.map(|kept| Arc::clone(&kept.shown)).unwrap_or_default();
-            (Arc::new(spec), lists)
-        });
-        servers.collect()
+        let mut servers = self.plan(caller.folder()).servers.clone();
+        servers.retain(|(spec, _)| !spec.is_builtin() && is_open(spec, caller));
+        servers
     }
 
     /// The resources of each server that a caller may use.
     pub(crate) fn resources(&self, caller: &Caller) -> Vec<(String, Vec<serde_json::Value>)> {
         let servers = self.open_servers(caller).into_iter();
-        let read = |lists: &OfferedLists| {
-            lists.resources.iter().map(|resource| serde_json::Value::clone(resource)).collect()
-        };
-        servers.map(|(spec, lists)| (spec.key.name.clone(), read(&lists))).collect()
+        let read = servers.map(|(spec, lists)| {
+            let resources = lists.resources.iter().map(|it| serde_json::Value::clone(it));
+            (spec.key.name.clone(), resources.collect())
+        });
+        read.collect()
     }
 
-    /// The instance of a server that serves a call; `None` if the caller has no server of that name.
+    /// The instance of a server that serves a call; `None` if the caller has no server of that
+    /// name.
     pub(crate) fn instance_of(&self, call: &Call, name: &str) -> Option<Arc<Instance>> {
-        let spec = self.open_to(&call.caller).into_iter().find(|spec| spec.key.name == name)?;
-        let spec = Arc::new(spec);
-        self.instance(&spec, serves(&spec, call))
+        let servers = self.open_servers(&call.caller);
+        let (spec, _) = servers.iter().find(|(spec, _)| spec.key.name == name)?;
+        self.instance(spec, serves(spec, call))
     }
 
-    /// The caller's server that a tool's name begins with, and what it is doing, if it has never said which tools it has.
+    /// The instance that serves a project, a session, or everybody. It is started if need be.
+    pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
+        let mut state = self.state();
+        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
+        // An entry as a caller's plan has it, without what is known of its secrets.
+        if learner.spec.fingerprint != spec.fingerprint {
+            return None;
+        }
+        let spec = &Arc::clone(&learner.spec);
+        let key = (spec.key.clone(), served.key.clone());
+        if let Some(instance) = state.instances.get(&key) {
+            return Some(Arc::clone(instance));
+        }
+        let instance = Instance::keep(self.parts(spec, served, &mut state));
+        state.instances.insert(key, Arc::clone(&instance));
+        Some(instance)
+    }
+
+    /// The caller's server that a tool's name begins with, and what it is doing, if it has never
+    /// said which tools it has.
     fn status_of_unknown(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
-        let spec =
-            self.open_to(caller).into_iter().find(|spec| is_tool_of(tool, &spec.key.name))?;
+        let plan = self.plan_now(caller.folder());
+        let is_named = |spec: &SourceSpec| is_tool_of(tool, &spec.key.name);
+        let named = |(spec, _): &&OpenServer| is_named(spec) && is_open(spec, caller);
+        let (spec, _) = plan.servers.iter().find(named)?;
         let state = self.state();
         let known = state.lists.get(&spec.key);
         if known.is_some_and(|kept| kept.fingerprint == spec.fingerprint) {
             return None;
         }
-        let name = spec.key.name.clone();
-        let learner = state.instances.get(&(spec.key, String::new()))?;
-        Some((name, learner.status().status))
-    }
-
-    /// The caller's server that a tool's name begins with, and why it does not run, if no server of that name is to run.
-    fn status_of_resting(&self, caller: &Caller, tool: &str) -> Option<(String, SourceStatus)> {
-        let folder = self.plan_of(caller);
-        let state = self.state();
-        let own = state.plans.get(&folder)?.plan.sources.iter();
-        let named: Vec<_> = own.filter(|planned| is_tool_of(tool, &planned.name)).collect();
-        if named.iter().any(|planned| planned.standing == SourceStanding::InForce) {
-            return None;
-        }
-        let planned = named
-            .into_iter()
-            .find(|planned| !matches!(planned.standing, SourceStanding::Hidden(_)))?;
-        Some((planned.name.clone(), standing_status(planned)))
+        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
+        Some((spec.key.name.clone(), learner.status().status))
     }
 
     /// Turns a server on or off, for good.
@@ -270,6 +268,47 @@ impl SourceManager {
         self.reload();
         Ok(())
     }
+}
+
+/// The caller's server that a tool's name begins with, and why it does not run, if no server of
+/// that name is to run.
+fn status_of_resting(plan: &SourcePlan, tool: &str) -> Option<(String, SourceStatus)> {
+    let named: Vec<_> =
+        plan.sources.iter().filter(|planned| is_tool_of(tool, &planned.name)).collect();
+    if named.iter().any(|planned| planned.standing == SourceStanding::InForce) {
+        return None;
+    }
+    let shown = |planned: &&PlannedSource| !matches!(planned.standing, SourceStanding::Hidden(_));
+    let planned = named.into_iter().find(shown)?;
+    Some((planned.name.clone(), standing_status(planned)))
+}
+
+fn specs_in_force(plan: &SourcePlan) -> impl Iterator<Item = SourceSpec> {
+    let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
+    in_force.filter_map(SourceSpec::parse)
+}
+
+fn folder_plan(state: &ManagedSources, plan: Arc<SourcePlan>) -> FolderPlan {
+    let (mut servers, mut tools) = (Vec::new(), BTreeMap::new());
+    for spec in specs_in_force(&plan) {
+        let Some(spec) = state.wanted.get(&spec.key) else { continue };
+        let own = state.tools.get(&spec.key).into_iter().flat_map(|own| own.tools.iter());
+        tools.extend(own.map(|(name, tool)| (name.clone(), Arc::clone(tool))));
+        servers.push((Arc::clone(spec), state.shown(spec)));
+    }
+    FolderPlan { plan, servers, tools: Arc::new(tools) }
+}
+
+impl FolderPlan {
+    fn has_servers_of(&self, other: &Self) -> bool {
+        let keys = |plan: &Self| plan.servers.iter().map(|(spec, _)| spec.key.clone()).collect();
+        let [own, others]: [Vec<SourceKey>; 2] = [keys(self), keys(other)];
+        own == others
+    }
+}
+
+fn is_open(spec: &SourceSpec, caller: &Caller) -> bool {
+    spec.entry.scope.as_deref().is_none_or(|scope| caller.has_scope(scope))
 }
 
 fn stamp_of(path: &Path) -> Option<(SystemTime, u64)> {
@@ -283,10 +322,8 @@ fn is_tool_of(tool: &str, server: &str) -> bool {
 }
 
 impl ForeignTools for SourceManager {
-    fn of(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>> {
-        let folder = self.plan_of(caller);
-        let state = self.state();
-        state.plans.get(&folder).map(|plan| Arc::clone(&plan.view)).unwrap_or_default()
+    fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>> {
+        Arc::clone(&self.plan(caller.folder()).tools)
     }
 
     fn may_come(&self, caller: &Caller, name: &str) -> bool {
@@ -299,18 +336,113 @@ impl ForeignTools for SourceManager {
         if let Some((server, status)) = self.status_of_unknown(caller, name) {
             return (status.state != SourceState::Connected).then(|| unavailable(&server, &status));
         }
-        let (server, status) = self.status_of_resting(caller, name)?;
+        let (server, status) = status_of_resting(&self.plan(caller.folder()).plan, name)?;
         Some(unavailable(&server, &status))
     }
 
     fn all(&self) -> Vec<Arc<Tool>> {
-        let state = self.state();
+        let plans = self.0.plans.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = BTreeMap::new();
-        for plan in state.plans.values() {
-            for (name, tool) in plan.view.iter() {
-                all.entry(name.clone()).or_insert_with(|| Arc::clone(tool));
-            }
+        for (name, tool) in plans.values().flat_map(|plan| plan.tools.iter()) {
+            all.entry(name.clone()).or_insert_with(|| Arc::clone(tool));
         }
         all.into_values().collect()
+    }
+}
+
+impl SourceManager {
+    pub(super) fn tools(&self, spec: &Arc<SourceSpec>, offered: OfferedTools) -> SourceTools {
+        let tools = offered.tools.into_iter().map(|(name, tool)| {
+            let bound = self.0.results.bound_of(&tool.declaration.entry.read);
+            let (manager, spec) = (Arc::downgrade(&self.0), Arc::clone(spec));
+            let (own_name, traits) = (tool.own_name, tool.traits);
+            let run = move |call: Call, arguments| {
+                let (manager, spec) = (manager.clone(), Arc::clone(&spec));
+                let (own_name, traits) = (Arc::clone(&own_name), Arc::clone(&traits));
+                async move {
+                    let Some(manager) = manager.upgrade() else {
+                        let text = "the daemon is about to end";
+                        return Err(ToolError::new(ErrorType::Unavailable, text).into());
+                    };
+                    let manager = Self(manager);
+                    let shown = format!("{}__{own_name}", spec.key.name);
+                    let request = ServerRequest::tool(&own_name, &traits, arguments);
+                    let output = manager.call(&spec, &own_name, &call, request).await?;
+                    Ok(manager.0.results.shorten(&call.caller, &shown, bound, output).await)
+                }
+            };
+            (name, Arc::new(Tool::foreign(tool.declaration, run)))
+        });
+        SourceTools { tools: Arc::new(tools.collect()), problems: offered.problems }
+    }
+
+    async fn call(
+        &self,
+        spec: &Arc<SourceSpec>,
+        tool: &str,
+        call: &Call,
+        request: ServerRequest,
+    ) -> Result<Output, Failure> {
+        let meter = self.meter(spec, tool, call);
+        let Some(instance) = self.instance(spec, serves(spec, call)) else {
+            meter.end(CallOutcome::Unavailable);
+            let text = format!("{} is turned off or gone", spec.key.name);
+            return Err(ToolError::new(ErrorType::Unavailable, text).retryable(false).into());
+        };
+        let (outcome, answer) = request.make(&instance, &self.0.suspended, call).await;
+        match &answer {
+            Err(Failure::NeedsInput) => meter.ask(),
+            _ => meter.end(outcome),
+        }
+        answer
+    }
+
+    /// Counts a call, and tells of it.
+    fn meter(
+        &self,
+        spec: &Arc<SourceSpec>,
+        tool: &str,
+        call: &Call,
+    ) -> CallMeter<impl FnMut(CallOutcome, Duration) + use<>> {
+        let (manager, spec, tool) = (self.clone(), Arc::clone(spec), tool.to_owned());
+        let session = call.session.as_deref().or(call.caller.session()).map(str::to_owned);
+        CallMeter::new(move |outcome: CallOutcome, took: Duration| {
+            manager.0.metrics.count(&spec.key.name, &tool, outcome.as_str(), took);
+            let event = CallEvent {
+                tool: tool.clone(),
+                duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                outcome: outcome.as_str(),
+                session: session.clone(),
+            };
+            // A flood of calls is counted, and need not be told one by one.
+            manager.0.events.try_send((spec.key.clone(), event)).ok();
+        })
+    }
+
+    /// The tools of the built-in server, counted as those of others.
+    pub(super) fn core_tools(&self, spec: &Arc<SourceSpec>) -> SourceTools {
+        let tools = self.0.core.tools(&spec.entry, &self.0.env).into_iter().filter_map(|tool| {
+            let declaration = tool.foreign_declaration()?.clone();
+            let (manager, spec, tool) = (Arc::downgrade(&self.0), Arc::clone(spec), Arc::new(tool));
+            let name = tool.name().to_owned();
+            let run = move |call: Call, arguments| {
+                let (manager, spec, tool) = (manager.clone(), Arc::clone(&spec), Arc::clone(&tool));
+                async move {
+                    let meter =
+                        manager.upgrade().map(|it| Self(it).meter(&spec, tool.name(), &call));
+                    let caller = call.caller.clone();
+                    let answer = tool.call(call, arguments).await;
+                    if let Some(meter) = meter {
+                        meter.end(CallOutcome::from_answer(&answer));
+                    }
+                    let Some(manager) = manager.upgrade() else { return answer };
+                    let results = &manager.results;
+                    let bound = results.bound_of(&serde_json::Value::Null);
+                    Ok(results.shorten(&caller, tool.name(), bound, answer?).await)
+                }
+            };
+            Some((name, Arc::new(Tool::foreign(declaration, run))))
+        });
+        SourceTools { tools: Arc::new(tools.collect()), problems: Vec::new() }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak},
     time::SystemTime,
 };
 
@@ -30,12 +30,12 @@ use crate::{
     core::CoreServer,
     http_clients::HttpClients,
     instance::{Instance, InstanceParts, ResourceMove, StartLesson},
-    lists::OfferedLists,
+    lists::{OfferedLists, OpenServer},
     metrics::SourceMetrics,
-    pins::{PinnedLists, SourceChange, approved_of, changes},
+    pins::{PinnedLists, SourceChange, changes, still_approved},
     results::KeptResults,
     spec::SourceSpec,
-    stderr::{StderrLines, StderrQuota},
+    stdio::{StderrLines, StderrQuota},
     suspended::SuspendedCalls,
 };
 
@@ -67,6 +67,8 @@ pub(super) struct ManagerState {
     pub(super) resources_changed: watch::Sender<u64>,
     pub(super) prompts_changed: watch::Sender<u64>,
     pub(super) state: Mutex<ManagedSources>,
+    /// By the folders of callers; `settle` replaces all of them.
+    pub(super) plans: RwLock<HashMap<String, Arc<FolderPlan>>>,
     pub(super) starts: Arc<Semaphore>,
     pub(super) learned: mpsc::UnboundedSender<StartLesson>,
     pub(super) said: mpsc::Sender<(Arc<SourceSpec>, String)>,
@@ -81,8 +83,10 @@ pub(super) type InstanceKey = (SourceKey, String);
 
 #[derive(Default)]
 pub(super) struct ManagedSources {
-    /// Plans of callers without a project (`""`) and of each project that has called.
-    pub(super) plans: HashMap<String, ProjectPlan>,
+    /// What files name for callers without a folder (`""`) and for each folder that has called.
+    pub(super) named: HashMap<String, NamedServers>,
+    /// The servers that are to run.
+    pub(super) wanted: HashMap<SourceKey, Arc<SourceSpec>>,
     pub(super) lists: HashMap<SourceKey, LearnedLists>,
     /// Definitions that a person has approved.
     pub(super) pins: HashMap<SourceKey, PinnedLists>,
@@ -113,13 +117,14 @@ impl LearnedLists {
         Self { fingerprint, shown: Arc::clone(&lists), lists, changed: [].into() }
     }
 
-    /// Shows what a person has approved, if the server's definitions are pinned, and notes what is not that.
+    /// Shows what a person has approved, if the server's definitions are pinned, and notes what is
+    /// not that.
     pub(super) fn compare(&mut self, spec: &SourceSpec, pin: Option<&PinnedLists>) {
         let pin = pin.filter(|pin| pin.basis == spec.pin_basis());
         let waiting = pin.map(|pin| changes(&pin.lists, &self.lists)).unwrap_or_default();
         self.shown = match pin {
             Some(pin) if spec.is_pinned() && pin.lists != self.lists => {
-                Arc::new(approved_of(&pin.lists, &self.lists))
+                Arc::new(still_approved(&pin.lists, &self.lists))
             }
             _ => Arc::clone(&self.lists),
         };
@@ -132,11 +137,29 @@ pub(super) struct SourceTools {
     pub(super) problems: Vec<String>,
 }
 
-pub(super) struct ProjectPlan {
-    pub(super) plan: SourcePlan,
-    /// Of the project's own file and of the person's decisions: when they were written.
+/// What files name for callers of one folder.
+pub(super) struct NamedServers {
+    pub(super) plan: Arc<SourcePlan>,
+    /// Of the files when they were read.
     pub(super) stamp: FileStamp,
-    pub(super) view: ToolMap,
+}
+
+/// The servers of a folder, as they are now.
+#[derive(Default)]
+pub(super) struct FolderPlan {
+    pub(super) plan: Arc<SourcePlan>,
+    /// Those in force, by name, with what each offers.
+    pub(super) servers: Vec<OpenServer>,
+    pub(super) tools: ToolMap,
+}
+
+impl ManagedSources {
+    /// What a server offers, as callers see it.
+    pub(super) fn shown(&self, spec: &SourceSpec) -> Arc<OfferedLists> {
+        let lists = self.lists.get(&spec.key);
+        let lists = lists.filter(|kept| kept.fingerprint == spec.fingerprint);
+        lists.map(|kept| Arc::clone(&kept.shown)).unwrap_or_default()
+    }
 }
 
 /// When files were last written, and how long they are.
@@ -195,12 +218,10 @@ impl SourceManager {
         }
     }
 
-    /// Secrets and logins.
     pub(crate) fn vault(&self) -> SourceVault {
         SourceVault::of(&self.0.files.home)
     }
 
-    /// The daemon's environment.
     pub(crate) fn env(&self) -> &Env {
         &self.0.env
     }
@@ -257,12 +278,10 @@ impl SourceManager {
         Arc::clone(state.auths.entry(key.clone()).or_insert_with(make))
     }
 
-    /// The data folder.
     pub(crate) fn home(&self) -> &Path {
         &self.0.files.home
     }
 
-    /// Where large results are.
     pub(crate) fn results(&self) -> &KeptResults {
         &self.0.results
     }
@@ -285,23 +304,5 @@ impl SourceManager {
     /// Counts changes of the prompts that servers offer.
     pub fn prompt_changes(&self) -> watch::Receiver<u64> {
         self.0.prompts_changed.subscribe()
-    }
-
-    /// The instance that serves a project, a session, or everybody. It is started if need be.
-    pub(crate) fn instance(&self, spec: &Arc<SourceSpec>, served: Served) -> Option<Arc<Instance>> {
-        let mut state = self.state();
-        let learner = state.instances.get(&(spec.key.clone(), String::new()))?;
-        // An entry as a caller's plan has it, without what is known of its secrets.
-        if learner.spec.fingerprint != spec.fingerprint {
-            return None;
-        }
-        let spec = &Arc::clone(&learner.spec);
-        let key = (spec.key.clone(), served.key.clone());
-        if let Some(instance) = state.instances.get(&key) {
-            return Some(Arc::clone(instance));
-        }
-        let instance = Instance::keep(self.parts(spec, served, &mut state));
-        state.instances.insert(key, Arc::clone(&instance));
-        Some(instance)
     }
 }

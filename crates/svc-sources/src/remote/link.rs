@@ -1,17 +1,27 @@
-//! The link to a server at a URL, by either transport.
+//! The link to a server at a URL, by either transport; and HTTP with server-sent events, as of
+//! 2024-11-05: one stream has all answers, and messages go to an address that it names.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use reqwest::Url;
 use serde_json::{Map, Value};
+use svc_core::tools::RequestTrace;
 use svc_model::source::RemoteKind;
+use svc_wire::{
+    mcp_request::{self, RequestSetting},
+    sse::is_event_stream,
+};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    endpoint::RemoteEndpoint, legacy_sse::run_legacy_sse, streamable::StreamableTransport,
+    endpoint::{EventReader, RemoteEndpoint, add_trace, deliver},
+    streamable::StreamableTransport,
 };
 use crate::{
-    connection::{ChildMessage, SourceConnection},
+    connection::SourceConnection,
     lists::{introduce, introduce_remote},
+    message::{ChildMessage, ConnectionEnd, RequestLoss},
 };
 
 /// A link to a server at a URL.
@@ -23,7 +33,8 @@ pub(crate) struct RemoteLink {
 }
 
 impl RemoteLink {
-    /// Begins to serve a connection. The error says that the helper failed; the connection has the reason.
+    /// Begins to serve a connection. The error says that the helper failed; the connection has the
+    /// reason.
     pub(crate) async fn start(
         kind: RemoteKind,
         endpoint: RemoteEndpoint,
@@ -58,5 +69,108 @@ impl RemoteLink {
     pub(crate) async fn end(self) {
         self.connection.close();
         self.task.await.ok();
+    }
+}
+
+/// How long one message may take to be taken.
+const POST: Duration = Duration::from_secs(30);
+
+/// Opens the stream, and serves it until the connection ends.
+pub(super) async fn run_legacy_sse(
+    endpoint: Arc<RemoteEndpoint>,
+    messages: mpsc::Receiver<ChildMessage>,
+) {
+    let connection = Arc::clone(&endpoint.connection);
+    let served = async {
+        let (reader, address) = open(&endpoint).await?;
+        tokio::select! {
+            end = read(&endpoint, reader) => Err(end),
+            () = write(&endpoint, &address, messages) => Ok(()),
+        }
+    };
+    tokio::select! {
+        () = connection.closed.cancelled() => {}
+        served = served => {
+            if let Err(reason) = served {
+                connection.end_for(ConnectionEnd::Fault(reason));
+            }
+        }
+    }
+    connection.close();
+}
+
+/// Opens the stream, and waits for the address that it names.
+async fn open(endpoint: &RemoteEndpoint) -> Result<(EventReader, Url), String> {
+    let request = mcp_request::get(RequestSetting::default(), None);
+    let response = endpoint.send(&request).await.map_err(|loss| loss.reason().to_owned())?;
+    if !response.status().is_success() {
+        return Err(format!("it answered HTTP {}", response.status().as_u16()));
+    }
+    if !is_event_stream(response.headers()) {
+        return Err("it gives no stream of events: is it of type http?".to_owned());
+    }
+    let mut reader = EventReader::new(response);
+    loop {
+        let events = reader.next().await?.ok_or("its stream ended before it named an address")?;
+        for (kind, data) in events {
+            if kind == "endpoint" {
+                let address = endpoint.url.join(data.trim());
+                let address = address.map_err(|_| "its stream names no address".to_owned())?;
+                if address.origin() != endpoint.url.origin() {
+                    return Err("its stream names an address of another server".to_owned());
+                }
+                return Ok((reader, address));
+            }
+        }
+    }
+}
+
+/// Reads the stream until it ends, and says how.
+async fn read(endpoint: &RemoteEndpoint, mut reader: EventReader) -> String {
+    loop {
+        match reader.next().await {
+            Ok(Some(events)) => {
+                for (_, data) in events.iter().filter(|(_, data)| !data.is_empty()) {
+                    deliver(&endpoint.connection, data, None).await;
+                }
+            }
+            Ok(None) => return "its stream ended".to_owned(),
+            Err(problem) => return problem,
+        }
+    }
+}
+
+/// Sends messages, one after the other: their order is that of their requests.
+async fn write(
+    endpoint: &RemoteEndpoint,
+    address: &Url,
+    mut messages: mpsc::Receiver<ChildMessage>,
+) {
+    while let Some(message) = messages.recv().await {
+        let (id, trace) = match &message {
+            ChildMessage::Request { id, trace, .. } => (Some(*id), trace.clone()),
+            ChildMessage::Note(_) | ChildMessage::Cancel { .. } => (None, RequestTrace::default()),
+        };
+        let mut request =
+            mcp_request::post(Bytes::from(message.into_text()), RequestSetting::default());
+        add_trace(&mut request.headers, &trace);
+        let sent = tokio::time::timeout(POST, endpoint.send_to(address, &request)).await;
+        let loss = match sent {
+            Ok(Ok(response)) if response.status().is_success() => None,
+            Ok(Ok(response)) => Some(RequestLoss::NotTaken(format!(
+                "it answered HTTP {}",
+                response.status().as_u16()
+            ))),
+            Ok(Err(loss)) => Some(loss),
+            Err(_) => {
+                Some(RequestLoss::Unanswered("it did not take the request in time".to_owned()))
+            }
+        };
+        if let (Some(id), Some(loss)) = (id, loss) {
+            endpoint.connection.lose(id, loss).await;
+        }
+        if endpoint.connection.end().is_some() {
+            return;
+        }
     }
 }

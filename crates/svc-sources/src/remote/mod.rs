@@ -1,12 +1,8 @@
-//! Servers at a URL.
-//!
-//! Reading order: `endpoint` sends one request with all that the entry and a login put on it, `stream` reads what comes
-//! back, `streamable` and `legacy_sse` are the two transports, `link` chooses between them.
+//! Servers at a URL. `endpoint` sends one request and reads what comes back, `streamable` is
+//! streamable HTTP, `link` chooses between it and the transport of 2024-11-05.
 
 mod endpoint;
-mod legacy_sse;
 mod link;
-mod stream;
 mod streamable;
 
 pub(super) use endpoint::RemoteEndpoint;

@@ -20,25 +20,21 @@ use svc_wire::{
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    super::{
-        connection::{ChildMessage, ConnectionEnd, RequestLoss, SourceConnection, ToolTraits},
-        lists::introduce,
-        message::{modern_params, request_text},
-    },
-    endpoint::{RemoteEndpoint, add_trace},
-    stream::{EventReader, StreamCursor, deliver, document, refusal_body},
+use super::endpoint::{
+    EventReader, RemoteEndpoint, StreamCursor, add_trace, deliver, document, refusal_body,
+};
+use crate::{
+    connection::SourceConnection,
+    lists::introduce,
+    message::{ChildMessage, ConnectionEnd, RequestLoss, ToolTraits, modern_params, request_text},
 };
 
 /// How many requests are under way at once. More wait.
 const PARALLEL_REQUESTS: usize = 128;
-/// How long a notification may take.
 const NOTE: Duration = Duration::from_secs(30);
-/// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long the rest of a stream is read after its answer, so that the connection serves again.
 const LEFTOVER: Duration = Duration::from_secs(1);
-/// The longest pause before a stream is opened again.
 const LONGEST_REOPEN: Duration = Duration::from_secs(30);
 /// The pauses, unless the server names one.
 const REOPEN: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_REOPEN);
@@ -52,7 +48,6 @@ struct RemoteSession {
     generation: u64,
 }
 
-/// A connection over streamable HTTP.
 #[derive(Debug)]
 pub(super) struct StreamableTransport {
     endpoint: RemoteEndpoint,
@@ -482,11 +477,9 @@ impl StreamableTransport {
     }
 }
 
-/// A request under way.
 struct HttpExchange {
     id: u64,
     body: Bytes,
-    /// It opens a session.
     is_first: bool,
     traits: Option<Arc<ToolTraits>>,
     trace: RequestTrace,

@@ -1,4 +1,5 @@
-//! The transport of 2024-11-05: `GET /sse` opens a session and its one stream, `POST /messages` sends to it.
+//! The transport of 2024-11-05: `GET /sse` opens a session and its one stream, `POST /messages`
+//! sends to it.
 
 use std::sync::Arc;
 
@@ -18,15 +19,14 @@ use super::{
     super::{
         McpServer,
         call::{CallReply, PendingAnswer},
-        era,
-        introduction::{client_name, introduction},
-        metrics::{RequestEra, RequestOutcome},
+        era::{self, client_name, introduction},
+        metrics::{RequestEra, RequestMeter, RequestOutcome},
         origin::{RequestContext, RequestOrigin},
         rpc::{
             ClientBody, ClientMessage, ClientRequest, RpcError, UnreadableMessage, error_message,
             result_message,
         },
-        session::McpSession,
+        server::McpSession,
         stream::{AnswerForms, LogCursor, sse_session_response},
     },
     request::{parse_messages, parts_of, read_body, refusal},
@@ -73,12 +73,14 @@ async fn open_session(server: &McpServer, caller: &Caller) -> Result<Arc<McpSess
     server.open_session(caller, new).await
 }
 
-/// `POST /sse`: clients that know both transports try this first, and some of them fall back to `GET` at a 404 alone.
+/// `POST /sse`: clients that know both transports try this first, and some of them fall back to
+/// `GET` at a 404 alone.
 pub(super) async fn refuse_post() -> Problem {
     Problem::new(Code::NotFound, "POST goes to /mcp, or with GET /sse to the address that it gives")
 }
 
-/// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before this response is sent.
+/// `POST /messages?session_id=…`: answered on the session's stream, which has the answer before
+/// this response is sent.
 pub(super) async fn post_message(
     State(server): State<McpServer>,
     Extension(caller): Extension<Caller>,
@@ -107,7 +109,7 @@ pub(super) async fn post_message(
         Ok(ClientBody::Single(message)) => vec![Ok(message)],
         Ok(ClientBody::Batch(batch)) => batch,
         Err(UnreadableMessage { id, error }) => {
-            return refusal(id.as_deref(), &error, AnswerForms::of(&parts.headers));
+            return refusal(id.as_deref(), &error, AnswerForms::from_headers(&parts.headers));
         }
     };
     for message in messages {
@@ -131,7 +133,8 @@ pub(super) async fn post_message(
 }
 
 impl McpServer {
-    /// The answer to a request; `None` for a call on record, which puts its answer into the stream itself.
+    /// The answer to a request; `None` for a call on record, which puts its answer into the stream
+    /// itself.
     async fn answer_in_stream(
         &self,
         caller: &Caller,
@@ -141,12 +144,13 @@ impl McpServer {
     ) -> Option<String> {
         let id = request.id.clone();
         let name = era::subject_name(headers, &request.method, &request.params);
-        let meter = self.meter_of(caller, &request.method, name.as_deref(), RequestEra::Legacy);
-        let answer = match self.answer_in_session(caller, headers, session, request).await {
-            // It is counted when it ends.
-            Ok(None) => return None,
-            answer => answer,
-        };
+        let mut meter = self.meter_of(&request.method, name.as_deref(), RequestEra::Legacy);
+        let answer =
+            match self.answer_in_session(caller, headers, session, request, &mut meter).await {
+                // It is counted when it ends.
+                Ok(None) => return None,
+                answer => answer,
+            };
         let outcome = match &answer {
             Ok(_) => RequestOutcome::Result,
             Err(_) => RequestOutcome::Error,
@@ -161,6 +165,7 @@ impl McpServer {
         headers: &HeaderMap,
         session: &Arc<McpSession>,
         request: ClientRequest,
+        meter: &mut RequestMeter,
     ) -> Result<Option<String>, RpcError> {
         if request.method == "initialize" {
             let NewMcpSession { revision, client, capabilities, .. } =
@@ -175,13 +180,13 @@ impl McpServer {
         let exposure = self.exposure(caller, headers)?;
         let context =
             RequestContext::from_http((caller, headers), origin, acting_session, exposure);
-        if let Some(pending) = self.conversation_with_server(&context, &request)? {
+        if let Some(pending) = self.relayed(&context, &request)? {
             return Ok(Some(self.answer_with_messages(caller, session, pending).await));
         }
         if request.method != "tools/call" {
             return Ok(Some(self.answer(&context, &request).await?));
         }
-        match self.call_tool(context, headers, request).await? {
+        match self.call_tool(context, headers, request, meter).await? {
             CallReply::Recorded(_) => Ok(None),
             CallReply::Pending(pending) => {
                 Ok(Some(self.answer_with_messages(caller, session, pending).await))

@@ -1,23 +1,29 @@
-//! What all paths need of a request: its body, its session, its era; and how a request is refused.
+//! What all paths need of a request: its body, its session, its era; how a request is refused; and
+//! messages that want no answer: notifications, and answers to the server's own questions.
 
 use std::sync::Arc;
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, request::Parts};
-use serde_json::value::RawValue;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, request::Parts};
+use serde_json::{Value, value::RawValue};
 use svc_model::{Caller, limits};
 use svc_store::McpTransport;
 use svc_wire::mcp;
 
 use super::super::{
-    McpServer, era,
+    McpServer,
+    call::RequestKey,
+    era,
     origin::RequestOrigin,
     rpc::{
-        ClientBody, ClientRequest, PARSE_ERROR, RpcError, SESSION_NOT_FOUND, UnreadableMessage,
-        error_message, parse_body,
+        ClientBody, ClientMessage, ClientRequest, INVALID_REQUEST, PARSE_ERROR, RpcError,
+        SESSION_NOT_FOUND, UnreadableMessage, error_message, parse_body,
     },
-    session::McpSession,
+    server::McpSession,
     stream::{AnswerForms, whole_response},
 };
 use crate::web::{self, Code, GivenRequestId, Problem};
@@ -26,7 +32,8 @@ pub(super) static METHOD: HeaderName = HeaderName::from_static(mcp::METHOD);
 pub(super) static NAME: HeaderName = HeaderName::from_static(mcp::NAME);
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static(mcp::SESSION_ID);
 
-/// A request's head and body. Of its ids those are left that the client has given: the daemon's own are for its log.
+/// A request's head and body. Of its ids those are left that the client has given: the daemon's own
+/// are for its log.
 pub(super) fn parts_of(request: Request<Body>) -> (Parts, Body) {
     let (mut parts, body) = request.into_parts();
     if parts.extensions.get::<GivenRequestId>().is_none() {
@@ -115,5 +122,63 @@ impl McpServer {
             .filter(|session| session.transport == McpTransport::Http)
             .map(Some)
             .ok_or_else(no_session)
+    }
+}
+
+impl McpServer {
+    /// Takes a message that wants no answer. It is no request.
+    pub(super) async fn accept_one_way(
+        &self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        forms: AnswerForms,
+        message: ClientMessage,
+    ) -> Response {
+        let (method, params) = match &message {
+            ClientMessage::Notification { method, params } => (Some(method.clone()), Some(params)),
+            ClientMessage::Request(_) | ClientMessage::Response { .. } => (None, None),
+        };
+        let session = if era::names_modern_revision(headers, params) {
+            if params.is_none() {
+                let error = RpcError::new(INVALID_REQUEST, "nothing was asked that this answers");
+                return refusal(None, &error.status(400), forms);
+            }
+            // It has no session, even if it names one.
+            Ok(None)
+        } else {
+            match era::check_legacy_revision(headers) {
+                Ok(_) => self.session_of(caller, headers).await,
+                Err(error) => Err(error),
+            }
+        };
+        match session {
+            Ok(session) => self.handle_one_way(session.as_deref(), message),
+            Err(error) => return refusal(None, &error, forms),
+        }
+        let mut response = StatusCode::ACCEPTED.into_response();
+        if let Some(method) = method {
+            echo(&mut response, &METHOD, &method);
+        }
+        response
+    }
+
+    /// Does what a message that wants no answer says. Without a session it says nothing.
+    pub(super) fn handle_one_way(&self, session: Option<&McpSession>, message: ClientMessage) {
+        let Some(session) = session else { return };
+        match message {
+            ClientMessage::Response { id, outcome } => {
+                self.questions.answer(&session.id, &id, outcome);
+            }
+            ClientMessage::Notification { method, params }
+                if method == "notifications/cancelled" =>
+            {
+                // One for a call that is over is harmless: clients send it for each.
+                if let Some(id) = params.get("requestId") {
+                    let why = params.get("reason").and_then(Value::as_str);
+                    self.running.cancel(&RequestKey::new(&session.id, id), why);
+                }
+            }
+            ClientMessage::Request(_) | ClientMessage::Notification { .. } => {}
+        }
     }
 }

@@ -27,7 +27,6 @@ const SHARED: [&str; 2] = ["codex", "opencode"];
 /// Longest name in the instructions, in bytes.
 const NAME_BYTES: usize = 60;
 
-/// `InitializeResult`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InitializeResult {
@@ -96,7 +95,6 @@ impl McpServer {
         })
     }
 
-    /// The result of `server/discover`.
     pub(super) async fn discovery(
         &self,
         caller: &Caller,
@@ -109,8 +107,8 @@ impl McpServer {
         })
     }
 
-    /// For clients' models. Some clients cut it after a few hundred characters, so the point comes first: who the model is, and
-    /// what it need not do.
+    /// For clients' models. Some clients cut it after a few hundred characters, so the point comes
+    /// first: who the model is, and what it need not do.
     async fn instructions(
         &self,
         caller: &Caller,
@@ -121,7 +119,8 @@ impl McpServer {
                 "You speak as the operator of svc, which connects the coding agents of this machine."
             )
         } else {
-            // Claude Code connects and runs its first hook side by side. The others run theirs with the first prompt.
+            // Claude Code connects and runs its first hook side by side. The others run theirs with
+            // the first prompt.
             let is_claude = client == Some(HookClient::ClaudeCode.as_str());
             let bound = match caller.process() {
                 Some(_) if is_claude => self.services.tuning().first_hook,
@@ -184,7 +183,8 @@ mod tests {
 
     use super::*;
 
-    /// Tokens are not counted the same by any two models; four characters to a token is what English makes of most.
+    /// Tokens are not counted the same by any two models; four characters to a token is what
+    /// English makes of most.
     #[test]
     fn the_instructions_are_short_and_begin_with_the_point() {
         let caller = Caller::Session {

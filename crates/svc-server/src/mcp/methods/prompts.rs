@@ -1,26 +1,23 @@
-//! `prompts/list` and `prompts/get`.
+//! `prompts/list`, `prompts/get` and `completion/complete`.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
-use svc_core::tools::{Call, Failure, NoFarEnd};
-use svc_model::Caller;
-use tokio::sync::mpsc;
+use svc_core::tools::{Call, Failure};
+use svc_model::{Caller, limits};
 
 use super::{
     super::{
         McpServer,
-        call::{CallClient, ClientChannel, rpc_error_of},
-        origin::RequestContext,
-        prompts::PromptTemplate,
+        call::{CallRun, WorkEnd, rpc_error_of},
+        origin::{RequestContext, RequestOrigin},
         rpc::{
             ClientRequest, EraResult, RpcError, object_or_empty, result_message, shortened,
             text_param,
         },
-        running::{CallRecord, MessageSink},
     },
-    params::{raw, refuse_cursor},
+    raw, refuse_cursor,
 };
 
 /// Members of `ListPromptsResult`.
@@ -60,55 +57,107 @@ impl McpServer {
         })?;
         let arguments = object_or_empty(&request.params, "arguments")?;
         prompt.check(&arguments)?;
-        let channel = self.prompt_channel(context, request, prompt);
-        let call = match &channel {
-            Some(channel) => {
-                channel.restore_round("prompts/get")?;
-                channel.call()
-            }
-            None => Call {
-                services: self.services.clone(),
-                caller: context.caller.clone(),
-                session: context.acting_session.clone(),
-                started_at: self.services.now(),
-                far_end: Arc::new(NoFarEnd),
-                trace: context.trace.clone(),
-                params: None,
-            },
+        // Nobody reads what a prompt says on the way. In a session it asks nobody: the client waits
+        // for this answer.
+        let origin = match &context.origin {
+            RequestOrigin::Legacy(_) => RequestOrigin::Bare,
+            other => other.clone(),
         };
-        let messages = match (prompt.messages(call, arguments).await, channel) {
-            (Ok(messages), _) => messages,
-            (Err(Failure::NeedsInput), Some(channel)) => {
-                return Ok(result_message(&request.id, &channel.input_required("prompts/get")));
-            }
-            (Err(failure), _) => return Err(rpc_error_of(failure)),
+        let record = context.record(self, request, "prompts/get", prompt.name);
+        let caller = context.caller.clone();
+        let mut run = CallRun::attached(self, caller, origin, record, None)?;
+        let call = Call { params: None, ..run.call() };
+        let messages = match run.drive(false, prompt.messages(call, arguments)).await {
+            WorkEnd::Outcome(Ok(messages)) => messages,
+            WorkEnd::Outcome(Err(Failure::NeedsInput)) => return Ok(run.input_required().message),
+            WorkEnd::Outcome(Err(failure)) => return Err(rpc_error_of(failure)),
+            WorkEnd::Cancelled | WorkEnd::Left => return Err(RpcError::internal()),
         };
         let members = PromptMessages { description: prompt.description, messages };
         let result = EraResult::complete(context.origin.answer_era(), members, None);
         Ok(result_message(&request.id, &result))
     }
+}
 
-    /// The channel over which a prompt can ask a stateless client. Nobody reads what it says on the way.
-    fn prompt_channel(
+#[derive(Serialize)]
+pub(super) struct CompleteResult {
+    completion: Completion,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Completion {
+    values: Vec<String>,
+    has_more: bool,
+}
+
+impl McpServer {
+    /// Values for an argument of a prompt, or for a variable of a resource template.
+    pub(super) async fn complete(
         &self,
-        context: &RequestContext,
-        request: &ClientRequest,
-        prompt: &PromptTemplate,
-    ) -> Option<Arc<ClientChannel>> {
-        let client = CallClient::Modern(context.origin.modern()?.clone());
-        let record = CallRecord {
-            rpc_id: request.id.clone(),
-            tool: prompt.name.to_owned(),
-            params: request.params.clone(),
-            raw_params: None,
-            trace: context.trace.clone(),
-            acting_session: context.acting_session.clone(),
-            credential: self.services.access.credential_name(&context.caller),
-            started_at: self.services.now(),
-            hold: None,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<CompleteResult, RpcError> {
+        let reference = object_param(params, "ref", "params.ref: must be an object")?;
+        let argument = object_param(params, "argument", "params.argument: must be an object")?;
+        let name = argument
+            .get("name")
+            .and_then(Value::as_str)
+            .ok_or_else(|| RpcError::invalid_params("params.argument.name: must be a string"))?;
+        let value = argument.get("value").and_then(Value::as_str).unwrap_or_default();
+        let mut values = match reference.get("type").and_then(Value::as_str) {
+            Some("ref/prompt") => self.complete_prompt(caller, reference, name, value).await?,
+            Some("ref/resource") => self.complete_resource(caller, reference, name, value).await?,
+            _ => {
+                let text = "params.ref.type: must be ref/prompt or ref/resource";
+                return Err(RpcError::invalid_params(text));
+            }
         };
-        let (sender, _) = mpsc::unbounded_channel();
-        let sink = MessageSink::Response(sender);
-        Some(ClientChannel::new(self, &context.caller, client, record, sink))
+        let most = limits::MCP_COMPLETIONS as usize;
+        let has_more = values.len() > most;
+        values.truncate(most);
+        Ok(CompleteResult { completion: Completion { values, has_more } })
     }
+
+    async fn complete_prompt(
+        &self,
+        caller: &Caller,
+        reference: &Map<String, Value>,
+        argument: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let name = text_param(reference, "name")?;
+        let prompts = Arc::clone(&self.prompts.borrow());
+        let prompt = prompts
+            .iter()
+            .find(|prompt| prompt.is_called(name))
+            .ok_or_else(|| RpcError::invalid_params("params.ref.name: there is no such prompt"))?;
+        prompt.complete(&self.services, caller, argument, value).await
+    }
+
+    async fn complete_resource(
+        &self,
+        caller: &Caller,
+        reference: &Map<String, Value>,
+        variable: &str,
+        value: &str,
+    ) -> Result<Vec<String>, RpcError> {
+        let template = text_param(reference, "uri")?;
+        for provider in &self.resources {
+            let values =
+                provider.complete(&self.services, caller, template, variable, value).await?;
+            if let Some(values) = values {
+                return Ok(values);
+            }
+        }
+        Err(RpcError::invalid_params("params.ref.uri: there is no such resource template"))
+    }
+}
+
+fn object_param<'a>(
+    params: &'a Map<String, Value>,
+    name: &str,
+    wrong: &'static str,
+) -> Result<&'a Map<String, Value>, RpcError> {
+    params.get(name).and_then(Value::as_object).ok_or_else(|| RpcError::invalid_params(wrong))
 }

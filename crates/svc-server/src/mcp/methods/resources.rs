@@ -1,19 +1,30 @@
-//! `resources/list`, `resources/templates/list`, `resources/read`, and the subscriptions of legacy sessions.
+//! `resources/list`, `resources/templates/list`, `resources/read`, the subscriptions of legacy
+//! sessions, and what servers behind the daemon answer: their results pass as they are.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
+use svc_core::tools::{Call, Failure};
 use svc_model::{Caller, StreamName};
+use svc_sources::SourceManager;
+use tokio::sync::mpsc;
 
 use super::{
     super::{
         McpServer,
+        call::{CallAnswer, CallRun, PendingAnswer, WorkEnd, rpc_error_of},
         origin::{RequestContext, RequestOrigin},
-        rpc::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, text_param},
+        resources::{Resource, ResourceTemplate},
+        rpc::{
+            CacheHint, CacheScope, ClientRequest, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError,
+            text_param,
+        },
     },
-    params::{cursor, raw, refuse_cursor},
+    cursor, raw, refuse_cursor,
 };
 
-/// Members of `ListResourcesResult`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceList {
@@ -22,14 +33,12 @@ pub(super) struct ResourceList {
     next_cursor: Option<String>,
 }
 
-/// Members of `ListResourceTemplatesResult`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceTemplateList {
     resource_templates: Vec<Box<RawValue>>,
 }
 
-/// Members of `ReadResourceResult`.
 #[derive(Serialize)]
 pub(super) struct ResourceContents {
     contents: Vec<Value>,
@@ -99,7 +108,6 @@ impl McpServer {
         self.stream_of_server_resource(caller, uri).await
     }
 
-    /// `resources/subscribe` and `resources/unsubscribe`.
     pub(super) async fn subscribe(
         &self,
         context: &RequestContext,
@@ -132,4 +140,133 @@ fn no_resource(context: &RequestContext, uri: &str) -> RpcError {
         RequestOrigin::Bare | RequestOrigin::Legacy(_) => RESOURCE_NOT_FOUND,
     };
     RpcError::new(code, "there is no such resource").data(json!({ "uri": uri }))
+}
+
+const JSON: &str = "application/json";
+/// What a server's resource says may change with every read.
+const NOT_KEPT: CacheHint = CacheHint { ttl_ms: 0, cache_scope: CacheScope::Private };
+
+impl McpServer {
+    /// Resources of servers, and large results of theirs.
+    pub(super) fn resources_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        let Some(sources) = &self.sources else { return Vec::new() };
+        let mut all = sources.offered_resources(caller);
+        all.extend(sources.kept_results(caller).into_iter().map(|kept| {
+            let mut entry = json!(Resource {
+                uri: kept.uri,
+                name: kept.tool,
+                title: None,
+                description: Some("A large result. It is kept for 7 days.".to_owned()),
+                mime_type: Some(JSON.to_owned()),
+            });
+            entry["size"] = json!(kept.bytes);
+            raw(&entry)
+        }));
+        all
+    }
+
+    /// Templates of resources of servers.
+    pub(super) fn templates_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        let Some(sources) = &self.sources else { return Vec::new() };
+        let results = raw(&ResourceTemplate {
+            uri_template: "svc://result/{id}".to_owned(),
+            name: "result".to_owned(),
+            title: Some("A large result of a tool".to_owned()),
+            description: Some("What was too large for an answer, whole, for 7 days.".to_owned()),
+            mime_type: Some(JSON.to_owned()),
+        });
+        std::iter::once(results).chain(sources.offered_templates(caller)).collect()
+    }
+
+    pub(super) fn prompts_of_servers(&self, caller: &Caller) -> Vec<Box<RawValue>> {
+        self.sources.as_ref().map(|sources| sources.offered_prompts(caller)).unwrap_or_default()
+    }
+
+    /// The contents of a large result; `None` if there is none of that URI.
+    pub(super) async fn large_result(&self, caller: &Caller, uri: &str) -> Option<Vec<Value>> {
+        let text = self.sources.as_ref()?.kept_result(caller, uri).await?;
+        Some(vec![json!({ "uri": uri, "mimeType": JSON, "text": text })])
+    }
+
+    /// The answer to `resources/read`, `prompts/get` or `completion/complete`; `None` if it is
+    /// about nothing of a server's.
+    pub(in crate::mcp) fn relayed(
+        &self,
+        context: &RequestContext,
+        request: &ClientRequest,
+    ) -> Result<Option<PendingAnswer>, RpcError> {
+        let (method, subject) = match request.method.as_str() {
+            "prompts/get" => ("prompts/get", "name"),
+            "resources/read" => ("resources/read", "uri"),
+            "completion/complete" => ("completion/complete", ""),
+            _ => return Ok(None),
+        };
+        let target = self
+            .sources
+            .as_ref()
+            .and_then(|sources| sources.relay_target(&context.caller, method, &request.params));
+        let Some(target) = target else { return Ok(None) };
+        let subject = request.params.get(subject).and_then(Value::as_str).unwrap_or_default();
+        let mut record = context.record(self, request, method, subject);
+        let own = || context.caller.session().map(Arc::from);
+        record.acting_session = record.acting_session.or_else(own);
+        let (sender, messages) = mpsc::unbounded_channel();
+        let (caller, origin) = (context.caller.clone(), context.origin.clone());
+        let mut run = CallRun::attached(self, caller, origin, record, Some(sender))?;
+        let (era, id) = (context.origin.answer_era(), request.id.clone());
+        let cache = (method == "resources/read").then_some(NOT_KEPT);
+        let answer = async move {
+            let call = run.call();
+            let end = run.drive(false, target.result(&call)).await;
+            // The caller's token may have been taken back while the server was at work.
+            let permitted = run.still_permitted().await;
+            match end {
+                WorkEnd::Outcome(outcome) => match permitted.and(outcome) {
+                    Ok(result) => CallAnswer::verbatim(&id, era, &result, cache),
+                    Err(Failure::NeedsInput) => run.input_required(),
+                    Err(failure) => CallAnswer::error(&id, &rpc_error_of(failure)),
+                },
+                WorkEnd::Cancelled | WorkEnd::Left => CallAnswer::lost(&id, true),
+            }
+        };
+        let (answer, messages) = (answer.boxed(), Some(messages));
+        Ok(Some(PendingAnswer { answer, messages, is_repeatable: true }))
+    }
+
+    /// Subscribes to a resource of a server; `None` if it is nothing of a server's.
+    pub(in crate::mcp) async fn stream_of_server_resource(
+        &self,
+        caller: &Caller,
+        uri: &str,
+    ) -> Result<Option<StreamName>, RpcError> {
+        let Some(sources) = &self.sources else { return Ok(None) };
+        let call = Call::alone(self.services.clone(), caller.clone());
+        sources.watch_resource(&call, uri, false).await.transpose().map_err(rpc_error_of)
+    }
+
+    /// Gives up a subscription to a resource of a server.
+    pub(super) async fn unwatch_server_resource(&self, caller: &Caller, uri: &str) {
+        let Some(sources) = &self.sources else { return };
+        let call = Call::alone(self.services.clone(), caller.clone());
+        sources.unwatch_resource(&call, uri).await;
+    }
+
+    /// Subscribes again to resources of servers: this daemon may know nothing of it yet. Nobody
+    /// waits for it.
+    pub(in crate::mcp) fn watch_again(&self, caller: &Caller, uris: Vec<String>) {
+        let (Some(sources), false) = (&self.sources, uris.is_empty()) else { return };
+        let (sources, call) = (sources.clone(), Call::alone(self.services.clone(), caller.clone()));
+        self.background.spawn(self.stop.clone().run_until_cancelled_owned(async move {
+            watch_all(&sources, &call, &uris).await;
+        }));
+    }
+}
+
+async fn watch_all(sources: &SourceManager, call: &Call, uris: &[String]) {
+    for uri in uris {
+        // What cannot be watched now is watched when its server is back.
+        if let Some(Err(failure)) = sources.watch_resource(call, uri, true).await {
+            tracing::debug!(?failure, "a resource cannot be watched");
+        }
+    }
 }

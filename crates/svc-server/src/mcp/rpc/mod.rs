@@ -1,26 +1,390 @@
-//! JSON-RPC 2.0, without a transport: messages that come in, messages that go out, errors.
+//! JSON-RPC 2.0, without a transport: messages that come in, messages that go out, errors. `result`
+//! is what results have in common.
 //!
-//! What the daemon does not have to understand stays raw JSON, so that the result of a tool reaches the client byte for
-//! byte.
+//! What the daemon does not have to understand stays raw JSON, so that the result of a tool reaches
+//! the client byte for byte.
 
-mod error;
-mod incoming;
-mod outgoing;
 mod result;
 
-pub use error::RpcError;
-pub(super) use error::{
-    INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RESOURCE_NOT_FOUND,
-    SESSION_NOT_FOUND, UNAUTHORIZED, shortened,
+use std::{borrow::Cow, sync::Arc};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json, value::RawValue};
+use svc_core::service;
+use svc_model::limits;
+use svc_sys::telemetry;
+use svc_wire::{
+    json_rpc::{JsonRpcEnvelope, JsonRpcWriter, METHOD_NOT_FOUND},
+    mcp::Revision,
 };
-pub(super) use incoming::{
-    ClientBody, ClientMessage, ClientRequest, UnreadableMessage, object_or_empty, parse_body,
-    text_param,
-};
-pub(super) use outgoing::{
-    error_message, notification_message, request_message, result_message, result_message_with_room,
-};
+
 pub(super) use result::{
     AnswerEra, CacheHint, CacheScope, Empty, EraResult, ResultType, SERVER_INFO, ServerInfo,
     raw_in_era,
 };
+pub(crate) use svc_wire::json_rpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR};
+
+/// The `error` member of a response, and the HTTP status that goes with it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// HTTP status; 200 for errors of handlers.
+    #[serde(skip)]
+    pub(crate) status: u16,
+}
+
+/// Legacy sessions only: servers in the field answer so to a session that they do not know.
+pub(crate) const SESSION_NOT_FOUND: i64 = -32001;
+/// Legacy sessions only; 2026-07-28 has [`INVALID_PARAMS`] for it.
+pub(crate) const RESOURCE_NOT_FOUND: i64 = -32002;
+/// The caller's token is no longer good, as its answer is there.
+pub(crate) const UNAUTHORIZED: i64 = -32003;
+/// A bound of the caller's is reached, or the message is too large. The HTTP status tells which.
+const LIMIT_REACHED: i64 = -32010;
+const HEADER_MISMATCH: i64 = -32020;
+const MISSING_CAPABILITY: i64 = -32021;
+const UNSUPPORTED_VERSION: i64 = -32022;
+
+impl RpcError {
+    /// An error of a handler.
+    pub fn new(code: i64, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None, status: 200 }
+    }
+
+    /// The parameters are not what they must be.
+    pub fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(INVALID_PARAMS, message)
+    }
+
+    /// The same, with more about it.
+    #[must_use]
+    pub fn data(self, data: Value) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    pub(crate) fn status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    /// A message that is larger than what it may be.
+    pub(crate) fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(LIMIT_REACHED, message)
+            .data(json!({ "code": "payload_too_large", "retryable": false }))
+            .status(413)
+    }
+
+    pub(crate) fn internal() -> Self {
+        Self::new(INTERNAL_ERROR, "internal error")
+    }
+
+    pub(crate) fn unknown_method(method: &str) -> Self {
+        Self::new(METHOD_NOT_FOUND, format!("there is no method {:?}", shortened(method)))
+    }
+
+    pub(crate) fn header_mismatch(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(HEADER_MISMATCH, message).status(400)
+    }
+
+    pub(crate) fn unsupported_version(requested: &str) -> Self {
+        let supported: Vec<&str> = Revision::MODERN.into_iter().map(Revision::as_str).collect();
+        Self::new(UNSUPPORTED_VERSION, "unsupported protocol version")
+            .data(json!({ "supported": supported, "requested": shortened(requested) }))
+            .status(400)
+    }
+
+    pub(crate) fn missing_capability(required: &Value) -> Self {
+        Self::new(MISSING_CAPABILITY, "the client has not declared a capability that this needs")
+            .data(json!({ "requiredCapabilities": required }))
+            .status(400)
+    }
+}
+
+/// The beginning of a client's own word, to repeat it in an error.
+pub(crate) fn shortened(word: &str) -> String {
+    word.chars().take(64).collect()
+}
+
+impl From<service::Error> for RpcError {
+    fn from(error: service::Error) -> Self {
+        use service::Error;
+        match &error {
+            Error::Invalid { .. } | Error::NotFound { .. } => {
+                Self::invalid_params(error.to_string())
+            }
+            Error::LimitReached(_) => Self::new(LIMIT_REACHED, error.to_string())
+                .data(json!({ "code": "limit_reached", "retryable": true }))
+                .status(429),
+            Error::Internal(_) | Error::Unavailable(_) | Error::StorageFull(_) => {
+                tracing::error!(error = telemetry::chain(&error), "a request failed");
+                Self::new(INTERNAL_ERROR, error.to_string())
+            }
+            _ => Self::new(INTERNAL_ERROR, error.to_string()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum ClientBody {
+    Single(ClientMessage),
+    /// JSON-RPC batch, as in the revisions before 2025-06-18.
+    Batch(Vec<Result<ClientMessage, UnreadableMessage>>),
+}
+
+/// A message from a client.
+#[derive(Debug)]
+pub(crate) enum ClientMessage {
+    Request(ClientRequest),
+    Notification {
+        method: String,
+        params: Map<String, Value>,
+    },
+    /// The answer to a question of ours: its result, or its error.
+    Response {
+        id: Value,
+        outcome: Result<Value, Value>,
+    },
+}
+
+/// A message that wants an answer.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientRequest {
+    /// As it came: a string or a number.
+    pub(crate) id: Box<RawValue>,
+    pub(crate) method: String,
+    pub(crate) params: Map<String, Value>,
+    /// The params as they came, of a request that a server behind the daemon may answer.
+    pub(crate) raw_params: Option<Arc<RawValue>>,
+}
+
+/// A message that cannot be taken, and why.
+#[derive(Debug)]
+pub(crate) struct UnreadableMessage {
+    /// Its id, if it has one.
+    pub(crate) id: Option<Box<RawValue>>,
+    pub(crate) error: RpcError,
+}
+
+pub(crate) fn parse_body(body: &str) -> Result<ClientBody, UnreadableMessage> {
+    if !body.trim_start().starts_with('[') {
+        return parse_message(body).map(ClientBody::Single);
+    }
+    let batch: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| not_json(&error))?;
+    if batch.is_empty() || batch.len() > limits::MCP_BATCH {
+        let most = limits::MCP_BATCH;
+        let error = invalid(format!("a batch has from 1 to {most} messages"));
+        return Err(UnreadableMessage { id: None, error });
+    }
+    Ok(ClientBody::Batch(batch.into_iter().map(|raw| parse_message(raw.get())).collect()))
+}
+
+fn parse_message(text: &str) -> Result<ClientMessage, UnreadableMessage> {
+    let envelope = match JsonRpcEnvelope::parse_with_nulls(text.as_bytes()) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            return Err(match serde_json::from_str::<Value>(text) {
+                Err(error) => not_json(&error),
+                Ok(value) => UnreadableMessage {
+                    id: id_of(&value),
+                    error: invalid(format!("not a JSON-RPC message: {error}")),
+                },
+            });
+        }
+    };
+    let unreadable = |error| {
+        let id = envelope.id.filter(|id| is_id(id)).map(ToOwned::to_owned);
+        Err(UnreadableMessage { id, error })
+    };
+    if !envelope.says_version() {
+        return unreadable(invalid("jsonrpc: must be \"2.0\""));
+    }
+    let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or(Value::Null);
+    match (envelope.method, envelope.id) {
+        (Some(method), _) if method == "initialize" && is_too_long(envelope.params) => {
+            let most = limits::MCP_INTRODUCTION_BYTES;
+            let message = format!("params: a client describes itself in at most {most} bytes");
+            unreadable(RpcError::too_large(message))
+        }
+        (Some(method), id) => {
+            let params = match envelope.params.map(|raw| serde_json::from_str(raw.get())) {
+                None => Map::new(),
+                Some(Ok(params)) => params,
+                Some(Err(error)) => {
+                    // Too deep, or half of a surrogate pair: that is an object, and unreadable.
+                    let text = if error.is_data() {
+                        "params: must be an object".to_owned()
+                    } else {
+                        format!("params: {error}")
+                    };
+                    let error = RpcError::invalid_params(text);
+                    return unreadable(error.status(400));
+                }
+            };
+            match id {
+                None => Ok(ClientMessage::Notification { method, params }),
+                Some(id) if is_id(id) => {
+                    let id = id.to_owned();
+                    let raw_params = envelope
+                        .params
+                        .filter(|_| {
+                            matches!(&*method, "tools/call" | "resources/read" | "prompts/get")
+                        })
+                        .map(|raw| Arc::from(raw.to_owned()));
+                    Ok(ClientMessage::Request(ClientRequest { id, method, params, raw_params }))
+                }
+                Some(_) => unreadable(invalid("id: must be a string or a number")),
+            }
+        }
+        (None, Some(id)) if envelope.result.is_some() || envelope.error.is_some() => {
+            let outcome = match (envelope.result, envelope.error) {
+                (_, Some(error)) => Err(value(error)),
+                (Some(result), None) => Ok(value(result)),
+                (None, None) => Err(Value::Null),
+            };
+            Ok(ClientMessage::Response { id: value(id), outcome })
+        }
+        (None, _) => unreadable(invalid("method: is missing")),
+    }
+}
+
+fn is_too_long(params: Option<&RawValue>) -> bool {
+    params.is_some_and(|raw| raw.get().len() > limits::MCP_INTRODUCTION_BYTES)
+}
+
+fn is_id(raw: &RawValue) -> bool {
+    matches!(raw.get().as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
+}
+
+fn id_of(value: &Value) -> Option<Box<RawValue>> {
+    let id = value.get("id").filter(|id| id.is_string() || id.is_number())?;
+    serde_json::value::to_raw_value(id).ok()
+}
+
+fn not_json(error: &serde_json::Error) -> UnreadableMessage {
+    let error = RpcError::new(PARSE_ERROR, format!("the body is not JSON: {error}"));
+    UnreadableMessage { id: None, error: error.status(400) }
+}
+
+fn invalid(message: impl Into<Cow<'static, str>>) -> RpcError {
+    RpcError::new(INVALID_REQUEST, message).status(400)
+}
+
+/// A member that may be an object, or absent, or null.
+pub(crate) fn object_or_empty(
+    params: &Map<String, Value>,
+    name: &str,
+) -> Result<Map<String, Value>, RpcError> {
+    match params.get(name) {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(object)) => Ok(object.clone()),
+        Some(_) => Err(RpcError::invalid_params(format!("params.{name}: must be an object"))),
+    }
+}
+
+/// A member that must be a string.
+pub(crate) fn text_param<'a>(
+    params: &'a Map<String, Value>,
+    name: &str,
+) -> Result<&'a str, RpcError> {
+    let value = params.get(name).and_then(Value::as_str);
+    value.ok_or_else(|| RpcError::invalid_params(format!("params.{name}: must be a string")))
+}
+
+/// The answer to a request that went well.
+pub(crate) fn result_message(id: &RawValue, result: &impl Serialize) -> String {
+    JsonRpcWriter::new().id(id).result(result).into_text()
+}
+
+/// The same of a result of about `room` bytes.
+pub(crate) fn result_message_with_room(
+    id: &RawValue,
+    result: &impl Serialize,
+    room: usize,
+) -> String {
+    let room = room + id.get().len() + 64;
+    JsonRpcWriter::with_room(room).id(id).result(result).into_text()
+}
+
+/// The answer to a request that failed. `id` is `null` where none could be read.
+pub(crate) fn error_message(id: Option<&RawValue>, error: &RpcError) -> String {
+    JsonRpcWriter::new().id(&id).error(error).into_text()
+}
+
+pub(crate) fn notification_message(method: &str, params: &impl Serialize) -> String {
+    JsonRpcWriter::new().method(method).params(params).into_text()
+}
+
+/// A request to the client.
+pub(crate) fn request_message(id: &str, method: &str, params: &Value) -> String {
+    JsonRpcWriter::new().id(id).method(method).params(params).into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_by_table() {
+        for (body, code, id) in [
+            ("", PARSE_ERROR, None),
+            ("{", PARSE_ERROR, None),
+            ("[", PARSE_ERROR, None),
+            ("[]", INVALID_REQUEST, None),
+            ("3", INVALID_REQUEST, None),
+            ("null", INVALID_REQUEST, None),
+            ("{}", INVALID_REQUEST, None),
+            (r#"{"id":1,"method":"ping"}"#, INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"1.0","id":"a","method":"ping"}"#, INVALID_REQUEST, Some("\"a\"")),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, INVALID_REQUEST, None),
+            (r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, INVALID_REQUEST, None),
+            (r#"{"jsonrpc":"2.0","id":1,"method":3}"#, INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"2.0","id":1}"#, INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}"#, INVALID_PARAMS, Some("1")),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":null}"#,
+                INVALID_PARAMS,
+                Some("1"),
+            ),
+        ] {
+            let UnreadableMessage { id: named, error } = parse_body(body).unwrap_err();
+            assert_eq!(error.code, code, "{body}: {error:?}");
+            assert_eq!(named.as_deref().map(RawValue::get), id, "{body}");
+            assert_eq!(error.status, 400, "{body}");
+        }
+    }
+
+    #[test]
+    fn params_that_cannot_be_read_are_not_called_something_else() {
+        let deep = format!("{}1{}", "[".repeat(3000), "]".repeat(3000));
+        for (params, word) in [
+            (r#"{"a":"\ud800"}"#.to_owned(), "hex escape"),
+            (format!(r#"{{"a":{deep}}}"#), "recursion"),
+            ("[1]".to_owned(), "must be an object"),
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{params}}}"#);
+            let UnreadableMessage { error, .. } = parse_body(&body).unwrap_err();
+            assert!(error.message.contains(word), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn requests_notifications_responses_and_batches() {
+        let body = r#"[{"jsonrpc":"2.0","id":"x","method":"ping"},
+            {"jsonrpc":"2.0","method":"notifications/initialized"},
+            {"jsonrpc":"2.0","id":1,"result":{}}, {"jsonrpc":"2.0","id":2,"error":{"code":1}}, 5]"#;
+        let ClientBody::Batch(batch) = parse_body(body).unwrap() else { panic!("a batch") };
+        let kinds: Vec<&str> = batch
+            .iter()
+            .map(|message| match message {
+                Ok(ClientMessage::Request(_)) => "request",
+                Ok(ClientMessage::Notification { .. }) => "notification",
+                Ok(ClientMessage::Response { outcome: Ok(_), .. }) => "result",
+                Ok(ClientMessage::Response { outcome: Err(_), .. }) => "error",
+                Err(_) => "refused",
+            })
+            .collect();
+        assert_eq!(kinds, ["request", "notification", "result", "error", "refused"]);
+    }
+}

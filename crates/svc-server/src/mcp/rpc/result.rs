@@ -14,8 +14,8 @@ pub(crate) enum AnswerEra {
     Stateless,
 }
 
-/// A result as the client's era has it: the members that were asked for, and beside them those of the stateless
-/// revisions.
+/// A result as the client's era has it: the members that were asked for, and beside them those of
+/// the stateless revisions.
 #[derive(Debug, Serialize)]
 pub(crate) struct EraResult<T> {
     #[serde(flatten)]
@@ -64,11 +64,9 @@ pub(crate) enum CacheScope {
     Private,
 }
 
-/// A result without members.
 #[derive(Debug, Serialize)]
 pub(crate) struct Empty {}
 
-/// Who the server is.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct ServerInfo {
     name: &'static str,
@@ -81,7 +79,6 @@ pub(crate) struct ServerInfo {
 pub(crate) const SERVER_INFO: ServerInfo =
     ServerInfo { name: "svc", title: Some("svc"), version: env!("CARGO_PKG_VERSION") };
 
-/// `_meta` of a result.
 #[derive(Debug)]
 struct ServerMeta;
 
@@ -107,8 +104,8 @@ impl<T: Serialize> EraResult<T> {
     }
 }
 
-/// A server's result as the client's era has it. A stateless client wants to know what kind of result it is, and of some
-/// how long it may be kept; all else passes as it is.
+/// A server's result as the client's era has it. A stateless client wants to know what kind of
+/// result it is, and of some how long it may be kept; all else passes as it is.
 pub(crate) fn raw_in_era(
     result: &RawValue,
     era: AnswerEra,

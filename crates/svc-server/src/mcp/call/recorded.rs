@@ -1,17 +1,17 @@
-//! Calls that the last stop or crash cut off. A start takes them up before the first request.
+//! Calls on record: stored before their tools begin, and taken up by the next start.
 //!
-//! A call runs again if its tool may be repeated and its row can be read as a whole. Any other call ends with an error
-//! that says that its outcome is unknown: a caller that cannot be read is nobody, and arguments that cannot be read are
-//! not replaced by others.
+//! After a restart a call runs again if its tool may be repeated and its row can be read as a
+//! whole. Any other call ends with an error that says that its outcome is unknown: a caller that
+//! cannot be read is nobody, and arguments that cannot be read are not replaced by others.
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 use svc_core::{
     service::{self, access::RecordedCaller, mcp::CallEnd},
-    tools::{ClientAnswers, Failure, RequestTrace, Tool, ToolError},
+    tools::{ClientAnswers, Failure, LogLevel, RequestTrace, Tool, ToolError, ToolProgress},
 };
-use svc_model::{BudgetKind, Caller, StreamName};
+use svc_model::{BudgetKind, CallId, Caller, StreamName};
 use svc_store::{CallRow, CallState, McpTransport};
 use svc_wire::mcp::{Revision, meta};
 use tracing::{info, warn};
@@ -20,21 +20,116 @@ use super::{
     super::{
         McpServer,
         era::ModernClient,
-        rpc::AnswerEra,
-        running::{CallRecord, MessageSink},
+        origin::RequestOrigin,
+        rpc::{AnswerEra, RpcError, notification_message},
+        seal::RequestState,
+        server::McpSession,
     },
-    answer::CallAnswer,
-    channel::{CallClient, ClientChannel, unauthorized},
-    detachable::resume_task,
-    end::cancelled,
-    on_record::{RecordedCall, run_recorded},
-    task::task_end,
+    active::{CallRecord, RequestKey},
+    answer::{CallAnswer, CallMode, cancelled, task_end, unauthorized},
+    run::CallRun,
 };
+
+/// A call on record, whose answer is read from the log.
+#[derive(Debug)]
+pub(crate) struct RecordedCall {
+    pub(crate) id: CallId,
+    pub(crate) stream: StreamName,
+    pub(crate) session: Arc<McpSession>,
+    /// Whether the next start runs it again.
+    pub(crate) is_repeatable: bool,
+}
+
+/// Puts a call on record and runs its tool.
+pub(super) async fn record_and_run(
+    server: &McpServer,
+    caller: Caller,
+    session: Arc<McpSession>,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+    record: CallRecord,
+) -> Result<RecordedCall, RpcError> {
+    let is_repeatable = tool.is_repeatable();
+    let recorded = |id, stream| {
+        let session = Arc::clone(&session);
+        RecordedCall { id, stream, session, is_repeatable }
+    };
+    let recording = session.recording.lock().await;
+    // The same request once more is from a client that lost its connection before it saw an id.
+    let request = request_key(&session, &record.rpc_id);
+    if let Some((id, running)) = server.running.by_request(&request)
+        && running.record.params == record.params
+    {
+        let stream = log_stream_of(&id, &session);
+        return Ok(recorded(id, stream));
+    }
+    let revision = session.revision();
+    let first = first_message(&record, revision);
+    let new = record.in_session(session.id.clone(), session.transport, revision);
+    let (row, stream) = server.services.mcp.begin_call(&caller, new, first).await?;
+    let call = recorded(row.call_id, stream);
+    run_recorded(server, caller, &call, tool, arguments, record);
+    drop(recording);
+    Ok(call)
+}
+
+/// Runs the tool of a call on record.
+fn run_recorded(
+    server: &McpServer,
+    caller: Caller,
+    call: &RecordedCall,
+    tool: Arc<Tool>,
+    arguments: Map<String, Value>,
+    record: CallRecord,
+) {
+    let RecordedCall { id, stream, session, .. } = call;
+    let request = request_key(session, &record.rpc_id);
+    let origin = RequestOrigin::Legacy(Arc::clone(session));
+    let mode = CallMode::Logged(id.clone(), stream.clone());
+    let mut run = CallRun::new(server, caller, origin, record, mode, RequestState::default());
+    run.register(id.clone(), Some(request));
+    server.background.spawn(run.run_tool(tool, arguments));
+}
+
+/// The stream of the log that a call of this session is answered in.
+pub(crate) fn log_stream_of(call: &CallId, session: &McpSession) -> StreamName {
+    match session.transport {
+        McpTransport::Http => StreamName::of("mcp", call),
+        McpTransport::Sse => StreamName::of("mcp", &session.id),
+    }
+}
+
+fn request_key(session: &McpSession, rpc_id: &RawValue) -> RequestKey {
+    let rpc_id: Value = serde_json::from_str(rpc_id.get()).unwrap_or_default();
+    RequestKey::new(&session.id, &rpc_id)
+}
+
+/// Revisions before 2025-11-25 have no priming event, and one of their clients breaks at it. A
+/// first message gives the stream an id just as well, so that the client can come back for the
+/// rest.
+fn first_message(record: &CallRecord, revision: Revision) -> Option<String> {
+    if revision >= Revision::V2025_11_25 {
+        return None;
+    }
+    let message = format!("{} has begun", record.name);
+    Some(match record.progress_token() {
+        Some(token) => {
+            let progress = ToolProgress { progress: 0.0, total: None, message: Some(message) };
+            let mut params = progress.into_params();
+            params.insert("progressToken".to_owned(), token.clone());
+            notification_message("notifications/progress", &params)
+        }
+        None => {
+            let params = json!({ "level": LogLevel::Debug, "logger": "svc", "data": message });
+            notification_message("notifications/message", &params)
+        }
+    })
+}
 
 /// A call that can run again.
 struct ResumableCall {
     caller: Caller,
-    client: CallClient,
+    origin: RequestOrigin,
     tool: Arc<Tool>,
     arguments: Map<String, Value>,
     answers: ClientAnswers,
@@ -130,39 +225,37 @@ async fn resumable(
     let Some(tool) = tool else {
         return Ok(Err(Unresumable::Unknown("its tool cannot be repeated")));
     };
-    let client = match &row.session_id {
-        None => CallClient::Modern(modern_client_of(revision, &record)),
+    let origin = match &row.session_id {
+        None => RequestOrigin::Modern(modern_client_of(revision, &record)),
         Some(id) => match server.session(&caller, id.as_str()).await? {
-            Some(session) => CallClient::Legacy(session),
+            Some(session) => RequestOrigin::Legacy(session),
             None => {
                 return Ok(Err(Unresumable::Unknown("its session is over, or another caller's")));
             }
         },
     };
-    Ok(Ok(ResumableCall { caller, client, tool, arguments, answers, record }))
+    Ok(Ok(ResumableCall { caller, origin, tool, arguments, answers, record }))
 }
 
 fn resume(server: &McpServer, row: CallRow, stream: StreamName, call: ResumableCall) {
-    let ResumableCall { caller, client, tool, arguments, answers, record } = call;
-    if let CallClient::Legacy(session) = client {
+    let ResumableCall { caller, origin, tool, arguments, answers, record } = call;
+    if let RequestOrigin::Legacy(session) = origin {
         let call = RecordedCall { id: row.call_id, stream, session, is_repeatable: true };
-        run_recorded(server, &caller, &call, tool, arguments, record);
+        run_recorded(server, caller, &call, tool, arguments, record);
         return;
     }
-    let sink = MessageSink::Task(row.call_id.clone());
-    let channel = ClientChannel::new(server, &caller, client, record, sink);
-    let conversation = &channel.conversation;
-    conversation.restore(answers, None);
-    conversation.detached.cancel();
-    server.running.insert(row.call_id, None, Arc::clone(conversation));
-    resume_task(channel, tool, arguments);
+    let (mode, round) = (CallMode::Task(row.call_id.clone()), RequestState { answers, kept: None });
+    let mut run = CallRun::new(server, caller, origin, record, mode, round);
+    run.register(row.call_id, None);
+    server.background.spawn(run.run_tool(tool, arguments));
 }
 
 /// The request of a row; `None` if a part of it cannot be read.
 fn record_of(row: &CallRow, credential: String) -> Option<CallRecord> {
     Some(CallRecord {
         rpc_id: RawValue::from_string(row.rpc_id.clone()).ok()?,
-        tool: row.tool.clone(),
+        method: "tools/call",
+        name: row.tool.clone(),
         params: serde_json::from_str(&row.params).ok()?,
         raw_params: None,
         trace: RequestTrace::default(),
@@ -178,7 +271,7 @@ fn modern_client_of(revision: Revision, record: &CallRecord) -> ModernClient {
     let capabilities = meta.and_then(|meta| meta.get(meta::CLIENT_CAPABILITIES));
     ModernClient {
         revision,
-        capabilities: capabilities.and_then(Value::as_object).cloned().unwrap_or_default(),
+        capabilities: capabilities.and_then(Value::as_object).cloned().unwrap_or_default().into(),
         log_level: None,
     }
 }
@@ -198,6 +291,6 @@ fn failed_end(row: &CallRow, failure: Failure) -> CallEnd {
     }
     let id = RawValue::from_string(row.rpc_id.clone());
     let id = id.as_deref().unwrap_or(RawValue::NULL);
-    let answer = CallAnswer::of(id, Err(failure), AnswerEra::Legacy);
+    let answer = CallAnswer::from_outcome(id, Err(failure), AnswerEra::Legacy);
     CallEnd { state: CallState::Completed, message: Some(answer.message) }
 }

@@ -1,33 +1,155 @@
-//! What servers say is put on record: lists, lines, calls, changes. What is old goes.
+//! The beginning and the end of all servers, and the work beside calls: what servers say is put on
+//! record, what is old goes.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    path::PathBuf,
+    sync::{Arc, Mutex, RwLock, Weak},
     time::{Duration, SystemTime},
 };
 
-use svc_core::service::sources::{CallEvent, SourceKey, SourceLists};
-use svc_model::{Caller, source::Sharing};
-use svc_sys::telemetry;
-use tokio::sync::mpsc;
-
-use super::state::{InstanceKey, LearnedLists, ManagedSources, SourceManager};
-use crate::{
-    definition::Definition,
-    instance::{Instance, ResourceMove, StartLesson},
-    lists::OfferedLists,
-    pins::PinnedLists,
-    results::remove_old,
-    spec::SourceSpec,
-    stderr::stderr_event,
+use svc_core::{
+    service::{
+        Services,
+        sources::{CallEvent, SourceKey, SourceLists},
+    },
+    tools::Catalogue,
 };
+use svc_model::{Caller, source::Sharing};
+use svc_sys::{
+    config::{Env, sources::SourceFiles},
+    server_process::end_leftovers,
+    telemetry,
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::state::{InstanceKey, LearnedLists, ManagedSources, ManagerState, SourceManager};
+use crate::{
+    containers::Containers,
+    core::CoreServer,
+    http_clients::HttpClients,
+    instance::{Instance, ResourceMove, StartLesson},
+    lists::{Definition, OfferedLists},
+    metrics::SourceMetrics,
+    pins::PinnedLists,
+    results::{KeptResults, ResultBounds, remove_old},
+    spec::SourceSpec,
+    stdio::stderr_event,
+    suspended::SuspendedCalls,
+};
+
+/// How many servers start at once.
+const PARALLEL_STARTS: usize = 8;
+/// Events of calls that wait to be written.
+const EVENTS: usize = 4096;
+
+/// What the servers are made of.
+#[derive(Debug)]
+pub struct SourceManagerParts {
+    /// Where lists, states and processes are kept.
+    pub services: Services,
+    /// Where the servers are named.
+    pub files: SourceFiles,
+    pub env: Env,
+    /// Where their tools are to be found.
+    pub catalogue: Weak<Catalogue>,
+    pub metrics: SourceMetrics,
+    /// When a result is kept as a resource, and how much is.
+    pub results: ResultBounds,
+    /// Files and folders of the daemon itself, closed to the file tools of `core`.
+    pub private: Vec<PathBuf>,
+}
+
+impl SourceManager {
+    /// Reads what there is, and starts it. Nothing is waited for.
+    pub async fn start(parts: SourceManagerParts) -> anyhow::Result<Self> {
+        let SourceManagerParts { services, files, env, catalogue, metrics, results, private } =
+            parts;
+        let lists = services.sources.lists().await?;
+        let pins = services.sources.pins().await?;
+        let left_marks = services.sources.left_marks().await?;
+        let clients = HttpClients::default();
+        let (learned, lessons) = mpsc::unbounded_channel();
+        let (said, lines) = mpsc::channel(EVENTS);
+        let (events, calls) = mpsc::channel(EVENTS);
+        let (moved, moves) = mpsc::channel(EVENTS);
+        let manager = Self(Arc::new(ManagerState {
+            core: CoreServer::new(services.clone(), private),
+            results: KeptResults::new(&files.home, results),
+            suspended: SuspendedCalls::default(),
+            moved,
+            resources_changed: watch::Sender::new(0),
+            prompts_changed: watch::Sender::new(0),
+            services,
+            files,
+            env: Arc::new(env),
+            catalogue,
+            metrics,
+            clients,
+            state: Mutex::default(),
+            plans: RwLock::default(),
+            starts: Arc::new(Semaphore::new(PARALLEL_STARTS)),
+            learned,
+            said,
+            events,
+            stop: CancellationToken::new(),
+            ending: TaskTracker::new(),
+        }));
+        for (key, kept) in lists {
+            let lists = lists_of(&kept);
+            manager.state().lists.insert(key, LearnedLists::new(kept.fingerprint, lists));
+        }
+        for (key, kept, told) in pins {
+            let lists = Arc::new(lists_of(&kept));
+            let pin = PinnedLists { basis: kept.fingerprint, lists, told };
+            manager.state().pins.insert(key, pin);
+        }
+        for mark in left_marks {
+            let this = manager.clone();
+            manager.0.ending.spawn(async move {
+                end_leftovers(&mark).await;
+                Containers::new(this.home()).end(&mark).await;
+                if let Err(error) = this.0.services.sources.forget_process(mark).await {
+                    tracing::warn!(error = telemetry::chain(&error), "a process stays on record");
+                }
+            });
+        }
+        let background = [
+            tokio::spawn(manager.clone().learn(lessons)),
+            tokio::spawn(manager.clone().write_lines(lines)),
+            tokio::spawn(manager.clone().write_calls(calls)),
+            tokio::spawn(manager.clone().write_moves(moves)),
+            tokio::spawn(manager.clone().sweep_files()),
+            tokio::spawn(manager.clone().end_silent()),
+            tokio::spawn(manager.clone().watch_files()),
+            tokio::spawn(manager.clone().end_with_sessions()),
+        ];
+        let stop = manager.0.stop.clone();
+        tokio::spawn(async move {
+            stop.cancelled().await;
+            background.iter().for_each(tokio::task::JoinHandle::abort);
+        });
+        manager.reload();
+        Ok(manager)
+    }
+
+    /// Ends all servers, and waits until nothing of them is left.
+    pub async fn finish(&self) {
+        let instances: Vec<_> =
+            self.state().instances.drain().map(|(_, instance)| instance).collect();
+        futures_util::future::join_all(instances.iter().map(|instance| instance.end())).await;
+        self.0.core.finish().await;
+        self.0.ending.close();
+        self.0.ending.wait().await;
+        self.0.stop.cancel();
+    }
+}
 
 /// After so long a silence the instance of a session ends.
 const SESSION_SILENCE: Duration = Duration::from_mins(10);
 /// How often it is looked for sessions that are over, while something runs for one.
 const SESSION_LOOK: Duration = Duration::from_secs(1);
-/// Between two looks at which plugins there are.
-const PLUGINS_PAUSE: Duration = Duration::from_secs(1);
 /// Most events of one write.
 const EVENTS_AT_ONCE: usize = 256;
 /// How often it is looked for lines of error output that were dropped.
@@ -40,7 +162,8 @@ impl SourceManager {
         while let Some(StartLesson { spec, lists, done }) = lessons.recv().await {
             let (kept, is_new, pin) = {
                 let mut state = self.state();
-                // An instance that is ending, of an entry or an approval of before, would undo what holds now.
+                // An instance that is ending, of an entry or an approval of before, would undo what
+                // holds now.
                 let learner = state.instances.get(&(spec.key.clone(), String::new()));
                 if learner.is_none_or(|learner| *learner.spec != *spec) {
                     continue;
@@ -53,7 +176,8 @@ impl SourceManager {
                 // Also one that is written in another way.
                 let is_new = of_this.is_none() || rows_of(&spec.fingerprint, &last_known) != kept;
                 let before = known.map(|known| Arc::clone(&known.shown));
-                // The first connection after an approval: what the server says now is what was approved.
+                // The first connection after an approval: what the server says now is what was
+                // approved.
                 let basis = spec.pin_basis();
                 let is_first = state.pins.get(&spec.key).is_none_or(|pin| pin.basis != basis);
                 if is_new {
@@ -205,7 +329,8 @@ impl SourceManager {
         }
     }
 
-    /// Ends what runs for one session alone when the session is over: commands in the background, and instances of its own.
+    /// Ends what runs for one session alone when the session is over: commands in the background,
+    /// and instances of its own.
     pub(super) async fn end_with_sessions(self) {
         loop {
             tokio::time::sleep(SESSION_LOOK).await;
@@ -245,28 +370,10 @@ impl SourceManager {
         }
     }
 
-    /// Takes plugins in that are added, and others out, also where nobody calls.
-    pub(super) async fn follow_plugins(self) {
-        let mut before = None;
-        loop {
-            let this = self.clone();
-            let stamp = tokio::task::spawn_blocking(move || this.plugin_stamp()).await.ok();
-            if before.is_some() && stamp != before {
-                let this = self.clone();
-                tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
-            }
-            before = stamp;
-            tokio::time::sleep(PLUGINS_PAUSE).await;
-        }
-    }
-
-    /// Ends instances of sessions that nobody has called for long, and those whose files name them no more.
+    /// Ends instances of sessions that nobody has called for long.
     pub(super) async fn end_silent(self) {
         loop {
             tokio::time::sleep(Duration::from_secs(30)).await;
-            // Files that are gone or have changed, also where nobody calls any more.
-            let this = self.clone();
-            tokio::task::spawn_blocking(move || this.refresh_all()).await.ok();
             self.end_instances(|serves, instance| {
                 !serves.is_empty()
                     && instance.spec.entry.sharing == Sharing::Session

@@ -1,0 +1,467 @@
+//! One call at work: the state machine that the top of `call` draws.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Map, Value};
+use svc_core::{
+    service,
+    tools::{
+        Call, CancelReason, ClientAnswers, ClientNote, ClientQuestion, Failure, LogLevel, Output,
+        Pace, QuestionReply, Tool, ToolClient, ToolProgress, ToolSignal,
+    },
+};
+use svc_model::{CallId, Caller, StreamName};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::{
+    super::{
+        McpServer,
+        metrics::{RequestEra, RequestMeter, RequestOutcome},
+        origin::RequestOrigin,
+        rpc::{AnswerEra, RpcError, notification_message},
+        seal::RequestState,
+    },
+    active::{ActiveCall, CallRecord, GivenAnswers, RequestKey},
+    answer::{CallAnswer, CallMode, cancelled, end_call, say, still_permitted, task_end},
+    questions::{Round, SessionQuestions, missing_capability, open_round},
+};
+
+/// Answers to a task's questions that the run has not taken yet.
+const GIVEN: usize = 4;
+
+/// What a request that waits apart from its call gets.
+#[derive(Debug)]
+pub(super) enum RunReply {
+    Answer(CallAnswer),
+    Task(CallId),
+}
+
+/// How the work of a call ended.
+#[derive(Debug)]
+pub(crate) enum WorkEnd<T> {
+    Outcome(Result<T, Failure>),
+    /// The client wants no answer any more.
+    Cancelled,
+    /// The response is gone, or the daemon ends: the next start takes up what is on record.
+    Left,
+}
+
+#[derive(Debug)]
+pub(crate) struct CallRun {
+    server: McpServer,
+    caller: Caller,
+    origin: RequestOrigin,
+    pub(crate) record: Arc<CallRecord>,
+    mode: CallMode,
+    /// The request that waits for the answer in another task of the runtime. It closes with the
+    /// response.
+    pub(super) reply: Option<oneshot::Sender<RunReply>>,
+    client: Option<ToolClient>,
+    signals: Option<mpsc::Receiver<ToolSignal>>,
+    round: Round,
+    /// Questions to the client of a session.
+    asking: Vec<AbortOnDropHandle<()>>,
+    /// Of a call on record.
+    control: Option<CallControl>,
+    /// The tool reports its progress itself, so nobody does it for the tool.
+    reports_progress: bool,
+}
+
+/// What ends a call on record and what it hears, at the side of the run.
+#[derive(Debug)]
+struct CallControl {
+    cancel: CancellationToken,
+    given: mpsc::Receiver<GivenAnswers>,
+    hang_ups: watch::Sender<u64>,
+}
+
+enum RunEvent<T> {
+    End(WorkEnd<T>),
+    Signal(ToolSignal),
+    Given(GivenAnswers),
+    Patience,
+    Pulse,
+}
+
+impl CallRun {
+    pub(super) fn new(
+        server: &McpServer,
+        caller: Caller,
+        origin: RequestOrigin,
+        record: CallRecord,
+        mode: CallMode,
+        RequestState { answers, kept }: RequestState,
+    ) -> Self {
+        let client = |capabilities, asks_between| {
+            ToolClient::new(capabilities, asks_between, CancelReason::default(), kept)
+        };
+        let client = match &origin {
+            RequestOrigin::Bare => None,
+            RequestOrigin::Legacy(session) => Some(client(session.capabilities(), false)),
+            RequestOrigin::Modern(modern) => Some(client(Arc::clone(&modern.capabilities), true)),
+        };
+        let (client, signals) = client.unzip();
+        Self {
+            server: server.clone(),
+            caller,
+            origin,
+            record: Arc::new(record),
+            mode,
+            reply: None,
+            client,
+            signals,
+            round: Round::new(answers),
+            asking: Vec::new(),
+            control: None,
+            reports_progress: false,
+        }
+    }
+
+    /// A call whose response is open. It takes over what the client brings along from earlier
+    /// rounds.
+    pub(crate) fn attached(
+        server: &McpServer,
+        caller: Caller,
+        origin: RequestOrigin,
+        record: CallRecord,
+        messages: Option<mpsc::UnboundedSender<String>>,
+    ) -> Result<Self, RpcError> {
+        let round = match &origin {
+            RequestOrigin::Modern(_) => open_round(server, &caller, &record)?,
+            RequestOrigin::Bare | RequestOrigin::Legacy(_) => RequestState::default(),
+        };
+        Ok(Self::new(server, caller, origin, record, CallMode::Attached(messages), round))
+    }
+
+    /// The call as its tool sees it.
+    pub(crate) fn call(&self) -> Call {
+        let CallRecord { acting_session, started_at, trace, raw_params, .. } = &*self.record;
+        Call {
+            services: self.server.services.clone(),
+            caller: self.caller.clone(),
+            session: acting_session.clone(),
+            started_at: *started_at,
+            client: self.client.clone(),
+            trace: trace.clone(),
+            params: raw_params.clone(),
+        }
+    }
+
+    /// The answer with a tool's outcome, which may be a question to a client without sessions.
+    fn answer(&self, outcome: Result<Output, Failure>) -> CallAnswer {
+        match (self.origin.answer_era(), outcome) {
+            (AnswerEra::Stateless, Err(Failure::NeedsInput)) => self.input_required(),
+            (era, outcome) => CallAnswer::from_outcome(&self.record.rpc_id, outcome, era),
+        }
+    }
+
+    /// The answer that asks a client without sessions for more.
+    pub(crate) fn input_required(&self) -> CallAnswer {
+        let kept = self.client.as_ref().and_then(ToolClient::kept);
+        let Self { server, caller, record, round, .. } = self;
+        let result = round.input_required(server, caller, record, kept);
+        CallAnswer::new(&record.rpc_id, &result, RequestOutcome::InputRequired)
+    }
+
+    /// Lets others find the call on record by its id, and by its request in a session.
+    pub(super) fn register(&mut self, id: CallId, request: Option<RequestKey>) {
+        let (given, receiver) = mpsc::channel(GIVEN);
+        let (cancel, hang_ups) = (CancellationToken::new(), watch::Sender::new(0));
+        let active = ActiveCall {
+            record: Arc::clone(&self.record),
+            cancel: cancel.clone(),
+            cancel_reason: self.call().cancel_reason(),
+            hang_ups: hang_ups.subscribe(),
+            given,
+        };
+        self.control = Some(CallControl { cancel, given: receiver, hang_ups });
+        self.server.running.insert(id, request, active);
+    }
+
+    /// Runs a tool to its end; gives the answer of a call whose response waits right here.
+    pub(super) async fn run_tool(
+        mut self,
+        tool: Arc<Tool>,
+        arguments: Map<String, Value>,
+    ) -> Option<CallAnswer> {
+        let is_slow = tool.pace() == Pace::Slow;
+        // Any other call is counted with its request.
+        let meter = matches!(self.mode, CallMode::Logged(..))
+            .then(|| RequestMeter::start("tools/call", &self.record.name, RequestEra::Legacy));
+        let work = tool.call(self.call(), arguments);
+        let end = match self.drive(is_slow, work).await {
+            // A tool that answers at once is not asked about: it may have been the end of its own
+            // session.
+            WorkEnd::Outcome(outcome) if is_slow => {
+                WorkEnd::Outcome(self.still_permitted().await.and(outcome))
+            }
+            end => end,
+        };
+        let (mode, server) = (self.mode.clone(), self.server.clone());
+        match (mode, end) {
+            // Whoever cancelled a task has put that on record.
+            (_, WorkEnd::Left)
+            | (CallMode::Attached(_) | CallMode::Task(_), WorkEnd::Cancelled) => None,
+            (CallMode::Attached(_), WorkEnd::Outcome(outcome)) => {
+                let answer = self.answer(outcome);
+                let Some(reply) = self.reply.take() else { return Some(answer) };
+                // The response may have gone just now.
+                reply.send(RunReply::Answer(answer)).ok();
+                None
+            }
+            (CallMode::Logged(id, stream), end) => {
+                let (end, outcome) = match end {
+                    WorkEnd::Outcome(outcome) => self.answer(outcome).into_end(),
+                    _ => (cancelled(), RequestOutcome::Cancelled),
+                };
+                if let Some(meter) = meter {
+                    meter.count(&server.metrics, outcome);
+                }
+                end_call(&server, &id, &stream, end).await;
+                None
+            }
+            (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
+                let stream = StreamName::of("mcp", &id);
+                end_call(&server, &id, &stream, task_end(outcome)).await;
+                None
+            }
+        }
+    }
+
+    /// Fails if the caller's token was taken back while the tool waited.
+    pub(crate) async fn still_permitted(&self) -> Result<(), Failure> {
+        still_permitted(&self.server, &self.caller, &self.record.credential).await
+    }
+
+    /// Works until the end, and does meanwhile what the tool asks of its client. A call that
+    /// `is_slow` reports that it goes on, and becomes a task if that takes long and its client can
+    /// look after one.
+    pub(crate) async fn drive<T>(
+        &mut self,
+        is_slow: bool,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> WorkEnd<T> {
+        let mut work = std::pin::pin!(work);
+        let (started, mut pulse) = (Instant::now(), self.server.pulse());
+        let beats = is_slow && self.client.is_some();
+        let task_after = self.server.services.tuning().mcp_task_after;
+        let mut patience = self.may_become_task().then(|| started + task_after);
+        loop {
+            let Self { server, origin, reply, signals, control, .. } = self;
+            let control = control.as_mut().map(|it| (&it.cancel, &mut it.given));
+            let (cancel, given) = control.unzip();
+            let event = tokio::select! {
+                biased;
+                end = interruption(server, origin, reply.as_mut(), cancel) => RunEvent::End(end),
+                Some(signal) = next(signals.as_mut()) => RunEvent::Signal(signal),
+                Some(given) = next(given) => RunEvent::Given(given),
+                outcome = &mut work => RunEvent::End(WorkEnd::Outcome(outcome)),
+                () = until(patience) => RunEvent::Patience,
+                () = pulse.due(), if beats => RunEvent::Pulse,
+            };
+            match event {
+                RunEvent::End(end) => {
+                    Box::pin(self.pass_rest()).await;
+                    return end;
+                }
+                RunEvent::Signal(signal) => Box::pin(self.take(signal)).await,
+                RunEvent::Given((answers, stored)) => {
+                    stored.send(Box::pin(self.take_answers(answers)).await).ok();
+                }
+                RunEvent::Patience => {
+                    patience = None;
+                    if let Err(error) = Box::pin(self.become_task()).await {
+                        tracing::warn!(?error, "a call cannot become a task");
+                    }
+                }
+                RunEvent::Pulse => {
+                    Box::pin(self.report_alive(started.elapsed())).await;
+                    pulse.spoke();
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, signal: ToolSignal) {
+        match signal {
+            ToolSignal::Note(note) => {
+                self.reports_progress |= matches!(note, ClientNote::Progress(_));
+                self.pass(note).await;
+            }
+            ToolSignal::Ask(questions, reply) => self.ask(questions, reply).await,
+            ToolSignal::Detach(reply) => {
+                reply.send(self.become_task().await.map_err(Failure::from)).ok();
+            }
+            ToolSignal::HangUp => {
+                if let Some(control) = &self.control {
+                    control.hang_ups.send_modify(|count| *count += 1);
+                }
+            }
+        }
+    }
+
+    /// What the tool said just before its end comes before the answer.
+    async fn pass_rest(&mut self) {
+        while let Some(Ok(signal)) = self.signals.as_mut().map(mpsc::Receiver::try_recv) {
+            if let ToolSignal::Note(note) = signal {
+                self.pass(note).await;
+            }
+        }
+    }
+
+    async fn pass(&self, note: ClientNote) {
+        let (method, params) = match note {
+            ClientNote::Progress(mut params) => {
+                let Some(token) = self.record.progress_token() else { return };
+                params.insert("progressToken".to_owned(), token.clone());
+                ("notifications/progress", params)
+            }
+            ClientNote::Log(level, params) if self.wants_log(level) => {
+                ("notifications/message", params)
+            }
+            ClientNote::Log(..) => return,
+        };
+        say(&self.server, &self.caller, &self.mode, notification_message(method, &params)).await;
+    }
+
+    fn wants_log(&self, level: LogLevel) -> bool {
+        let lightest = match &self.origin {
+            RequestOrigin::Bare => None,
+            RequestOrigin::Legacy(session) => Some(session.log_level().unwrap_or(LogLevel::Info)),
+            RequestOrigin::Modern(client) => client.log_level,
+        };
+        lightest.is_some_and(|lightest| level >= lightest)
+    }
+
+    async fn report_alive(&self, elapsed: Duration) {
+        if !self.reports_progress {
+            let message = Some(format!("{} goes on", self.record.name));
+            let progress = ToolProgress { progress: elapsed.as_secs_f64(), total: None, message };
+            self.pass(ClientNote::Progress(progress.into_params())).await;
+        }
+    }
+
+    async fn ask(&mut self, questions: Vec<ClientQuestion>, reply: QuestionReply) {
+        let capabilities = self.call().capabilities();
+        if let Some(failure) = missing_capability(&capabilities, &questions) {
+            reply.send(Err(failure)).ok();
+            return;
+        }
+        match &self.origin {
+            // It has no client, so it asks nobody.
+            RequestOrigin::Bare => {}
+            RequestOrigin::Legacy(session) => {
+                let asked = SessionQuestions {
+                    server: self.server.clone(),
+                    caller: self.caller.clone(),
+                    credential: self.record.credential.clone(),
+                    session: Arc::clone(session),
+                    mode: self.mode.clone(),
+                };
+                self.asking.push(AbortOnDropHandle::new(tokio::spawn(async move {
+                    reply.send(asked.ask(questions).await).ok();
+                })));
+            }
+            RequestOrigin::Modern(_) => self.ask_stateless(questions, reply).await,
+        }
+    }
+
+    /// Asks a client without sessions, as far as it has not answered.
+    async fn ask_stateless(&mut self, questions: Vec<ClientQuestion>, reply: QuestionReply) {
+        let keys: Vec<String> = questions.iter().map(|question| question.key.clone()).collect();
+        let outcome = match self.round.ask(&keys, questions) {
+            Some(answers) => Ok(answers),
+            None => match self.store_round().await {
+                Ok(true) => return self.round.wait(keys, reply),
+                Ok(false) => Err(Failure::NeedsInput),
+                Err(error) => Err(error.into()),
+            },
+        };
+        reply.send(outcome).ok();
+    }
+
+    async fn take_answers(&mut self, given: ClientAnswers) -> Result<(), service::Error> {
+        self.round.take(given);
+        self.store_round().await?;
+        self.round.wake();
+        Ok(())
+    }
+
+    /// Stores the questions that a task waits for and the answers so far; `false` if the call is no
+    /// task.
+    async fn store_round(&self) -> Result<bool, service::Error> {
+        let CallMode::Task(id) = &self.mode else { return Ok(false) };
+        let (questions, answers) = (self.round.questions_json(), self.round.answers_json());
+        self.server.services.mcp.ask_in_call(id, questions, Some(answers)).await?;
+        self.server.tasks_changed.send_modify(|count| *count += 1);
+        Ok(true)
+    }
+
+    fn may_become_task(&self) -> bool {
+        let has_tasks = self.origin.modern().is_some_and(|client| client.has_tasks());
+        has_tasks && self.reply.is_some()
+    }
+
+    /// Puts the call on record as a task, if its client can look after one and waits for the
+    /// answer.
+    async fn become_task(&mut self) -> Result<(), service::Error> {
+        let (Some(client), true) = (self.origin.modern(), self.may_become_task()) else {
+            return Ok(());
+        };
+        let new = self.record.as_task(client.revision, self.round.answers_json());
+        let (row, _) = self.server.services.mcp.begin_call(&self.caller, new, None).await?;
+        self.register(row.call_id.clone(), None);
+        self.mode = CallMode::Task(row.call_id.clone());
+        if let Some(reply) = self.reply.take() {
+            // The task goes on also if its client has just gone.
+            reply.send(RunReply::Task(row.call_id)).ok();
+        }
+        Ok(())
+    }
+}
+
+/// What ends the work from outside. A call that is not on record ends with its response.
+async fn interruption<T>(
+    server: &McpServer,
+    origin: &RequestOrigin,
+    reply: Option<&mut oneshot::Sender<RunReply>>,
+    cancel: Option<&CancellationToken>,
+) -> WorkEnd<T> {
+    let Some(cancel) = cancel else {
+        match reply {
+            Some(reply) => reply.closed().await,
+            None => std::future::pending().await,
+        }
+        return WorkEnd::Left;
+    };
+    let closed = async {
+        match origin {
+            RequestOrigin::Legacy(session) => session.closed.cancelled().await,
+            RequestOrigin::Bare | RequestOrigin::Modern(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => WorkEnd::Left,
+        () = cancel.cancelled() => WorkEnd::Cancelled,
+        () = closed => WorkEnd::Cancelled,
+    }
+}
+
+async fn next<T>(receiver: Option<&mut mpsc::Receiver<T>>) -> Option<T> {
+    match receiver {
+        Some(receiver) => receiver.recv().await,
+        None => None,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
