@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use svc_install::{
     KnownClient,
     document::{ConfigDocument, FileFormat},
-    edit::{command_of, is_our_server, url_of},
+    entries::{command_of, is_our_server, url_of},
 };
 
 use super::{super::Env, FoundSource, SourceDocument};

@@ -1,24 +1,13 @@
-//! Tables of texts before and after, and what must hold for any text.
+//! Edits of texts: tables of before and after, and what must hold for any text.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+mod installer;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::apply::{FileOutcome, Installer};
-use super::change::FileChange;
-use super::claude;
-use super::client::{InstallParts, InstallScope, KnownClient};
-use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{
-    self, Edit, EditError, EditState, GrantForm, UndoInfo, is_our_handler, is_our_server,
-};
-use super::locations::ClientLocations;
-use super::record::InstallRecord;
-use super::version::ClientVersion;
+use super::edit::{self, Edit, EditError, EditState, GrantForm, UndoInfo};
+use super::entries::{is_our_handler, is_our_server};
 
 fn server() -> Edit {
     let entry = json!({ "type": "stdio", "command": "/opt/svc", "args": ["stdio"] });
@@ -55,7 +44,7 @@ fn there_and_back(text: &str, format: FileFormat, edit: &Edit) -> (String, Strin
 }
 
 #[test]
-fn a_server_stands_beside_the_others_in_the_style_of_the_file() {
+fn server_is_added_beside_others_in_the_style_of_the_file() {
     let ours = r#""svc": {
       "type": "stdio",
       "command": "/opt/svc",
@@ -69,7 +58,7 @@ fn a_server_stands_beside_the_others_in_the_style_of_the_file() {
                 "{{\n  // mine\n  \"mcpServers\": {{\n    \"a\": {{\"command\": \"x\"}}, // keep\n    {ours}\n  }},\n  \"z\": 1.50\n}}\n"
             ),
         ),
-        // Where there are trailing commas, ours have them too.
+        // A file with trailing commas gets ours with them.
         (
             "{\n  \"mcpServers\": {\n    \"a\": 1,\n  },\n}\n",
             format!(
@@ -103,7 +92,7 @@ fn line_ends_indentation_and_byte_order_marks_stay() {
 }
 
 #[test]
-fn toml_keeps_its_comments_and_gets_one_more_table() {
+fn toml_keeps_comments_and_gets_one_more_table() {
     let before = "# mine\nmodel = \"gpt-5\"  # the good one\n\n[mcp_servers.a]\ncommand = \"x\"\n\n[profiles.b]\nmodel = \"y\"\n";
     let (after, back) = there_and_back(before, FileFormat::Toml, &toml_server());
     assert_eq!(
@@ -121,7 +110,7 @@ fn toml_keeps_its_comments_and_gets_one_more_table() {
 }
 
 #[test]
-fn an_entry_in_toml_is_put_right_where_it_stands() {
+fn entry_in_toml_is_updated_in_place() {
     let before = "[mcp_servers.a]\ncommand = \"x\"\n\n# ours\n[mcp_servers.svc]\ncommand = \"/old/svc\"\nargs = [\"stdio\"]\nstartup_timeout_sec = 20\n\n[profiles.b]\nmodel = \"y\"\n";
     let (after, back) = there_and_back(before, FileFormat::Toml, &toml_server());
     assert_eq!(
@@ -135,7 +124,7 @@ fn an_entry_in_toml_is_put_right_where_it_stands() {
 }
 
 #[test]
-fn hooks_go_into_toml_where_a_person_has_them_there() {
+fn hooks_are_added_to_toml_that_has_hooks() {
     let before =
         "[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = \"command\"\ncommand = \"say undo_info\"\n";
     let (after, back) = there_and_back(before, FileFormat::Toml, &hooks());
@@ -147,7 +136,7 @@ fn hooks_go_into_toml_where_a_person_has_them_there() {
 }
 
 #[test]
-fn what_does_not_parse_or_has_another_shape_is_refused() {
+fn invalid_or_differently_shaped_text_is_refused() {
     let cases = [
         (FileFormat::Json, "{", &server()),
         (FileFormat::Json, "{'a': 1}", &server()),
@@ -165,7 +154,7 @@ fn what_does_not_parse_or_has_another_shape_is_refused() {
 }
 
 #[test]
-fn an_entry_of_ours_is_put_right_and_a_persons_additions_to_it_stay() {
+fn own_entry_is_updated_and_additions_of_the_person_stay() {
     let before = r#"{"mcpServers":{"svc":{"type":"http","url":"http://127.0.0.1:7000/mcp","headers":{"Authorization":"Bearer x"},"timeout":9}}}"#;
     let (after, undo_info) = edit::apply(before, FileFormat::Json, &server()).expect("applies");
     assert_eq!(
@@ -177,7 +166,7 @@ fn an_entry_of_ours_is_put_right_and_a_persons_additions_to_it_stay() {
 }
 
 #[test]
-fn an_entry_that_is_put_right_keeps_its_comments() {
+fn updated_entry_keeps_its_comments() {
     let before = "{\n  \"mcpServers\": {\n    // ours\n    \"svc\": {\n      \"type\": \"stdio\",\n      \"command\": \"/old/svc\", // from cargo\n      \"args\": [\"stdio\"]\n    }\n  }\n}\n";
     let (after, back) = there_and_back(before, FileFormat::Json, &server());
     assert_eq!(after, before.replace("/old/svc", "/opt/svc"));
@@ -185,7 +174,7 @@ fn an_entry_that_is_put_right_keeps_its_comments() {
 }
 
 #[test]
-fn a_server_that_only_has_our_name_is_nobodys_to_replace() {
+fn foreign_server_of_our_name_is_not_replaced() {
     let before = r#"{"mcpServers":{"svc":{"command":"/opt/other","args":["stdio"]}}}"#;
     assert_eq!(edit::apply(before, FileFormat::Json, &server()), Err(EditError::NameTaken));
     let undo_info = UndoInfo::default();
@@ -194,7 +183,7 @@ fn a_server_that_only_has_our_name_is_nobodys_to_replace() {
 }
 
 #[test]
-fn our_handlers_are_known_wherever_they_were_moved() {
+fn own_handlers_are_found_after_a_person_moved_them() {
     let before = json!({ "hooks": {
         "Stop": [{ "matcher": "", "hooks": [
             { "type": "command", "command": "say undo_info" },
@@ -206,7 +195,6 @@ fn our_handlers_are_known_wherever_they_were_moved() {
     assert_eq!(edit::find(&text, FileFormat::Json, &hooks()), Ok(EditState::Differs));
     let (after, undo_info) = edit::apply(&text, FileFormat::Json, &hooks()).expect("applies");
     let hooks_now = &value(FileFormat::Json, &after)["hooks"];
-    // The old ones are gone, the person's is where it was.
     assert_eq!(
         hooks_now["Stop"][0]["hooks"],
         json!([{ "type": "command", "command": "say undo_info" }])
@@ -223,7 +211,7 @@ fn our_handlers_are_known_wherever_they_were_moved() {
 }
 
 #[test]
-fn ours_is_told_from_others() {
+fn only_own_entries_are_recognised() {
     let handlers = [
         (json!({ "command": "/a/svc", "args": ["hook", "claude-code"] }), true),
         (json!({ "command": "/a/svc", "args": ["--home", "/x", "hook", "wait"] }), true),
@@ -268,7 +256,7 @@ fn ours_is_told_from_others() {
 }
 
 #[test]
-fn trust_is_written_beside_what_codex_knows_and_taken_back() {
+fn trust_is_added_and_removed() {
     let hashes = vec![("/h/hooks.json:stop:0:0".to_owned(), "sha256:1".to_owned())];
     let edit = Edit::Trust { hashes };
     let before =
@@ -281,7 +269,7 @@ fn trust_is_written_beside_what_codex_knows_and_taken_back() {
 }
 
 #[test]
-fn allowed_tools_stand_in_each_clients_form_and_are_taken_back() {
+fn allowed_tools_are_added_in_each_form_and_removed() {
     let tools = vec!["svc_peer_list".to_owned(), "svc_peer_send".to_owned()];
     let list = Edit::Allow {
         table: &["permissions", "allow"],
@@ -311,7 +299,7 @@ fn allowed_tools_stand_in_each_clients_form_and_are_taken_back() {
     assert!(edit::apply(text, FileFormat::Json, &list).is_err(), "another shape is left alone");
 }
 
-/// Names and values as files have them, and some that mean something to us.
+/// Documents with arbitrary members, servers and hooks.
 fn documents() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -352,7 +340,7 @@ fn documents() -> impl Strategy<Value = Value> {
     )
 }
 
-/// The same without what TOML cannot say.
+/// TOML has no null.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Null => json!("nothing"),
@@ -365,11 +353,10 @@ fn without_nulls(value: Value) -> Value {
 }
 
 proptest! {
-    // Some of them wait for the disk.
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_was_put_into_json_can_be_taken_out(document in documents(), pretty: bool) {
+    fn edits_of_json_are_undone(document in documents(), pretty: bool) {
         let text = if pretty {
             serde_json::to_string_pretty(&document).expect("is JSON")
         } else {
@@ -384,7 +371,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_put_into_toml_can_be_taken_out(document in documents()) {
+    fn edits_of_toml_are_undone(document in documents()) {
         let document = without_nulls(document);
         let mut made = ConfigDocument::parse(FileFormat::Toml, "# first\n").expect("parses");
         for (key, value) in document.as_object().expect("is an object") {
@@ -399,251 +386,12 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_an_editor_panic(text in "[\\[\\]{}\",:=#/*a-c.0-9 \n\r']{0,40}") {
+    fn no_text_makes_an_edit_panic(text in "[\\[\\]{}\",:=#/*a-c.0-9 \n\r']{0,40}") {
         for (format, edit) in [(FileFormat::Json, server()), (FileFormat::Toml, toml_server()), (FileFormat::Json, hooks())] {
             if let Ok((after, undo_info)) = edit::apply(&text, format, &edit) {
                 prop_assert_eq!(edit::find(&after, format, &edit), Ok(EditState::Same));
                 edit::undo(&after, format, &edit, &undo_info).expect("undoes");
             }
         }
-    }
-
-    #[test]
-    fn a_file_is_byte_for_byte_what_it_was(document in documents(), spaces in 0_usize..3, end: bool) {
-        let mut text = " ".repeat(spaces) + &serde_json::to_string_pretty(&document).expect("is JSON");
-        if end {
-            text.push('\n');
-        }
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("settings.json");
-        fs::write(&path, &text).expect("writes");
-        let change = change(&path, vec![server(), hooks()]);
-        let mut work = work(folder.path());
-        let outcome = work.install(KnownClient::Gemini, InstallScope::User, &change).expect("installs");
-        prop_assert!(matches!(outcome, FileOutcome::Changed(_)));
-        let again = work.install(KnownClient::Gemini, InstallScope::User, &change).expect("installs");
-        prop_assert_eq!(again, FileOutcome::Unchanged);
-        work.uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
-        prop_assert_eq!(fs::read_to_string(&path).expect("is there"), text);
-        prop_assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "nothing else is left");
-    }
-}
-
-fn change(path: &Path, edits: Vec<Edit>) -> FileChange {
-    FileChange { path: path.to_path_buf(), format: super::apply::format_of(path), edits }
-}
-
-fn work(home: &Path) -> Installer<'_> {
-    let locations = ClientLocations::new(home.to_path_buf(), home.join("project"), |_| None);
-    // Lives as long as the test.
-    let locations = Box::leak(Box::new(locations));
-    let record = InstallRecord::read(home).expect("reads");
-    Installer { home, locations, record, dry_run: false }
-}
-
-#[test]
-fn what_others_changed_meanwhile_stays() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("settings.json");
-    fs::write(&path, "{\n  \"a\": 1\n}\n").expect("writes");
-    let change = change(&path, vec![server(), hooks()]);
-    work(folder.path())
-        .install(KnownClient::Gemini, InstallScope::User, &change)
-        .expect("installs");
-    let text = fs::read_to_string(&path).expect("reads").replace("\"a\": 1", "\"a\": 2");
-    fs::write(&path, text).expect("writes");
-    work(folder.path()).uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
-    assert_eq!(fs::read_to_string(&path).expect("reads"), "{\n  \"a\": 2\n}\n");
-}
-
-#[test]
-fn a_second_installation_does_not_forget_what_was_before_the_first() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("settings.json");
-    let text = "{ \"a\": [1,   2] }";
-    fs::write(&path, text).expect("writes");
-    work(folder.path())
-        .install(KnownClient::Gemini, InstallScope::User, &change(&path, vec![server()]))
-        .expect("installs");
-    let moved = Edit::Server {
-        table: &["mcpServers"],
-        entry: json!({ "type": "stdio", "command": "/usr/bin/svc", "args": ["stdio"] }),
-    };
-    let second = change(&path, vec![moved]);
-    let outcome = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &second);
-    assert!(matches!(outcome.expect("installs"), FileOutcome::Changed(_)));
-    work(folder.path()).uninstall(InstallScope::User, &path, &second.edits).expect("uninstalls");
-    assert_eq!(fs::read_to_string(&path).expect("reads"), text);
-}
-
-#[test]
-fn links_modes_and_read_only_files_are_respected() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (real, link) = (folder.path().join("real.json"), folder.path().join("settings.json"));
-    fs::write(&real, "{}").expect("writes");
-    fs::set_permissions(&real, Permissions::from_mode(0o640)).expect("is ours");
-    std::os::unix::fs::symlink("real.json", &link).expect("links");
-    let change = change(&link, vec![server()]);
-    work(folder.path())
-        .install(KnownClient::Gemini, InstallScope::User, &change)
-        .expect("installs");
-    assert!(fs::symlink_metadata(&link).expect("is there").is_symlink());
-    let meta = fs::metadata(&real).expect("is there");
-    assert_eq!(meta.permissions().mode() & 0o777, 0o640);
-    assert!(fs::read_to_string(&real).expect("reads").contains("/opt/svc"));
-    work(folder.path()).uninstall(InstallScope::User, &link, &change.edits).expect("uninstalls");
-    assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
-
-    fs::set_permissions(&real, Permissions::from_mode(0o440)).expect("is ours");
-    let refused = work(folder.path()).install(KnownClient::Gemini, InstallScope::User, &change);
-    assert_eq!(refused.expect_err("read-only").to_string(), "is read-only (mode 440)");
-    assert_eq!(fs::read_to_string(&real).expect("reads"), "{}");
-}
-
-#[test]
-fn links_that_lead_out_of_the_scope_are_not_followed() {
-    let outer = tempfile::tempdir().expect("a folder");
-    let (home, elsewhere) = (outer.path().join("home"), outer.path().join("elsewhere"));
-    let project = home.join("project");
-    fs::create_dir_all(project.join(".inner")).expect("makes");
-    fs::create_dir(&elsewhere).expect("makes");
-    fs::write(elsewhere.join("settings.json"), "{}").expect("writes");
-    fs::write(home.join("settings.json"), "{}").expect("writes");
-    let link = |target: &Path, name: &str| {
-        std::os::unix::fs::symlink(target, project.join(name)).expect("links");
-    };
-    // The file, one that does not exist yet, the folder, and one that leads back out.
-    link(&elsewhere.join("settings.json"), "a.json");
-    link(&elsewhere.join("new.json"), "b.json");
-    link(&elsewhere, "c");
-    link(&home.join("settings.json"), "d.json");
-    link(Path::new("../missing/../settings.json"), "e.json");
-    link(Path::new(".inner/f.json"), "f.json");
-    for (name, project_passes, user_passes) in [
-        ("a.json", false, false),
-        ("b.json", false, false),
-        ("c/settings.json", false, false),
-        ("c/new/settings.json", false, false),
-        ("d.json", false, true),
-        ("e.json", false, false),
-        ("f.json", true, true),
-    ] {
-        let change = change(&project.join(name), vec![server()]);
-        for (scope, passes) in
-            [(InstallScope::Project, project_passes), (InstallScope::User, user_passes)]
-        {
-            let mut work = work(&home);
-            let installed = work.install(KnownClient::Gemini, scope, &change);
-            assert_eq!(installed.is_ok(), passes, "{name} {scope:?} {installed:?}");
-            if let Err(error) = installed {
-                assert!(error.to_string().contains("outside of "), "{error}");
-                work.uninstall(scope, &change.path, &change.edits).expect_err("leads outside");
-            } else {
-                work.uninstall(scope, &change.path, &change.edits).expect("uninstalls");
-            }
-        }
-    }
-    assert_eq!(fs::read_to_string(elsewhere.join("settings.json")).expect("reads"), "{}");
-    assert_eq!(fs::read_dir(&elsewhere).expect("lists").count(), 1);
-}
-
-#[test]
-fn a_file_of_five_megabytes_is_edited_in_place() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join(".claude.json");
-    let history: Vec<Value> =
-        (0..40_000).map(|n| json!({ "n": n, "text": "x".repeat(90) })).collect();
-    let text = serde_json::to_string_pretty(&json!({ "history": history, "numStartups": 7 }))
-        .expect("is JSON");
-    assert!(text.len() > 5_000_000, "{}", text.len());
-    fs::write(&path, &text).expect("writes");
-    let change = change(&path, vec![server()]);
-    work(folder.path())
-        .install(KnownClient::ClaudeCode, InstallScope::User, &change)
-        .expect("installs");
-    assert_eq!(
-        value(FileFormat::Json, &fs::read_to_string(&path).expect("reads"))["mcpServers"]["svc"]["command"],
-        "/opt/svc"
-    );
-    work(folder.path()).uninstall(InstallScope::User, &path, &change.edits).expect("uninstalls");
-    assert_eq!(fs::read_to_string(&path).expect("reads"), text);
-}
-
-#[test]
-fn what_a_version_of_claude_code_refuses_is_told() {
-    let locations = ClientLocations::new("/h".into(), "/p".into(), |_| None);
-    let command = ClientCommand::new(Path::new("/a b/svc"), Path::new("/d"), Some(Path::new("/d")));
-    let command = command.expect("is text");
-    let written = |version: Option<[u32; 3]>, scope| {
-        let mut locations = locations.clone();
-        locations.claude_version = version.map(ClientVersion);
-        let parts = InstallParts { server: false, hooks: true };
-        let changes = KnownClient::ClaudeCode.changes(&locations, &command, scope, parts);
-        let (text, _) = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies");
-        value(FileFormat::Json, &text)
-    };
-    for (version, knows_failed_tools, knows_failed_turns) in [
-        (None, true, true),
-        (Some([2, 0, 0]), false, false),
-        (Some([2, 0, 56]), false, false),
-        (Some([2, 0, 57]), true, false),
-        (Some([2, 1, 77]), true, false),
-        (Some([2, 1, 78]), true, true),
-        (Some([2, 1, 330]), true, true),
-    ] {
-        let settings = written(version, InstallScope::User);
-        let has = |event: &str| settings["hooks"].get(event).is_some();
-        let there = (has("PostToolUseFailure"), has("StopFailure"));
-        assert_eq!(there, (knows_failed_tools, knows_failed_turns), "{version:?}");
-        assert!(!settings.to_string().contains("\"args\""), "{settings}");
-        let version = ClientVersion(version.unwrap_or([9, 0, 0]));
-        assert_eq!(claude::refused(&settings, version), None, "{version}");
-    }
-    let shared = written(Some([2, 0, 0]), InstallScope::Project);
-    let refused = claude::refused(&shared, ClientVersion([2, 0, 0])).expect("it is refused");
-    assert!(refused.contains("PostToolUseFailure"), "{refused}");
-    let refused = claude::refused(&shared, ClientVersion([2, 1, 70])).expect("it is refused");
-    assert!(refused.contains("StopFailure") && refused.contains("2.1.78"), "{refused}");
-    let former = json!({ "hooks": { "Stop": [{ "hooks": [
-        { "type": "command", "command": "/a/svc", "args": ["hook", "claude-code"] },
-    ]}]}});
-    let refused = |version| claude::refused(&former, ClientVersion(version));
-    assert!(refused([2, 1, 138]).expect("it is refused").contains("ignores"), "{former}");
-    assert_eq!(refused([2, 1, 139]), None);
-    let others = json!({ "hooks": { "Stop": [{ "hooks": [
-        { "type": "command", "command": "/a/other", "args": ["x"] },
-    ]}]}});
-    assert_eq!(claude::refused(&others, ClientVersion([2, 0, 60])), None, "the person's own");
-}
-
-/// However a turn ends that a message began, a waiter was started since: the last one ended with that message.
-#[test]
-fn a_waiter_of_claude_code_begins_with_each_turn_and_at_each_end() {
-    let locations = ClientLocations::new("/h".into(), "/p".into(), |_| None);
-    let command = ClientCommand::new(Path::new("/b/svc"), Path::new("/d"), Some(Path::new("/d")));
-    let parts = InstallParts { server: false, hooks: true };
-    let command = command.expect("is text");
-    let changes = KnownClient::ClaudeCode.changes(&locations, &command, InstallScope::User, parts);
-    let (text, _) = edit::apply("", FileFormat::Json, &changes[0].edits[0]).expect("applies");
-    let hooks = value(FileFormat::Json, &text)["hooks"].clone();
-    let mut waking: Vec<&str> = hooks
-        .as_object()
-        .expect("events")
-        .iter()
-        .filter(|(_, groups)| groups.to_string().contains("\"asyncRewake\":true"))
-        .map(|(event, _)| event.as_str())
-        .collect();
-    waking.sort_unstable();
-    assert_eq!(waking, ["SessionStart", "Stop", "StopFailure", "UserPromptSubmit"]);
-}
-
-/// Gemini CLI compares the names in rules with the tools that it is shown, and warns of those that are nearly one.
-#[test]
-fn a_client_that_warns_of_tools_that_it_is_not_shown_is_told_of_none() {
-    let tools = ["peer_list", "peer_ack", "ToolSearch"];
-    let listed = ["ToolSearch", "ToolCall", "peer_list"];
-    assert_eq!(KnownClient::Gemini.named_in_rules(&tools, &listed), ["peer_list", "ToolSearch"]);
-    for client in [KnownClient::ClaudeCode, KnownClient::Codex, KnownClient::Opencode] {
-        assert_eq!(client.named_in_rules(&tools, &listed), tools);
     }
 }
