@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
-use svc_wire::sse_parser::SseError;
+use svc_wire::sse::SseError;
 
 use super::token_source::TokenSource;
 

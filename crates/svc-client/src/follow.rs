@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
 use svc_model::GapReason;
 use svc_sys::backoff::Backoff;
-use svc_wire::sse_parser::{SseEvent, SseParser};
+use svc_wire::sse::{SseEvent, SseParser};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};

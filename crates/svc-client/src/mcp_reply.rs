@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use svc_wire::sse_parser::{SseEvent, SseParser};
+use svc_wire::sse::{SseEvent, SseParser};
 use tokio::time::timeout;
 
 use super::connection::StreamingReply;

@@ -9,7 +9,7 @@ use reqwest::{
     Client, Url,
     redirect::{Action, Attempt, Policy},
 };
-use svc_wire::tls::choose_tls;
+use svc_wire::choose_tls;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::Response;
 use serde_json::value::RawValue;
-use svc_wire::sse_parser::SseParser;
+use svc_wire::sse::SseParser;
 
 use super::super::{connection::SourceConnection, http_clients::problem_of, stdio::MAX_MESSAGE};
 
