@@ -158,7 +158,7 @@ fn servers(config: &Config) -> Vec<Finding> {
     for problem in plan.problems {
         findings.push(warn(CHECK, problem, "correct the file"));
     }
-    if let Err(error) = SourceVault::of(&config.sources.home).kept() {
+    if let Err(error) = SourceVault::new(&config.sources.home).kept() {
         let advice = "until then servers have neither secrets nor logins";
         findings.push(warn(CHECK, error.to_string(), advice));
     }

@@ -122,7 +122,7 @@ impl SourceManager {
         for ProjectPlan { plan, .. } in state.plans.values() {
             let in_force = plan.sources.iter().filter(|it| it.standing == SourceStanding::InForce);
             for mut spec in in_force.filter_map(SourceSpec::of) {
-                spec.secrets = secrets.stamp(&spec.bearer);
+                spec.secrets = secrets.fingerprint(&spec.bearer);
                 wanted.insert(spec.key.clone(), Arc::new(spec));
             }
         }

@@ -197,7 +197,7 @@ impl SourceManager {
 
     /// Secrets and logins.
     pub(crate) fn vault(&self) -> SourceVault {
-        SourceVault::of(&self.0.files.home)
+        SourceVault::new(&self.0.files.home)
     }
 
     /// The daemon's environment.
