@@ -113,7 +113,7 @@ pub(super) async fn attach(
             news = feed.recv() => {
                 let batch = match news? {
                     Some(HostNews::Events(batch)) => batch,
-                    Some(HostNews::Words(words)) => {
+                    Some(HostNews::Delta(words)) => {
                         // Its entry is not finished, so no history has it.
                         printer.speak(&serde_json::to_value(words)?)?;
                         continue;

@@ -74,7 +74,7 @@ impl Context {
     /// The configuration without its file, for commands that only look for the daemon: one that runs is not found by the file,
     /// and has read it before somebody made a mistake in it. `None` if the mistake is elsewhere.
     fn without_file(&self) -> Option<Config> {
-        let file = FileConfig::token_file_of(&self.paths.config_file);
+        let file = FileConfig::only_token_file(&self.paths.config_file);
         Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()
     }
 

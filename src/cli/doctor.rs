@@ -158,7 +158,7 @@ fn servers(config: &Config) -> Vec<Finding> {
     for problem in plan.problems {
         findings.push(warn(CHECK, problem, "correct the file"));
     }
-    if let Err(error) = SourceVault::of(&config.sources.home).kept() {
+    if let Err(error) = SourceVault::new(&config.sources.home).kept() {
         let advice = "until then servers have neither secrets nor logins";
         findings.push(warn(CHECK, error.to_string(), advice));
     }
@@ -376,7 +376,7 @@ async fn neighbour(context: &Context, config: &Config) -> Option<Finding> {
     const CHECK: &str = "address";
     let ours = svc_server::daemon::live_file(&context.paths);
     let address = config.listen.iter().find(|address| address.port() != 0)?;
-    let url = Url::of_listener(*address);
+    let url = Url::from_listener(*address);
     let health = match probe(Endpoint::Tcp(url.clone())).await {
         Ok(health) => health,
         // Nobody is there, or nobody who speaks HTTP.

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use svc_wire::sse_parser::SseParser;
+use svc_wire::sse::SseParser;
 
 use libfuzzer_sys::fuzz_target;
 

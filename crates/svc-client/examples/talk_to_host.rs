@@ -1,5 +1,6 @@
-//! Asks the host of an agent who it is, gives the agent a text and shows what it does until it is idle again:
-//! `cargo run -p svc-client --example talk_to_host ~/.local/share/svc/agents/ag_….sock "run the tests"`. No daemon is needed.
+//! Asks the host of an agent who it is, gives the agent a text and shows what it does until it is
+//! idle again: `cargo run -p svc-client --example talk_to_host ~/.local/share/svc/agents/ag_….sock
+//! "run the tests"`. No daemon is needed.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -35,13 +36,13 @@ async fn talk(
     let attached = host.status().await?.host.attached;
     writeln!(out, "{attached} clients follow it")?;
 
-    // What was before is not of interest: offsets begin at the end of the stream.
+    // Only what follows is of interest.
     let before = host.attach(0).await?.attached().stream_offset;
     let mut feed = host.attach(i64::try_from(before)?).await?;
     let sent = host.send(&SendInput::new(text)).await?;
     writeln!(out, "sent as {}", sent.message_id)?;
     'turn: while let Some(news) = feed.recv().await? {
-        // What an agent is saying stands in an entry when it is said.
+        // An entry has the text of its deltas.
         let HostNews::Events(events) = news else { continue };
         for event in events {
             writeln!(out, "{}", event.line)?;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_is_given_followed_and_is_the_last() {
+    async fn turn_is_given_and_followed_and_the_agent_stopped() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("ag_1.sock");
         let (listener, _file) = local_socket::listen(&socket).unwrap();

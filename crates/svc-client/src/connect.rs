@@ -1,5 +1,6 @@
-//! Connects to a daemon. No connection is handed out that could carry a token to anybody but the daemon: on the Unix
-//! socket the kernel says whose process listens, and over TCP the daemon proves that it knows the token.
+//! Connects to a daemon. No connection is handed out that could carry a token to anybody but the
+//! daemon: on the Unix socket the kernel says whose process listens, and over TCP the daemon proves
+//! that it knows the token.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,8 +12,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use svc_model::{ProofQuestion, TokenFingerprint, new_secret, token_hash};
 use svc_sys::local_socket::{self, ConnectError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,27 +20,23 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::discover::{DaemonTarget, Token};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Url};
 use super::error::{ClientError, ClientProblem};
-use super::url::Url;
 
-/// How long connecting may take, and a proof.
+/// Time limit of connecting, and of a proof.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Largest answer to the question for a proof, in bytes.
+/// Largest proof, in bytes.
 const MAX_PROOF: usize = 64 * 1024;
 
-/// Sends requests on one connection.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-/// What connecting yields: who is at the other end, beside the connection.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) sender: Sender,
-    /// The daemon's process, as the kernel knows it: on the socket, where the system tells it.
+    /// The process of the daemon, as the kernel reports it; only on the socket.
     pub(super) pid: Option<i32>,
 }
 
-/// A connection to the target, which may carry the target's token.
 pub(super) async fn connect(target: &DaemonTarget) -> Result<Connected, ClientError> {
     match &target.endpoint {
         Endpoint::Socket(path) => {
@@ -57,7 +53,7 @@ pub(super) async fn connect(target: &DaemonTarget) -> Result<Connected, ClientEr
                 }
                 Err(error) => return Err(broken(target, &error)),
             };
-            // Small requests and small answers: waiting to fill a packet only adds 40 ms to each.
+            // For small messages Nagle adds 40 ms to each.
             stream.set_nodelay(true).map_err(|error| broken(target, &error))?;
             let address = stream.peer_addr().map_err(|error| broken(target, &error))?;
             let mut sender = open(target, stream).await?;
@@ -75,17 +71,12 @@ async fn open(
 ) -> Result<Sender, ClientError> {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|error| broken(target, &error))?;
-    // Ends by itself when the sender is dropped or the peer closes.
+    // Ends when the sender is dropped or the peer closes.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
 
-#[derive(Deserialize)]
-struct ProofReply {
-    proof: String,
-}
-
-/// Demands the proof that the other end knows the token. The question tells nothing of it.
+/// Requires a proof that the peer knows the token. The question reveals nothing of it.
 async fn prove(
     target: &DaemonTarget,
     url: &Url,
@@ -99,7 +90,7 @@ async fn prove(
         is_unknown_token,
     };
     let (hash, nonce) = (token_hash(token.expose()), new_secret());
-    // A name for this machine may lead to several addresses, so the proof is for the one that was connected to.
+    // A name of this machine may have several addresses; the proof is for the connected one.
     let authority =
         if url.is_address_or_localhost() { address.to_string() } else { url.authority() };
     let question = ProofQuestion { nonce: &nonce, authority: &authority };
@@ -141,8 +132,8 @@ async fn prove(
             return Err(unproven(problem, false));
         }
     }
-    let answer: Option<ProofReply> = serde_json::from_slice(&body).ok();
-    if answer.is_some_and(|answer| question.accepts(&hash, &answer.proof)) {
+    let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if reply["proof"].as_str().is_some_and(|proof| question.accepts(&hash, proof)) {
         return sender.ready().await.map_err(|error| broken(target, &error));
     }
     let problem = "its proof is wrong: it is another program, or one that passes requests on under another Host";
@@ -171,9 +162,6 @@ fn refused(target: &DaemonTarget, error: ConnectError) -> ClientError {
 }
 
 fn broken(target: &DaemonTarget, error: &(dyn std::error::Error + '_)) -> ClientError {
-    ClientError::Connection {
-        url: target.endpoint.to_string(),
-        problem: error.to_string(),
-        sent: false,
-    }
+    let url = target.endpoint.to_string();
+    ClientError::Connection { url, problem: error.to_string(), sent: false }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde::Serialize;
@@ -21,60 +22,52 @@ use super::connect::{Sender, connect};
 use super::discover::DaemonTarget;
 use super::error::{ClientError, ClientProblem};
 
-/// How long an answer may take, head and body each.
+/// Time limit of head and body of a response, each.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Largest JSON answer, in bytes.
+/// Largest JSON response, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
-/// Talks to one daemon. Cheap to clone; clones share one kept-alive connection and take turns on it.
+/// A client of one daemon. Clones share one kept-alive connection and take turns on it.
 #[derive(Debug, Clone)]
 pub struct Client {
     target: Arc<DaemonTarget>,
     idle: Arc<Mutex<Option<Sender>>>,
-    /// Of the daemon, as the kernel knows it; 0 if it is unknown.
+    /// Of the daemon, as the kernel reports it; 0 if unknown.
     pid: Arc<AtomicI32>,
 }
 
-/// An answer.
 #[derive(Debug)]
 pub struct HttpReply {
-    /// The status.
     pub status: StatusCode,
-    /// The headers.
     pub headers: HeaderMap,
-    /// The whole body.
     pub body: Bytes,
     target: Arc<DaemonTarget>,
 }
 
-/// An answer whose body is still arriving.
+/// A response whose body is still arriving.
 #[derive(Debug)]
 pub struct StreamingReply {
-    /// The status: 2xx, unless it came from [`Client::open`].
+    /// 2xx, unless it came from [`Client::open`].
     pub status: StatusCode,
-    /// The headers.
     pub headers: HeaderMap,
     body: Incoming,
     target: Arc<DaemonTarget>,
 }
 
 impl Client {
-    /// A client for this target; connects at the first request.
+    /// Connects at the first request.
     pub fn new(target: DaemonTarget) -> Self {
         Self { target: Arc::new(target), idle: Arc::default(), pid: Arc::default() }
     }
 
-    /// Where the daemon is, and where the token came from.
     pub fn target(&self) -> &DaemonTarget {
         &self.target
     }
 
-    /// `GET`, decoded.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::GET, path, None).await?.json()
     }
 
-    /// `POST` of a JSON body, decoded.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -84,12 +77,11 @@ impl Client {
         self.request(Method::POST, path, Some(body.into())).await?.json()
     }
 
-    /// `DELETE`, decoded.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::DELETE, path, None).await?.json()
     }
 
-    /// Sends a request whose body, if any, is JSON already. Any status but 2xx is an error.
+    /// `body` is JSON. Any status but 2xx is an error.
     pub async fn request(
         &self,
         method: Method,
@@ -103,9 +95,9 @@ impl Client {
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
-    /// Sends a request and gives the answer, whatever its status.
+    /// Returns the response, whatever its status.
     ///
-    /// The request is sent again, on a new connection, only if the kept-alive connection turned out to be closed before
+    /// The request is repeated on a new connection only if the kept-alive one was closed before
     /// anything was written.
     pub async fn exchange(
         &self,
@@ -117,7 +109,7 @@ impl Client {
         let mut idle = self.idle.lock().await;
         let response = loop {
             let kept = match idle.take() {
-                // Not ready means closed, or cut off in the middle of an answer that nobody waited for.
+                // Not ready: closed, or in the middle of a response that was abandoned.
                 Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
                 None => None,
             };
@@ -136,28 +128,14 @@ impl Client {
                 },
             }
         };
-        let (parts, body) = response.into_parts();
-        let body = match self.limit(collect(body)).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(problem)) => {
-                *idle = None;
-                return Err(ClientError::Connection { url: self.url(), problem, sent: true });
-            }
-            Err(error) => {
-                *idle = None;
-                return Err(error);
-            }
-        };
-        drop(idle);
-        Ok(HttpReply {
-            status: parts.status,
-            headers: parts.headers,
-            body,
-            target: Arc::clone(&self.target),
-        })
+        let reply = self.limit(self.streaming(response).collect()).await.flatten();
+        if reply.is_err() {
+            *idle = None;
+        }
+        reply
     }
 
-    /// Opens a stream on a connection of its own. Only the head of the answer has a time limit.
+    /// Opens a stream on a connection of its own. Only the head has a time limit.
     pub async fn stream(
         &self,
         path: &str,
@@ -178,10 +156,10 @@ impl Client {
         Err(ClientError::Problem(Box::new(reply.problem())))
     }
 
-    /// Sends a request to an MCP server on a connection of its own; any status is an answer.
+    /// Sends a request to an MCP server on a connection of its own, and returns any status.
     ///
-    /// Only connecting has a time limit: a tool may take as long as its caller allows. The connection closes when the
-    /// answer or this future is dropped.
+    /// Only connecting has a time limit: a tool may take as long as its caller allows. The
+    /// connection closes when the response or this future is dropped.
     pub async fn open(
         &self,
         path: &str,
@@ -198,9 +176,12 @@ impl Client {
             let unsent = failed.take_message().is_some();
             self.broken(failed.error(), !unsent)
         })?;
-        let (parts, body) = response.into_parts();
-        let target = Arc::clone(&self.target);
-        Ok(StreamingReply { status: parts.status, headers: parts.headers, body, target })
+        Ok(self.streaming(response))
+    }
+
+    fn streaming(&self, response: Response<Incoming>) -> StreamingReply {
+        let (Parts { status, headers, .. }, body) = response.into_parts();
+        StreamingReply { status, headers, body, target: Arc::clone(&self.target) }
     }
 
     fn build(
@@ -243,7 +224,7 @@ impl Client {
         Ok(connected.sender)
     }
 
-    /// The daemon's process, once there was a connection to its socket.
+    /// Of the daemon, once connected to its socket.
     pub fn pid(&self) -> Option<i32> {
         Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
     }
@@ -268,7 +249,6 @@ impl Client {
 }
 
 impl HttpReply {
-    /// Decodes the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
             url: self.target.endpoint.to_string(),
@@ -276,7 +256,6 @@ impl HttpReply {
         })
     }
 
-    /// The error that the body describes.
     pub fn problem(&self) -> ClientProblem {
         ClientProblem::parse(
             self.status,
@@ -291,11 +270,7 @@ impl StreamingReply {
     /// The next bytes, or `None` at the end of the body.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|error| ClientError::Connection {
-                url: self.url(),
-                problem: error.to_string(),
-                sent: true,
-            })?;
+            let frame = frame.map_err(|error| self.broken(error.to_string()))?;
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
@@ -303,28 +278,32 @@ impl StreamingReply {
         Ok(None)
     }
 
-    /// The rest of the body at once.
-    pub async fn collect(self) -> Result<HttpReply, ClientError> {
-        let Self { status, headers, body, target } = self;
-        let body = collect(body).await.map_err(|problem| ClientError::Connection {
-            url: target.endpoint.to_string(),
-            problem,
-            sent: true,
-        })?;
-        Ok(HttpReply { status, headers, body, target })
+    pub async fn collect(mut self) -> Result<HttpReply, ClientError> {
+        let mut body = BytesMut::new();
+        while let Some(data) = self.chunk().await? {
+            if body.len() + data.len() > MAX_ANSWER {
+                let problem = format!("the answer is larger than {MAX_ANSWER} bytes");
+                return Err(self.broken(problem));
+            }
+            body.extend_from_slice(&data);
+        }
+        let Self { status, headers, target, .. } = self;
+        Ok(HttpReply { status, headers, body: body.freeze(), target })
     }
 
-    /// How long the server asked to wait before the next try.
+    fn broken(&self, problem: String) -> ClientError {
+        ClientError::Connection { url: self.url(), problem, sent: true }
+    }
+
     pub fn retry_after(&self) -> Option<Duration> {
         retry_after(&self.headers)
     }
 
-    /// Whether the body is a stream of events.
     pub fn is_event_stream(&self) -> bool {
         sse::is_event_stream(&self.headers)
     }
 
-    /// Where the daemon is, for people.
+    /// For people.
     pub fn url(&self) -> String {
         self.target.endpoint.to_string()
     }
@@ -334,20 +313,7 @@ fn accept(kind: &'static str) -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(kind))])
 }
 
-async fn collect(mut body: Incoming) -> Result<Bytes, String> {
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|error| error.to_string())?.into_data() {
-            if bytes.len() + data.len() > MAX_ANSWER {
-                return Err(format!("the answer is larger than {MAX_ANSWER} bytes"));
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Ok(bytes.freeze())
-}
-
-/// Only seconds are read, as no daemon sends a date. A minute is the longest wait.
+/// Only seconds: no daemon sends a date. At most a minute.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(60)))
@@ -363,7 +329,7 @@ mod tests {
     #[tokio::test]
     async fn one_connection_serves_many_requests_and_a_closed_one_is_replaced() {
         let fine = || answer("200 OK", "", "{\"n\":1}");
-        // The first connection ends after two answers without a word of warning.
+        // The first connection closes after two responses without notice.
         let home = tempfile::tempdir().expect("a folder");
         let fake = FakeDaemon::start(home.path(), vec![vec![fine(), fine()], vec![fine()]]);
         let client = Client::new(target(home.path()));
@@ -386,24 +352,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_says_why_and_when_to_come_back() {
+    async fn refusal_has_a_reason_and_a_time_to_retry() {
         let body = r#"{"code":"unavailable","detail":"the daemon is starting","retryable":true}"#;
         let home = tempfile::tempdir().expect("a folder");
-        FakeDaemon::start(
-            home.path(),
-            vec![vec![answer("503 Service Unavailable", "retry-after: 7\r\n", body)]],
-        );
+        let refusal = answer("503 Service Unavailable", "retry-after: 7\r\n", body);
+        FakeDaemon::start(home.path(), vec![vec![refusal]]);
         let error =
             Client::new(target(home.path())).get::<Value>("/v1/x").await.expect_err("is a refusal");
         assert_eq!(error.to_string(), "the daemon is starting; try again in 7 s");
-        assert_eq!(
-            (error.is_transient(), error.retry_after()),
-            (true, Some(Duration::from_secs(7)))
-        );
+        assert!(error.is_transient());
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     }
 
     #[tokio::test]
-    async fn nobody_there_is_said_with_the_remedy() {
+    async fn error_of_a_missing_daemon_has_a_remedy() {
         let home = tempfile::tempdir().expect("a folder");
         FakeDaemon::start(home.path(), Vec::new());
         let client = Client::new(target(home.path()));
@@ -419,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_cut_short_is_an_error_and_not_a_shorter_answer() {
+    async fn truncated_response_is_an_error() {
         let cut = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{}".to_owned();
         let home = tempfile::tempdir().expect("a folder");
         FakeDaemon::start(home.path(), vec![vec![cut]]);

@@ -9,14 +9,14 @@ use svc_sys::config::{Config, Env};
 use svc_sys::{bounded_file, private_file};
 
 use super::endpoint::Endpoint;
+use super::endpoint::Url;
 use super::error::ClientError;
-use super::token_source::TokenSource;
-use super::url::Url;
+use super::error::TokenSource;
 
 /// Largest `daemon.json`, in bytes.
 const MAX_DAEMON_FILE: u64 = 64 * 1024;
 
-/// How to find the daemon. The token is read again for every connection, as a restart may change it.
+/// The token is read again for every connection, as a restart may change it.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     home: PathBuf,
@@ -25,16 +25,12 @@ pub struct Discovery {
     token_file: PathBuf,
 }
 
-/// Where the daemon is, and the credential for it.
 #[derive(Debug, Clone)]
 pub struct DaemonTarget {
-    /// Where the daemon listens.
     pub endpoint: Endpoint,
-    /// The credential, if there is one.
     pub token: Option<Token>,
-    /// Where the credential came from.
     pub token_source: TokenSource,
-    /// The client's process for which a request on the socket is made, in place of a token.
+    /// On the socket, in place of a token: the process of the client.
     pub process: Option<u32>,
 }
 
@@ -42,25 +38,22 @@ pub struct DaemonTarget {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// `daemon.json`: written by the daemon once it listens, removed when it exits. For people: it says which process to
-/// look at, and never where to send a secret.
+/// `daemon.json`, written by the daemon once it listens and removed at its exit. For people: it
+/// says which process to look at, and never where to send a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonFile {
-    /// The daemon's process id.
     pub pid: i32,
-    /// Its base URL.
     pub url: String,
-    /// Its version.
     pub version: String,
-    /// Made anew at every start.
+    /// New at every start.
     pub boot_id: String,
     /// RFC 3339.
     pub started_at: String,
 }
 
 impl Discovery {
-    /// The URL of `--url`, else `SVC_URL`, else the socket in the data folder; the token of `SVC_TOKEN`, else the token
-    /// file. Reads no file yet.
+    /// The URL of `--url`, else `SVC_URL`, else the socket in the data folder; the token of
+    /// `SVC_TOKEN`, else the token file. Reads no file yet.
     ///
     /// Fails if the URL given or the token in the environment cannot be used.
     pub fn new(config: &Config, env: &Env, url_flag: Option<&str>) -> Result<Self, ClientError> {
@@ -80,13 +73,13 @@ impl Discovery {
         })
     }
 
-    /// The same with the token of this file, whatever else says which counts.
+    /// Overrides all other tokens.
     #[must_use]
     pub fn with_token_file(self, file: PathBuf) -> Self {
         Self { token: None, token_file: file, ..self }
     }
 
-    /// The URL that was given by flag or environment. The daemon there may be on another machine.
+    /// The URL from flag or environment.
     pub fn fixed(&self) -> Option<&Url> {
         match &self.endpoint {
             Endpoint::Socket(_) => None,
@@ -94,8 +87,6 @@ impl Discovery {
         }
     }
 
-    /// Reads the token.
-    ///
     /// Fails with [`ClientError::TokenFile`] if the token file exists but cannot be used.
     pub fn target(&self) -> Result<DaemonTarget, ClientError> {
         if self.fixed().is_none() || self.token.is_none() {
@@ -111,13 +102,12 @@ impl Discovery {
         Ok(DaemonTarget { endpoint: self.endpoint.clone(), token, token_source, process: None })
     }
 
-    /// Whether `SVC_TOKEN` gives the token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// The target for what a client has started, which is not the operator: the token of `SVC_TOKEN`, else the socket, where
-    /// the daemon sees that this process belongs to the client's.
+    /// The target for processes of a client, not the operator: the token of `SVC_TOKEN`, else the
+    /// socket, where the daemon sees that this process belongs to the client.
     ///
     /// Fails with [`ClientError::NoAgentToken`] if there is a URL and no token.
     pub fn agent_target(&self, client: u32) -> Result<DaemonTarget, ClientError> {
@@ -139,7 +129,7 @@ impl Discovery {
         Ok(DaemonTarget::without_token(self.endpoint.clone()))
     }
 
-    /// Whoever can write the data folder could put a socket or a token of their own there.
+    /// Another writer of the data folder could put a socket or a token of their own there.
     fn check_home(&self) -> Result<(), ClientError> {
         private_file::check_folder(&self.home)
             .map_err(|error| ClientError::DataFolder(error.to_string()))
@@ -147,16 +137,15 @@ impl Discovery {
 }
 
 impl DaemonTarget {
-    /// A target for requests that need no credential.
     pub fn without_token(endpoint: Endpoint) -> Self {
         Self { endpoint, token: None, token_source: TokenSource::Withheld, process: None }
     }
 }
 
 impl Token {
-    /// Takes a token from text; `source`, a file or a variable's name, is for the message.
-    ///
-    /// Fails if it is blank or could not stand in a header.
+    /// `source`, a file or a variable, is for the message. Fails if the token is blank or cannot be
+    /// sent
+    /// in a header.
     pub fn parse(text: &str, source: &Path) -> Result<Self, ClientError> {
         let token = text.trim();
         let is_valid = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
@@ -169,7 +158,7 @@ impl Token {
         })
     }
 
-    /// Reads a token file; `None` if it does not exist.
+    /// `None` if the file does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>, ClientError> {
         let bad = |problem: String| ClientError::TokenFile { path: path.to_path_buf(), problem };
         let text = private_file::read_secret(path).map_err(|error| bad(error.to_string()))?;
@@ -179,7 +168,7 @@ impl Token {
         Ok(Some(token))
     }
 
-    /// The token itself, for the header or for someone who asked to see it.
+    /// For the header, or for a person who asked for it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -192,7 +181,7 @@ impl fmt::Debug for Token {
 }
 
 impl DaemonFile {
-    /// Reads the file; `None` if it is not there or not (yet) whole.
+    /// `None` if the file does not exist or is incomplete.
     pub fn read(path: &Path) -> Option<Self> {
         serde_json::from_slice(&bounded_file::read(path, MAX_DAEMON_FILE).ok()??).ok()
     }
@@ -216,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_url_that_is_given_leads_away_from_the_socket() {
+    fn only_a_given_url_replaces_the_socket() {
         let home = tempfile::tempdir().expect("a folder");
         let socket = home.path().join("svc.sock").display().to_string();
         let daemon = DaemonFile {
@@ -244,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_starts_has_no_token_of_the_operators() {
+    fn agent_target_never_has_the_operator_token() {
         let home = tempfile::tempdir().expect("a folder");
         std::fs::write(home.path().join("token"), "abc\n").expect("writes");
         let target = |env: &[(&str, &str)], url: Option<&str>| {
@@ -259,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_comes_from_the_environment_or_the_file() {
+    fn token_is_read_from_the_environment_or_the_file() {
         let home = tempfile::tempdir().expect("a folder");
         let found =
             |env: &[(&str, &str)]| discovery(home.path(), env, None).and_then(|d| d.target());
@@ -287,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_from_a_folder_that_others_can_write() {
+    fn folder_that_others_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let home = tempfile::tempdir().expect("a folder");
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o770))

@@ -1,106 +1,62 @@
-//! The errors of a client, in words for the person at the terminal.
-
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
-use svc_wire::sse_parser::SseError;
+use svc_wire::sse::SseError;
 
-use super::token_source::TokenSource;
-
-/// A request without a usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens where the daemon should be.
     #[error("no daemon is running at {url}; start one with `svc start`")]
-    NotRunning {
-        /// Where it was looked for.
-        url: String,
-    },
-    /// The connection failed for another reason, or broke before the answer was complete.
+    NotRunning { url: String },
+    /// The connection failed, or broke before the response was complete.
     #[error("the connection to {url} failed: {problem}; see `svc status`")]
     Connection {
-        /// The daemon's URL.
         url: String,
-        /// What the system or the HTTP library reports.
         problem: String,
-        /// Whether the request may have been carried out.
+        /// The request may have been carried out.
         sent: bool,
     },
-    /// No answer in time.
     #[error("{url} did not answer within {seconds} s; see `svc status` and `svc logs`")]
-    Timeout {
-        /// The daemon's URL.
-        url: String,
-        /// The time limit, in seconds.
-        seconds: u64,
-    },
-    /// The socket, or the process that listens on it, is another user's.
+    Timeout { url: String, seconds: u64 },
+    /// The socket, or its listener, is another user's.
     #[error("{0}: no token was sent; run as the user who runs the daemon")]
     Foreign(String),
-    /// What listens at the URL did not prove to know the token.
+    /// The listener at the URL did not prove to know the token.
     #[error("no token was sent to {url}: {problem}")]
     Unproven {
-        /// The URL.
         url: String,
-        /// What it did instead, and what may help.
         problem: String,
-        /// Whether it is a daemon that knows no such token.
+        /// A daemon that does not know the token.
         is_unknown_token: bool,
     },
-    /// The daemon answered with an error.
     #[error("{0}")]
     Problem(Box<ClientProblem>),
-    /// The answer was not what this version of the protocol promises.
     #[error("{url} answered in an unexpected way: {problem}; is it an svc daemon of this version?")]
-    Unexpected {
-        /// The daemon's URL.
-        url: String,
-        /// What was wrong with the answer.
-        problem: String,
-    },
-    /// An event stream that breaks its rules or bounds.
+    Unexpected { url: String, problem: String },
     #[error("the event stream of {url} is broken")]
-    Stream {
-        /// The daemon's URL.
-        url: String,
-        /// Which rule.
-        source: SseError,
-    },
-    /// The URL given cannot be used.
+    Stream { url: String, source: SseError },
     #[error("cannot use the URL `{url}`: {problem} (from --url or SVC_URL)")]
-    BadUrl {
-        /// As given.
-        url: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// An agent has no token for a daemon at a URL.
+    BadUrl { url: String, problem: String },
     #[error(
         "an agent has no token for {url}: set SVC_TOKEN (`svc mcp-config --session NAME --env SVC_TOKEN` makes one), or leave \
          the URL out"
     )]
-    NoAgentToken {
-        /// The URL.
-        url: String,
-    },
-    /// Others own the data folder or can write it, so nothing in it can be relied on.
+    NoAgentToken { url: String },
+    /// Others own the data folder or can write it.
     #[error("{0}")]
     DataFolder(String),
-    /// The token cannot be read or sent.
     #[error("cannot use the token in {path}: {problem}", path = path.display())]
     TokenFile {
-        /// The file, or the variable's name.
+        /// A file or a variable.
         path: PathBuf,
-        /// What is wrong with it.
         problem: String,
     },
 }
 
 impl ClientError {
-    /// Whether the same request may succeed later without anyone changing it.
+    /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NotRunning { .. } | Self::Connection { .. } | Self::Timeout { .. } => true,
@@ -123,40 +79,35 @@ impl ClientError {
             || matches!(self, Self::Unproven { is_unknown_token: true, .. })
     }
 
-    /// The status of the daemon's answer, if it was one.
+    /// Of a response of the daemon.
     pub fn status(&self) -> Option<StatusCode> {
         self.problem().map(|problem| problem.status)
     }
 
-    /// How long the daemon asked to wait before the next try.
     pub fn retry_after(&self) -> Option<Duration> {
         self.problem().and_then(|problem| problem.retry_after)
     }
 }
 
-/// An error answer: an RFC 9457 document, or the little that another body tells.
+/// An error response: an RFC 9457 document, or the first line of another body.
 ///
-/// `Display` gives the detail and, where there is one, the remedy.
+/// `Display` has the detail and the remedy, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientProblem {
-    /// The HTTP status.
     pub status: StatusCode,
-    /// The stable code, such as `not_found`.
+    /// Such as `not_found`.
     pub code: String,
-    /// What happened, for people.
     pub detail: String,
-    /// The field at fault, if one is.
+    /// The field at fault.
     pub field: Option<String>,
-    /// The id under which the daemon logged the request.
     pub request_id: Option<String>,
-    /// The daemon's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// Which token the request carried; only for the remedy of a 401.
+    /// For the remedy of a 401.
     pub token: TokenSource,
 }
 
-/// The body as RFC 9457 and earlier daemons have it.
-#[derive(Deserialize)]
+/// As in RFC 9457, and `error` of earlier daemons.
+#[derive(Default, Deserialize)]
 struct ProblemDocument {
     code: Option<String>,
     detail: Option<String>,
@@ -167,38 +118,28 @@ struct ProblemDocument {
 }
 
 impl ClientProblem {
-    /// Reads a problem from an answer's body, whatever its format.
     pub(super) fn parse(
         status: StatusCode,
         retry_after: Option<Duration>,
         body: &[u8],
         token: TokenSource,
     ) -> Self {
-        let wire: Option<ProblemDocument> = serde_json::from_slice(body).ok();
-        let fallback = status.canonical_reason().unwrap_or("error").to_owned();
-        let Some(wire) = wire else {
+        let document = serde_json::from_slice(body).unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(body);
-            let first = text.lines().next().unwrap_or_default().trim();
-            let detail =
-                if first.is_empty() { fallback } else { first.chars().take(300).collect() };
-            let code = String::new();
-            return Self {
-                status,
-                code,
-                detail,
-                field: None,
-                request_id: None,
-                retry_after,
-                token,
-            };
-        };
-        let error = wire.error.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
+            let first: String =
+                text.lines().next().unwrap_or_default().trim().chars().take(300).collect();
+            let detail = Some(first).filter(|first| !first.is_empty());
+            ProblemDocument { detail, ..ProblemDocument::default() }
+        });
+        let ProblemDocument { code, detail, title, error, field, request_id } = document;
+        let error = error.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
+        let fallback = || status.canonical_reason().unwrap_or("error").to_owned();
         Self {
             status,
-            code: wire.code.unwrap_or_default(),
-            detail: wire.detail.or(error).or(wire.title).unwrap_or(fallback),
-            field: wire.field,
-            request_id: wire.request_id,
+            code: code.unwrap_or_default(),
+            detail: detail.or(error).or(title).unwrap_or_else(fallback),
+            field,
+            request_id,
             retry_after,
             token,
         }
@@ -230,7 +171,7 @@ impl ClientProblem {
             StatusCode::INSUFFICIENT_STORAGE => {
                 Some("free some disk space or raise store.max_bytes".to_owned())
             }
-            // Time alone makes no room in it.
+            // Time alone does not empty an inbox.
             StatusCode::TOO_MANY_REQUESTS if self.detail.starts_with("the inbox of ") => Some(
                 "nothing was sent: `svc message inbox NAME` shows what waits there, and `svc message ack NAME ID` makes room"
                     .to_owned(),
@@ -268,12 +209,36 @@ impl fmt::Display for ClientProblem {
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    Env,
+    File(PathBuf),
+    /// The token file does not exist.
+    Missing(PathBuf),
+    /// The request carries no token.
+    Withheld,
+    /// Of the client's process, by its own socket or token.
+    Process,
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env => f.write_str("the token in SVC_TOKEN"),
+            Self::File(path) => write!(f, "the token in {}", path.display()),
+            Self::Missing(path) => write!(f, "a token that would be in {}", path.display()),
+            Self::Withheld => f.write_str("a token"),
+            Self::Process => f.write_str("the token of this client's process"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn any_body_becomes_a_sentence_for_a_person() {
+    fn every_body_becomes_a_sentence_for_a_person() {
         let path = PathBuf::from("/h/token");
         let cases: &[(u16, &str, &str)] = &[
             (
@@ -303,12 +268,8 @@ mod tests {
         ];
         for (status, body, expected) in cases {
             let status = StatusCode::from_u16(*status).expect("a status");
-            let problem = ClientProblem::parse(
-                status,
-                None,
-                body.as_bytes(),
-                TokenSource::File(path.clone()),
-            );
+            let token = TokenSource::File(path.clone());
+            let problem = ClientProblem::parse(status, None, body.as_bytes(), token);
             assert!(problem.to_string().contains(expected), "{problem}");
         }
     }

@@ -1,4 +1,4 @@
-//! A daemon for tests that answers by a script.
+//! A daemon for tests that responds by a script.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::{DaemonTarget, Discovery};
 
-/// Answers one connection after the other, each with its script: one string per request, then it hangs up.
+/// Serves one connection after the other, each by its script of one string per request.
 pub(super) struct FakeDaemon {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeDaemon {
-    /// One that listens on the socket in `home`, in the place of any that did before.
+    /// Replaces an earlier listener on the socket in `home`.
     pub(super) fn start(home: &Path, scripts: Vec<Vec<String>>) -> Self {
         let (listener, file) =
             local_socket::listen(&home.join("svc.sock")).expect("the folder is there");
@@ -31,13 +31,12 @@ impl FakeDaemon {
         Self { requests }
     }
 
-    /// The requests so far, head and body.
+    /// Head and body of each request so far.
     pub(super) fn requests(&self) -> Vec<String> {
         self.requests.lock().expect("no test panics in here").clone()
     }
 }
 
-/// Looks for a daemon in `home` only.
 pub(super) fn discovery(home: &Path) -> Discovery {
     let env: Env = [("SVC_TOKEN", "tok")].into_iter().collect();
     let paths = Paths::resolve(&env, Some(home)).expect("a home is given");
@@ -49,7 +48,6 @@ pub(super) fn target(home: &Path) -> DaemonTarget {
     discovery(home).target().expect("is valid")
 }
 
-/// Answers the requests of one connection.
 async fn answer_by(
     script: &[String],
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -64,12 +62,11 @@ async fn answer_by(
     }
 }
 
-/// An answer with a body of a known length.
 pub(super) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// An event stream that ends when the connection does.
+/// Ends with the connection.
 pub(super) fn stream(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{body}")
 }

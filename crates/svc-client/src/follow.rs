@@ -1,6 +1,7 @@
 //! A subscription that resumes by itself.
 //!
-//! It reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts, and it never yields an id twice. Events that the daemon has pruned are reported as a [`FollowGap`].
+//! Reconnects with `Last-Event-ID` when the stream breaks or the daemon restarts, and never yields
+//! an id twice. Pruned events are reported as a [`FollowGap`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use serde::de::{Deserializer, IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
 use svc_model::GapReason;
 use svc_sys::backoff::Backoff;
-use svc_wire::sse_parser::{SseEvent, SseParser};
+use svc_wire::sse::{SseEvent, SseParser};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{Client, StreamingReply};
@@ -19,45 +20,38 @@ use super::error::ClientError;
 
 /// First and longest wait between two tries, before jitter.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-/// Longest wait that a daemon may request.
 const MAX_REQUESTED: Duration = Duration::from_mins(1);
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
-/// Follows one event stream.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the connection")]
 pub struct Follower {
     discovery: Discovery,
     path: String,
-    /// Whether the first connection may wait for a daemon.
+    /// The first connection may wait for a daemon.
     patient: bool,
     /// The id to resume after.
     cursor: Option<u64>,
-    /// Whether there was a connection.
     was_connected: bool,
     open: Option<(StreamingReply, SseParser)>,
     queue: VecDeque<FollowItem>,
     last_gap: Option<FollowGap>,
     /// The stream broke and has not been resumed.
     is_broken: bool,
-    /// The daemon said that the stream is over.
     ended: bool,
     /// Failed tries since the last event.
     failures: u32,
-    /// The reconnection time that the stream requested last.
+    /// The last reconnection time of the stream.
     retry: Option<Duration>,
     not_before: Option<Instant>,
 }
 
-/// An item of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowItem {
-    /// An event. Ids rise strictly; an event without an id passes as it is.
+    /// Ids rise strictly; events without an id pass unchanged.
     Event {
-        /// The SSE id.
         id: Option<u64>,
-        /// The SSE event type.
         kind: String,
         /// One JSON document.
         data: String,
@@ -65,39 +59,32 @@ pub enum FollowItem {
     /// Events that the daemon no longer has.
     Gap(FollowGap),
     /// The stream broke; it will be resumed.
-    Disconnected {
-        /// Why, for people.
-        problem: String,
-    },
+    Disconnected { problem: String },
     /// The stream is back after [`FollowItem::Disconnected`].
     Resumed,
 }
 
-/// Events that a reader cannot have, as the daemon describes them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Pruned events, as the daemon describes them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FollowGap {
-    /// The id that was resumed from.
-    #[serde(default)]
     pub requested: u64,
-    /// The first id after `requested` that there is.
-    #[serde(default)]
+    /// The first kept id after `requested`.
     pub oldest: u64,
-    /// The newest.
-    #[serde(default)]
     pub latest: u64,
-    /// Why; `None` for a reason that this program does not know.
-    #[serde(default, deserialize_with = "known_reason")]
+    /// `None` for an unknown reason.
+    #[serde(deserialize_with = "known_reason")]
     pub reason: Option<GapReason>,
 }
 
 impl FollowGap {
-    /// Whether the log ends before the id that was resumed from, so that everything follows from the start.
+    /// Whether the log ends before `requested`, so that it is read from its start.
     pub fn is_set_back(&self) -> bool {
         self.reason == Some(GapReason::Ahead)
     }
 }
 
-/// A gap for a reason that only a later daemon knows is a gap all the same.
+/// A later daemon may have further reasons.
 fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason>, D::Error> {
     let word = String::deserialize(source)?;
     let reason: Result<_, value::Error> = GapReason::deserialize(word.into_deserializer());
@@ -105,7 +92,7 @@ fn known_reason<'de, D: Deserializer<'de>>(source: D) -> Result<Option<GapReason
 }
 
 impl Follower {
-    /// Follows `path` (with its query). Connects at the first [`next`](Self::next).
+    /// `path` includes the query. Connects at the first [`next`](Self::next).
     pub fn new(discovery: Discovery, path: String) -> Self {
         Self {
             discovery,
@@ -124,26 +111,26 @@ impl Follower {
         }
     }
 
-    /// Resumes after this id from the start, whatever the query says.
+    /// Overrides the query.
     #[must_use]
     pub fn after(self, id: u64) -> Self {
         Self { cursor: Some(id), ..self }
     }
 
-    /// Also waits for a daemon that is away at the very first connection, which otherwise is an error.
+    /// Waits for an absent daemon at the first connection too.
     #[must_use]
     pub fn patient(self) -> Self {
         Self { patient: true, ..self }
     }
 
-    /// The id of the last event, or the one that the daemon said to resume after.
+    /// The id of the last event, or the one to resume after.
     pub fn cursor(&self) -> Option<u64> {
         self.cursor
     }
 
-    /// The next item, or `None` when the daemon says that the stream is over (204). May be dropped at any await.
+    /// The next item; `None` when the stream is over (204). Cancel-safe.
     ///
-    /// Fails when trying again cannot help: refused, unknown, or not an event stream.
+    /// Fails if a retry cannot help: refused, unknown, or not an event stream.
     pub async fn next(&mut self) -> Result<Option<FollowItem>, ClientError> {
         loop {
             if let Some(item) = self.queue.pop_front() {
@@ -160,10 +147,8 @@ impl Follower {
         }
     }
 
-    /// Connects, unless it is connected: what happens from then on comes, also if the query says `after=latest`.
-    ///
-    /// # Errors
-    /// As for [`next`](Self::next).
+    /// Connects, unless connected: no event is missed from then on, even with `after=latest`. Fails
+    /// as [`next`](Self::next) does.
     pub async fn open(&mut self) -> Result<(), ClientError> {
         while self.open.is_none() && !self.ended {
             self.connect().await?;
@@ -208,9 +193,7 @@ impl Follower {
     }
 
     async fn read(&mut self) -> Result<(), ClientError> {
-        let Some((stream, parser)) = &mut self.open else {
-            return Ok(());
-        };
+        let Some((stream, parser)) = &mut self.open else { return Ok(()) };
         let chunk = match timeout(SILENCE, stream.chunk()).await {
             Ok(chunk) => chunk,
             Err(_) => Err(ClientError::Timeout { url: stream.url(), seconds: SILENCE.as_secs() }),
@@ -221,7 +204,8 @@ impl Follower {
                 let fed = parser.feed(&bytes, &mut events);
                 let url = stream.url();
                 self.retry = parser.retry();
-                // A block with an id and no data moves the cursor: so a daemon can say where `latest` is.
+                // A block with an id and no data moves the cursor: the daemon reports where
+                // `latest` is.
                 let last_id = parser.last_event_id().parse().ok();
                 for event in events {
                     self.take(event);
@@ -252,7 +236,7 @@ impl Follower {
         self.queue.push_back(FollowItem::Event { id, kind: event.event, data: event.data });
     }
 
-    /// Reports a gap once, although every reconnection before the next event meets it again.
+    /// Reports a gap once, although reconnections before the next event repeat it.
     fn take_gap(&mut self, gap: FollowGap) {
         if gap.is_set_back() {
             self.cursor = Some(0);
@@ -274,7 +258,7 @@ impl Follower {
     }
 }
 
-/// The wait before the next try: doubles from 50 ms to 2 s, and is at least as long as the daemon requests.
+/// Doubles from 50 ms to 2 s, and is at least what the daemon requests.
 pub fn backoff(failures: u32, requested: Option<Duration>) -> Duration {
     BACKOFF.wait_at_least(failures, requested.unwrap_or_default().min(MAX_REQUESTED))
 }
@@ -314,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn resumes_where_it_was_and_yields_no_id_twice() {
+    async fn follower_resumes_and_yields_no_id_twice() {
         let home = tempfile::tempdir().expect("a folder");
         let half = format!("{}{}id: 3\nda", event(1), event(2));
         let fake = FakeDaemon::start(
@@ -333,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn finds_a_daemon_that_comes_back() {
+    async fn follower_finds_a_restarted_daemon() {
         let home = tempfile::tempdir().expect("a folder");
         FakeDaemon::start(home.path(), vec![vec![stream(&event(1))]]);
         let mut follower = Follower::new(discovery(home.path()), "/v1/x".to_owned());
@@ -349,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gaps_are_reported_once_and_a_log_set_back_is_read_from_its_start() {
+    async fn gap_is_reported_once_and_a_shorter_log_is_read_from_its_start() {
         let home = tempfile::tempdir().expect("a folder");
         let gap = |reason: &str| {
             format!(
@@ -385,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_get_better_is_an_error() {
+    async fn permanent_failure_is_an_error() {
         let home = tempfile::tempdir().expect("a folder");
         let start = |path: &str| Follower::new(discovery(home.path()), path.to_owned());
         start("/v1/x").next().await.expect_err("there is no daemon");
@@ -403,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_may_request_a_longer_wait_within_a_bound() {
+    fn requested_wait_has_a_bound() {
         let requested = |seconds| backoff(0, Some(Duration::from_secs(seconds))).as_secs_f64();
         assert!((3.0..=3.75).contains(&requested(3)));
         assert!((60.0..=75.0).contains(&requested(999)));

@@ -1,4 +1,4 @@
-//! A request that may be sent again: it carries a key by which the daemon knows it.
+//! A request with an idempotency key, which may be repeated.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,12 @@ use tokio::time::sleep;
 
 use super::{connection::Client, discover::Discovery, error::ClientError, follow::backoff};
 
-/// How long a daemon that ended while it had the request is waited for.
+/// How long to wait for the next daemon.
 const RESEND_FOR: Duration = Duration::from_secs(10);
 
-/// Posts a body with an `idempotency_key` of its own. If the daemon ends before it answers, the next one is asked with the
-/// same key: it knows whether it has been done.
-///
-/// # Errors
-/// As [`Client::post`]. That the answer was lost stays the error if there is none from another daemon within ten seconds.
+/// Posts a body with a new `idempotency_key`. If the daemon ends before it responds, the next one
+/// gets the same key. Without another daemon within ten seconds the error stays that the response
+/// was lost.
 pub async fn post_keyed<T: DeserializeOwned>(
     discovery: &Discovery,
     path: &str,
@@ -31,7 +29,7 @@ pub async fn post_keyed<T: DeserializeOwned>(
     while began.elapsed() < RESEND_FOR {
         sleep(backoff(failures, None)).await;
         failures += 1;
-        // The next daemon may be at another address.
+        // The next daemon may have another address.
         match Client::new(discovery.target()?).post(path, &body).await {
             Err(error) if error.is_transient() => {}
             done => return done,
@@ -46,7 +44,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_request_whose_answer_was_lost_is_sent_again_with_its_key() {
+    async fn request_with_a_lost_response_is_repeated_with_its_key() {
         let home = tempfile::tempdir().expect("a folder");
         let done = answer("200 OK", "content-type: application/json\r\n", r#"{"id":"msg_1"}"#);
         let starting = answer("503 Service Unavailable", "", "");
@@ -68,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nothing_listens_nothing_is_waited_for() {
+    async fn missing_daemon_fails_at_once() {
         let home = tempfile::tempdir().expect("a folder");
         let began = Instant::now();
         let sent = post_keyed::<Value>(&discovery(home.path()), "/v1/x", json!({})).await;

@@ -1,9 +1,9 @@
 //! The client side of the daemon's HTTP interface, for the command line and for hooks.
 //!
-//! [`Discovery`] finds the daemon and its token. [`Client`] sends and receives JSON. [`Follower`] follows
-//! one event stream across restarts of the daemon. [`McpReply`] reads the response of an MCP server to a
-//! request of `svc_wire::mcp_request`. The crate depends on the wire and on the files of a daemon, and
-//! prints nothing. It speaks plain HTTP; TLS belongs to a proxy.
+//! [`Discovery`] finds the daemon and its token. [`Client`] sends and receives JSON. [`Follower`]
+//! follows one event stream across restarts of the daemon. [`McpReply`] reads the response of an
+//! MCP server to a request of `svc_wire::mcp_request`. The crate depends on the wire and on the
+//! files of a daemon, and prints nothing. It speaks plain HTTP; TLS belongs to a proxy.
 
 mod connect;
 mod connection;
@@ -16,16 +16,11 @@ mod follow;
 pub mod hosts;
 mod keyed_post;
 mod mcp_reply;
-mod token_source;
-mod url;
 
 pub use connection::{Client, HttpReply, StreamingReply};
 pub use discover::{DaemonFile, DaemonTarget, Discovery, Token};
-pub use endpoint::Endpoint;
-pub use error::{ClientError, ClientProblem};
-pub use follow::backoff;
-pub use follow::{FollowGap, FollowItem, Follower};
+pub use endpoint::{Endpoint, Url, encode, with_query};
+pub use error::{ClientError, ClientProblem, TokenSource};
+pub use follow::{FollowGap, FollowItem, Follower, backoff};
 pub use keyed_post::post_keyed;
 pub use mcp_reply::{McpReply, one_line};
-pub use token_source::TokenSource;
-pub use url::{Url, encode, with_query};

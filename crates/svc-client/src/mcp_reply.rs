@@ -1,9 +1,9 @@
-//! The answer of an MCP server: JSON-RPC messages, in one document or in a stream of events.
+//! The response of an MCP server: JSON-RPC messages, in one document or in a stream of events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use svc_wire::sse_parser::{SseEvent, SseParser};
+use svc_wire::sse::{SseEvent, SseParser};
 use tokio::time::timeout;
 
 use super::connection::StreamingReply;
@@ -12,7 +12,6 @@ use super::error::ClientError;
 /// Silence after which a stream counts as broken: the daemon comments every 15 s.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The messages of one answer, in either form.
 #[derive(Debug)]
 pub struct McpReply(McpReplyBody);
 
@@ -23,7 +22,7 @@ enum McpReplyBody {
 }
 
 impl McpReply {
-    /// Reads an answer whose status the caller has checked.
+    /// The caller has checked the status.
     pub fn new(stream: StreamingReply) -> Self {
         if stream.is_event_stream() {
             let (parser, queue) = (SseParser::new(), VecDeque::new());
@@ -34,7 +33,7 @@ impl McpReply {
 
     /// The next message, unchanged but for line breaks; `None` at the end.
     ///
-    /// Comments are skipped, and so are events without data, which only carry an id.
+    /// Skips comments, and events without data, which only carry an id.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         match &mut self.0 {
             McpReplyBody::Document(stream) => {
@@ -69,7 +68,7 @@ impl McpReply {
         }
     }
 
-    /// The id to resume after, if the stream gave one.
+    /// The id to resume after.
     pub fn last_event_id(&self) -> Option<&str> {
         match &self.0 {
             McpReplyBody::Document(_) => None,
@@ -79,7 +78,7 @@ impl McpReply {
         }
     }
 
-    /// The reconnection time that the stream asked for last.
+    /// The last reconnection time of the stream.
     pub fn retry(&self) -> Option<Duration> {
         match &self.0 {
             McpReplyBody::Document(_) => None,
@@ -90,7 +89,7 @@ impl McpReply {
 
 /// JSON on one line.
 ///
-/// In JSON a line break only stands between tokens, as a string has it escaped. So a space can replace it, and every
+/// Strings escape line breaks, so one is between tokens and a space can replace it; every
 /// other byte stays.
 pub fn one_line(text: String) -> String {
     let text = if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], " ") } else { text };
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_document_is_one_message_on_one_line() {
+    async fn document_is_one_message_on_one_line() {
         let kind = "content-type: application/json\r\n";
         let pretty = "{\r\n  \"id\": 1,\n  \"result\": {\"big\": 12345678901234567890123, \"s\": \"a\\nb\"}\n}\n";
         let (status, seen, _, clean) = read(answer("200 OK", kind, pretty)).await;
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_are_messages_and_empty_ones_only_ids() {
+    async fn events_are_messages_and_empty_ones_move_the_id() {
         let text = "retry: 10\nid: s.0\ndata: \n\n: hello\n\nid: s.1\ndata: {\"a\":\ndata: 1}\n\nid: s.2\n\n";
         let (_, seen, last, clean) = read(stream(text)).await;
         assert_eq!(
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_is_no_end() {
+    async fn truncated_stream_is_an_error() {
         let raw = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
         let (_, seen, last, clean) = read(raw.to_owned()).await;
         assert_eq!((seen, last, clean), (vec!["1".to_owned()], None, false));

@@ -62,14 +62,14 @@
 //! 1. `service/agents/dispatch.rs` makes the task and a row of `dispatch` in one commit, before
 //!    anything starts. `service/agents/allowance.rs` asks whether the request may set what it
 //!    sets. `service/agents/queue.rs` takes its turn: the rows of the agent and its token in one
-//!    commit, then `svc-client/hosts/launch.rs` starts the host.
+//!    commit, then `svc-client/hosts/lifecycle.rs` starts the host.
 //! 2. `service/agents/follow.rs` attaches behind the head of the stream `agent/<id>`, the last
 //!    offset that was taken over. `service/agents/intake.rs` takes a batch in one write job: the
 //!    log, the agent's row, its requests, the frames of the task.
 //! 3. The daemon dies. The agent works on, and the host's spool grows.
 //! 4. The next daemon follows all live agents and takes over what it missed. If a host is gone,
-//!    `svc-client/hosts/spool.rs` reads what it left. Without an `exit` the agent is `lost`, after
-//!    `svc-client/hosts/tree.rs` ended what runs on.
+//!    `svc-client/hosts/lifecycle.rs` reads what it left. Without an `exit` the agent is `lost`, after
+//!    `end_tree` of the same file has ended what still ran.
 //! 5. The end of the turn comes with the prompt's `message_id`, which is the task's id.
 //!    `service/agents/settle.rs` writes the terminal event, the result and the message to who
 //!    asked, in the same commit. An agent that was lost with the prompt on record leaves an

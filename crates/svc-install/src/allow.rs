@@ -1,47 +1,48 @@
-//! The permission that each client keeps for tools: which of svc's its model may call without asking the person.
+//! Permissions of each client: which tools of svc its model may call without asking the person.
 //!
-//! A session that a message wakes while nobody is at the terminal stands still at a dialog. So a person may allow the
-//! tools that destroy nothing, with `svc install --allow-tools`; the rest are asked for as ever.
+//! A session that a message wakes while nobody is at the terminal stops at a dialog. So a person
+//! may allow the harmless tools with `svc install --allow-tools`.
 //!
 //! - Claude Code: `permissions.allow` in `settings.json`.
-//! - Codex: `approval_mode` of each tool below the server's entry in `config.toml`. Without one, and in mode `auto`, it asks for
-//!   no tool that is annotated as harmless.
-//! - Gemini CLI: a file of rules of its own, since `trust` in the server's entry would allow every tool. It reads no rules
-//!   of a project.
-//! - opencode: `permission`. Where the person has none, nothing is asked for, and nothing has to be written.
+//! - Codex: `approval_mode` of each tool below the server's entry in `config.toml`. Without one,
+//!   and in mode `auto`, it does not ask for tools that are annotated as harmless.
+//! - Gemini CLI: a file of rules of its own, since `trust` in the server's entry would allow every
+//!   tool. It reads no rules of a project.
+//! - opencode: `permission`. Where the person has none it asks for nothing, and nothing is written.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::change::FileChange;
+use super::catalogue::{codex_scope_folder, gemini_folder, opencode_settings};
+use super::claude;
+use super::client::ClientLocations;
 use super::client::{InstallScope, KnownClient};
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{Edit, GrantForm, OUR_RULES, SERVER, at};
-use super::locations::ClientLocations;
-use super::{claude, codex, gemini, opencode};
+use super::edit::{Edit, FileChange, GrantForm};
+use super::entries::{OUR_RULES, SERVER, at};
 
-/// What a client's files say of tools that need no question.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ToolApprovals {
     /// The file that allows them, or would.
     pub path: PathBuf,
-    /// How many of the harmless tools are allowed.
+    /// How many harmless tools are allowed.
     pub allowed: usize,
     /// Those that the client asks for each time.
     pub missing: Vec<String>,
 }
 
 impl KnownClient {
-    /// Those of `tools` that its rules name if its models are shown `listed` alone. Gemini CLI takes the name of a tool that it is
-    /// not shown for a slip, and warns of it when it starts.
+    /// Those of `tools` that its rules may name if its models see only `listed`. Gemini CLI takes
+    /// the name of an unlisted tool for a misspelling, and warns at its start.
     pub fn named_in_rules<'a>(self, tools: &[&'a str], listed: &[&str]) -> Vec<&'a str> {
         let is_named = |tool: &&&str| self != Self::Gemini || listed.contains(*tool);
         tools.iter().filter(is_named).copied().collect()
     }
 
-    /// The change that allows `tools`. None where a client keeps no such permission in this scope, or asks for nothing.
+    /// The change that allows `tools`; `None` if the client has no such file in this scope, or asks
+    /// for nothing.
     pub fn grant(
         self,
         locations: &ClientLocations,
@@ -75,7 +76,6 @@ impl KnownClient {
         Some(FileChange { path, format, edits: vec![edit] })
     }
 
-    /// The file in which this client keeps what is allowed.
     pub(crate) fn grant_file(
         self,
         locations: &ClientLocations,
@@ -86,17 +86,18 @@ impl KnownClient {
         match self {
             Self::ClaudeCode => json(claude::settings_file(locations, scope)),
             Self::Codex => {
-                Some((codex::folder_of(locations, scope).join("config.toml"), FileFormat::Toml))
+                Some((codex_scope_folder(locations, scope).join("config.toml"), FileFormat::Toml))
             }
             Self::Gemini if is_user => {
-                Some((gemini::folder(locations).join("policies/svc.toml"), FileFormat::Toml))
+                Some((gemini_folder(locations).join("policies/svc.toml"), FileFormat::Toml))
             }
-            Self::Opencode => json(opencode::settings_file(locations, scope)),
+            Self::Opencode => json(opencode_settings(locations, scope)),
             _ => None,
         }
     }
 
-    /// Which of `tools` the client's files allow. None for a client whose permissions are not known.
+    /// Which of `tools` the client's files allow; `None` for a client whose permissions are
+    /// unknown.
     pub fn approvals(self, locations: &ClientLocations, tools: &[&str]) -> Option<ToolApprovals> {
         let (path, _) = self.grant_file(locations, InstallScope::User)?;
         let scopes = [InstallScope::User, InstallScope::Project];
@@ -110,7 +111,7 @@ impl KnownClient {
         let allows = |tool: &str| {
             files.iter().any(|(path, document)| self.allows(locations, path, document, tool))
         };
-        // By their annotations: none of the harmless tools destroys, or reaches out of this machine.
+        // Annotations allow them: harmless tools neither destroy nor reach out of this machine.
         let is_auto = |tool: &str| {
             let is_silent = |(_, document): &(PathBuf, Value)| codex_mode(document, tool).is_none();
             self == Self::Codex && files.iter().all(is_silent)
@@ -121,21 +122,14 @@ impl KnownClient {
         Some(ToolApprovals { path, allowed: tools.len() - missing.len(), missing })
     }
 
-    /// Whether it would ask its person before one of `tools` is called.
     pub fn asks_for_tools(self, locations: &ClientLocations, tools: &[&str]) -> bool {
         self.approvals(locations, tools).is_some_and(|approvals| !approvals.missing.is_empty())
     }
 
-    fn allows(
-        self,
-        locations: &ClientLocations,
-        path: &Path,
-        document: &Value,
-        tool: &str,
-    ) -> bool {
+    fn allows(self, locations: &ClientLocations, path: &Path, rules: &Value, tool: &str) -> bool {
         match self {
             Self::ClaudeCode => {
-                let list = at(document, &["permissions", "allow"]).and_then(Value::as_array);
+                let list = at(rules, &["permissions", "allow"]).and_then(Value::as_array);
                 let names =
                     ["mcp__svc".to_owned(), "mcp__svc__*".into(), format!("mcp__svc__{tool}")];
                 list.is_some_and(|list| {
@@ -143,18 +137,19 @@ impl KnownClient {
                 })
             }
             Self::Codex => {
-                codex_mode(document, tool).is_some_and(|mode| mode == "approve" || mode == "auto")
+                codex_mode(rules, tool).is_some_and(|mode| mode == "approve" || mode == "auto")
             }
             Self::Gemini => {
-                let settings = document_of_settings(locations);
+                let settings = gemini_folder(locations).join("settings.json");
+                let settings = document(&settings, FileFormat::Json);
                 let trusts = at(&settings, &["mcpServers", SERVER, "trust"]) == Some(&json!(true));
-                trusts || path.exists() && rule_names(document).any(|name| name == tool)
+                trusts || path.exists() && rule_names(rules).any(|name| name == tool)
             }
-            Self::Opencode => match document.get("permission") {
+            Self::Opencode => match rules.get("permission") {
                 None => false,
                 Some(Value::Object(map)) => {
-                    let of_tool = map.get(&format!("svc_{tool}")).or_else(|| map.get("svc_*"));
-                    of_tool.or_else(|| map.get("*")).is_none_or(|it| it == "allow")
+                    let own = map.get(&format!("svc_{tool}")).or_else(|| map.get("svc_*"));
+                    own.or_else(|| map.get("*")).is_none_or(|it| it == "allow")
                 }
                 Some(other) => other == "allow",
             },
@@ -163,24 +158,20 @@ impl KnownClient {
     }
 }
 
-/// What Codex' file says of a tool of ours, if it says anything.
+/// The approval mode that the file of Codex has for a tool of svc.
 fn codex_mode(document: &Value, tool: &str) -> Option<Value> {
     let server = at(document, &["mcp_servers", SERVER])?;
     let own = at(server, &["tools", tool, "approval_mode"]);
     own.or_else(|| server.get("default_tools_approval_mode")).cloned()
 }
 
-fn document_of_settings(locations: &ClientLocations) -> Value {
-    document(&gemini::folder(locations).join("settings.json"), FileFormat::Json)
-}
-
-/// The file as a value; null if it is not there or does not parse.
+/// Null if the file does not exist or parse.
 fn document(path: &Path, format: FileFormat) -> Value {
     let text = bounded_file::read_text(path, CLIENT_FILE_BYTES).ok().flatten().unwrap_or_default();
     ConfigDocument::parse(format, &text).map(|document| document.value()).unwrap_or_default()
 }
 
-/// Whether an opencode without rules of its person would ask for nothing of ours.
+/// Whether opencode asks for no tool of svc.
 fn asks_nothing(document: &Value) -> bool {
     match document.get("permission") {
         None => true,
@@ -188,7 +179,7 @@ fn asks_nothing(document: &Value) -> bool {
     }
 }
 
-/// Gemini's rules. Its own, at the person's rank, win over what a person has chosen as "always" and lose to what they forbid.
+/// Priority 100 wins over what a person has chosen as "always" and loses to what they forbid.
 fn rules(tools: &[&str]) -> String {
     let names: Vec<String> = tools.iter().map(|tool| format!("  \"{tool}\",\n")).collect();
     format!(
@@ -197,7 +188,6 @@ fn rules(tools: &[&str]) -> String {
     )
 }
 
-/// The tools that a file of rules allows.
 fn rule_names(document: &Value) -> impl Iterator<Item = &str> {
     let rules = document.get("rule").and_then(Value::as_array).into_iter().flatten();
     let ours = |rule: &&Value| {
@@ -210,4 +200,24 @@ fn rule_names(document: &Value) -> impl Iterator<Item = &str> {
             .flatten()
             .filter_map(Value::as_str)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gemini CLI compares the names in rules with the tools that it is shown, and warns of those
+    /// that are nearly one.
+    #[test]
+    fn rules_of_gemini_name_only_listed_tools() {
+        let tools = ["peer_list", "peer_ack", "ToolSearch"];
+        let listed = ["ToolSearch", "ToolCall", "peer_list"];
+        assert_eq!(
+            KnownClient::Gemini.named_in_rules(&tools, &listed),
+            ["peer_list", "ToolSearch"]
+        );
+        for client in [KnownClient::ClaudeCode, KnownClient::Codex, KnownClient::Opencode] {
+            assert_eq!(client.named_in_rules(&tools, &listed), tools);
+        }
+    }
 }

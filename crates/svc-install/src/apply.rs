@@ -1,58 +1,45 @@
 //! Installs into one file and uninstalls from it: reads, edits, replaces and records.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use diffy::DiffOptions;
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
-use super::change::FileChange;
+use super::client::ClientCommand;
+use super::client::ClientLocations;
 use super::client::{InstallParts, InstallScope, KnownClient};
-use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{self, Edit, EditError, EditState, UndoInfo};
+use super::edit::{self, Edit, EditError, EditState, FileChange, UndoInfo};
 use super::file::{self, FileError, ForeignFile, LinkRule};
-use super::locations::ClientLocations;
 use super::record::{FileBackup, InstallRecord, InstalledFile, digest};
 
-/// What became of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOutcome {
-    /// It was as wanted.
     Unchanged,
     /// It was changed, or would be in a dry run: a unified diff.
     Changed(String),
 }
 
-/// Why a file was not changed, or its change not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// It cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Its text cannot be edited.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// It was changed, and the record could not be written.
     #[error("was changed, but {0:#}")]
     Record(anyhow::Error),
 }
 
-/// Installs and uninstalls, file by file.
 #[derive(Debug)]
 pub struct Installer<'a> {
     /// The data folder, where the record is kept.
     pub home: &'a Path,
-    /// Where the clients' files are.
     pub locations: &'a ClientLocations,
-    /// The record of earlier installations.
     pub record: InstallRecord,
-    /// Whether to write nothing.
     pub dry_run: bool,
 }
 
 impl Installer<'_> {
-    /// Makes the edits of `change` in its file.
     pub fn install(
         &mut self,
         client: KnownClient,
@@ -73,10 +60,10 @@ impl Installer<'_> {
         file: &ForeignFile,
     ) -> Result<FileOutcome, ApplyError> {
         let folders = self.locations.folders(scope);
-        let recorded = self.record.of(&change.path).cloned();
-        let mut undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
+        let recorded = self.record.find(&change.path).cloned();
+        let mut undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
         let mut text = file.text().to_owned();
-        // An uninstallation restores only a copy that has the entries that were moved and none that was installed.
+        // Only a copy without entries of svc, and with the entries that svc took out, is restored.
         let mut pristine = undo.taken.is_empty();
         for edit in &change.edits {
             pristine &= !(matches!(edit, Edit::Take { .. }) && recorded.is_some());
@@ -102,40 +89,32 @@ impl Installer<'_> {
             folders: Vec::new(),
             backup: None,
             after: String::new(),
-            made: Vec::new(),
-            replaced: None,
-            trusted: Vec::new(),
-            allowed: Vec::new(),
-            taken: BTreeMap::new(),
+            undo: UndoInfo::default(),
             within: folders.into_iter().find(|folder| change.path.starts_with(folder)),
         });
         let (before, after) = (digest(file.text()), digest(&text));
         if file.text.is_some() && before != entry.after {
-            // Another program has changed it since, so the earlier copy is no longer what to restore.
+            // Another program has changed the file since, so the earlier copy is obsolete.
             let path = file.back_up(scope)?;
             entry.backup = Some(FileBackup { path, digest: before, pristine });
             entry.created &= pristine;
         }
         entry.folders.extend(file.replace(&text, scope)?);
-        entry.after = after;
-        (entry.made, entry.replaced) = (undo.made, undo.replaced);
-        (entry.trusted, entry.allowed) = (undo.trusted, undo.allowed);
-        entry.taken = undo.taken;
+        (entry.after, entry.undo) = (after, undo);
         self.record.put(entry);
         self.save()?;
         Ok(outcome)
     }
 
-    /// Undoes `edits` in the file at `path`.
     pub fn uninstall(
         &mut self,
         scope: InstallScope,
         path: &Path,
         edits: &[Edit],
     ) -> Result<FileOutcome, ApplyError> {
-        let recorded = self.record.of(path).cloned();
+        let recorded = self.record.find(path).cloned();
         let mut folders = self.locations.folders(scope);
-        // It may have been installed for another project, or while a variable named its folder.
+        // The installation may be of another project, or of a folder that a variable named.
         folders.extend(recorded.as_ref().and_then(|entry| match &entry.within {
             Some(folder) => Some(folder.clone()),
             None => entry.path.parent().map(Path::to_path_buf),
@@ -151,7 +130,7 @@ impl Installer<'_> {
         edits: &[Edit],
         file: &ForeignFile,
     ) -> Result<FileOutcome, ApplyError> {
-        let recorded = self.record.of(path).cloned();
+        let recorded = self.record.find(path).cloned();
         let Some(text) = file.text.as_deref() else {
             self.forget(recorded.as_ref())?;
             return Ok(FileOutcome::Unchanged);
@@ -161,10 +140,10 @@ impl Installer<'_> {
             Some(entry) if entry.created => None,
             Some(entry) => match text_before(entry) {
                 Some(text_before) => Some(text_before),
-                None => without(text, format_of(path), edits, &entry.undo_info())?,
+                None => without(text, format_of(path), edits, &entry.undo)?,
             },
             None => {
-                let undo = recorded.as_ref().map(InstalledFile::undo_info).unwrap_or_default();
+                let undo = recorded.as_ref().map(|entry| entry.undo.clone()).unwrap_or_default();
                 let text = without(text, format_of(path), edits, &undo)?;
                 let created = recorded.as_ref().is_some_and(|entry| entry.created);
                 text.filter(|text| !(created && is_blank(text, format_of(path))))
@@ -187,7 +166,7 @@ impl Installer<'_> {
         Ok(outcome)
     }
 
-    /// Removes a file's entry from the record, with its copy, and the folders made for it that are empty again.
+    /// Removes the entry of a file, its copy, and the folders made for it that are empty again.
     fn forget(&mut self, recorded: Option<&InstalledFile>) -> Result<(), ApplyError> {
         let Some(entry) = recorded.filter(|_| !self.dry_run) else { return Ok(()) };
         if let Some(backup) = &entry.backup {
@@ -195,7 +174,8 @@ impl Installer<'_> {
         }
         self.record.forget(&entry.path);
         for folder in entry.folders.iter().rev() {
-            // The folder of another installed file goes with that file. One with other files in it stays.
+            // A folder of another installed file is removed with that file; one with other files
+            // stays.
             match self.record.files.iter_mut().find(|file| file.path.starts_with(folder)) {
                 Some(other) => other.folders.insert(0, folder.clone()),
                 None => drop(std::fs::remove_dir(folder)),
@@ -209,32 +189,7 @@ impl Installer<'_> {
     }
 }
 
-impl UndoInfo {
-    /// Adds what a further edit of the same file did. At a second installation the replaced entry is one of svc.
-    fn add(&mut self, new: Self, is_second: bool) {
-        for made in new.made {
-            if !self.made.contains(&made) {
-                self.made.push(made);
-            }
-        }
-        for key in new.trusted {
-            if !self.trusted.contains(&key) {
-                self.trusted.push(key);
-            }
-        }
-        for tool in new.allowed {
-            if !self.allowed.contains(&tool) {
-                self.allowed.push(tool);
-            }
-        }
-        self.taken.extend(new.taken);
-        if !is_second && self.replaced.is_none() {
-            self.replaced = new.replaced;
-        }
-    }
-}
-
-/// The edits that may have been made in a client's file: enough to find them and undo them.
+/// The edits that may have been made in a client's file, as far as undoing needs them.
 pub fn undoable(
     client: KnownClient,
     locations: &ClientLocations,
@@ -244,11 +199,11 @@ pub fn undoable(
     let is_own = is_own_file(path);
     let edits =
         client.changes(locations, command, InstallScope::User, InstallParts::ALL).into_iter();
-    // Which tools were allowed is on record.
+    // The record has the allowed tools.
     let grant = client.grant(locations, InstallScope::User, &[]);
     let trust = (client == KnownClient::Codex).then(|| Edit::Trust { hashes: Vec::new() });
     let edits: Vec<Edit> = edits.chain(grant).flat_map(|change| change.edits).collect();
-    // Which servers were taken out is on record, too.
+    // The record has the servers that were taken out.
     let taken = edits.iter().find_map(|edit| match edit {
         Edit::Server { table, .. } => {
             let table = table.iter().map(|key| (*key).to_owned()).collect();
@@ -264,7 +219,7 @@ pub fn undoable(
         .collect()
 }
 
-/// Whether a file is one that svc writes whole, by its path: a plugin, or rules.
+/// Whether svc writes this file whole: a plugin, or rules.
 pub(crate) fn is_own_file(path: &Path) -> bool {
     let is_rules = path.parent().is_some_and(|folder| folder.ends_with("policies"));
     is_rules || path.extension().is_some_and(|extension| extension == "js")
@@ -272,18 +227,15 @@ pub(crate) fn is_own_file(path: &Path) -> bool {
 
 /// The format of a file, by its name.
 pub fn format_of(path: &Path) -> FileFormat {
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        FileFormat::Toml
-    } else {
-        FileFormat::Json
-    }
+    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+    if is_toml { FileFormat::Toml } else { FileFormat::Json }
 }
 
 fn is_busy(error: &ApplyError) -> bool {
     matches!(error, ApplyError::File(FileError::Busy))
 }
 
-/// The text before the first installation, if there is an unchanged copy of it.
+/// The text before the first installation, if its copy is unchanged.
 fn text_before(entry: &InstalledFile) -> Option<String> {
     let backup = entry.backup.as_ref().filter(|backup| backup.pristine)?;
     let text = bounded_file::read_text(&backup.path, CLIENT_FILE_BYTES).ok()??;
@@ -306,14 +258,13 @@ fn without(
     Ok(Some(text))
 }
 
-/// Whether a document is empty, without a comment.
+/// Whether a document is empty and has no comment.
 fn is_blank(text: &str, format: FileFormat) -> bool {
     let empty = ConfigDocument::parse(format, text)
         .is_ok_and(|document| document.value().as_object().is_some_and(serde_json::Map::is_empty));
     empty && text.chars().all(|c| c.is_whitespace() || c == '{' || c == '}')
 }
 
-/// What changes in a file, as a patch.
 pub fn diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
     let name = |text: Option<&str>| match text {
         Some(_) => path.display().to_string(),

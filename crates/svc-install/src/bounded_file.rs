@@ -1,5 +1,6 @@
-//! Files that others may have written, such as what a repository brings along: read so that none of them holds up a thread, and
-//! none is larger in memory than its bound. Every file with settings, a secret or a document is opened here.
+//! Reads files that others may have written, such as those of a repository: no pipe blocks a
+//! thread, and no file takes more memory than its bound. Settings, secrets and documents are opened
+//! here.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -8,13 +9,11 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Largest file of a client that is read, in bytes. Some keep a history in theirs.
+/// Largest file of a client, in bytes. Some clients keep a history in theirs.
 pub const CLIENT_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Reads a regular file of at most `most` bytes; `None` if there is none. Links are followed.
-///
-/// # Errors
-/// What is no regular file, such as a pipe or a device, and what is larger is refused, without waiting for it.
+/// Reads a regular file of at most `most` bytes through links; `None` if there is none. Refuses
+/// a larger file, and pipes and devices, without waiting.
 pub fn read_text(path: &Path, most: u64) -> io::Result<Option<String>> {
     read(path, most)?.map(text_of).transpose()
 }
@@ -30,10 +29,9 @@ pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// All of a file that is open, if it has at most `most` bytes.
 pub fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // It may grow meanwhile, and some files of the system say nothing of their length.
+    // It may grow meanwhile, and some files of the system report no length.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("is larger than {} KiB", most / 1024)));
@@ -41,32 +39,28 @@ pub fn read_open(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes as the text that they are to be.
 pub fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     let text = String::from_utf8(bytes);
     text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
 }
 
-/// Opens a regular file, without waiting for what is none.
-///
-/// # Errors
-/// What is no regular file is refused.
+/// Refuses pipes and devices, without waiting.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // To open a device may do something.
+    // Opening a device may have effects.
     let is_file = std::fs::metadata(path)?.is_file();
     if is_file { open_as(path, OFlags::empty()) } else { Err(irregular()) }
 }
 
-/// As [`open_regular`], and follows no link to it.
+/// As [`open_regular`], but refuses a link.
 pub fn open_regular_itself(path: &Path) -> io::Result<File> {
     let kind = std::fs::symlink_metadata(path)?.file_type();
-    // The system has its own error for a link.
+    // For a link the system has its own error.
     let is_file = kind.is_file() || kind.is_symlink();
     if is_file { open_as(path, OFlags::NOFOLLOW) } else { Err(irregular()) }
 }
 
 fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
-    // Another may stand there by now, and to open a pipe must not wait for its other end.
+    // It may have been replaced meanwhile; opening a pipe must not wait for its other end.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
@@ -83,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_by_table() {
+    fn only_regular_files_within_the_bound_are_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("text"), "x".repeat(1024)).expect("is written");

@@ -1,7 +1,7 @@
-//! A configuration file as text that can be changed at one point and stays as it is everywhere else.
+//! A configuration file whose text is changed in one place and kept elsewhere.
 //!
-//! Both formats keep comments, order, unknown keys, indentation and the kind of line ends. A document that does not
-//! parse is never written.
+//! Both formats keep comments, order, unknown keys, indentation and line ends. A document that does
+//! not parse is never written.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstContainerNode, CstInputValue, CstNode, CstObject, CstRootNode};
@@ -10,35 +10,29 @@ use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value as TomlValue,
 };
 
-/// Keys that come first in what svc writes; the others follow in their own order.
+/// Keys that svc writes first, in this order.
 const FIRST: &[&str] = &["type", "name", "matcher", "command", "args", "hooks"];
 
-/// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
-    /// JSON, with comments and trailing commas if they are there.
+    /// With comments and trailing commas.
     Json,
-    /// TOML.
     Toml,
 }
 
-/// Why a document cannot be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// It does not parse.
     #[error("is not valid {0}: {1}")]
     Invalid(&'static str, String),
-    /// A value of another type stands where a table or list is needed.
     #[error("has something else than {1} at `{0}`")]
     Shape(String, &'static str),
 }
 
-/// A parsed document.
 #[derive(Debug)]
 pub enum ConfigDocument {
-    /// The concrete syntax tree, and whether a byte order mark stood before it.
+    /// The flag: a byte order mark precedes it.
     Json(CstRootNode, bool),
-    /// The TOML tree, and whether its lines end in CR LF, which the parser does not keep.
+    /// The flag: its lines end in CR LF, which the parser does not keep.
     Toml(Box<DocumentMut>, bool),
 }
 
@@ -49,7 +43,7 @@ fn ends_in_crlf(text: &str) -> bool {
 }
 
 impl ConfigDocument {
-    /// Parses a file's text; an empty one is an empty document.
+    /// An empty text is an empty document.
     pub fn parse(format: FileFormat, text: &str) -> Result<Self, DocumentError> {
         match format {
             FileFormat::Json => {
@@ -71,7 +65,6 @@ impl ConfigDocument {
         }
     }
 
-    /// The text as it is now.
     pub fn text(&self) -> String {
         match self {
             Self::Json(root, mark) => format!("{}{root}", if *mark { "\u{feff}" } else { "" }),
@@ -82,7 +75,6 @@ impl ConfigDocument {
         }
     }
 
-    /// The data in it.
     pub fn value(&self) -> Value {
         match self {
             Self::Json(root, _) => {
@@ -92,8 +84,8 @@ impl ConfigDocument {
         }
     }
 
-    /// Sets the last key of `path` to `value` and makes the tables above it. A table that exists keeps its comments and
-    /// order.
+    /// Sets the last key of `path` to `value` and makes the tables above it. A table that exists
+    /// keeps its comments and order.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), DocumentError> {
         let Some((name, way)) = path.split_last() else { return Ok(()) };
         match self {
@@ -154,7 +146,6 @@ impl ConfigDocument {
         Ok(())
     }
 
-    /// Removes what stands at `path`, if anything does.
     pub fn remove(&mut self, path: &[PathStep<'_>]) {
         match self {
             Self::Json(root, _) => {
@@ -194,7 +185,6 @@ impl ConfigDocument {
 /// One step down in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathStep<'a> {
-    /// Into a table.
     Key(&'a str),
     /// Into a list, counted from 0.
     Index(usize),
@@ -277,7 +267,8 @@ fn input(value: &Value) -> CstInputValue {
     }
 }
 
-/// The table at the keys of `way`, made if it does not exist, and whether it is written in one line with its parent.
+/// The table at the keys of `way`, made if it does not exist, and whether it is written in one line
+/// with its parent.
 fn toml_table<'a>(
     document: &'a mut DocumentMut,
     way: &[&str],
@@ -323,7 +314,7 @@ fn toml_remove(item: &mut Item, way: &[PathStep<'_>], last: &PathStep<'_>) {
         let child = match step {
             PathStep::Key(key) => item.as_table_like_mut().and_then(|table| table.get_mut(key)),
             PathStep::Index(index) => match item {
-                // Its elements are tables and no items, so the rest of the way is gone from here.
+                // Its elements are tables and not items.
                 Item::ArrayOfTables(list) => {
                     if let Some(table) = list.get_mut(*index) {
                         remove_in_table(table, rest, last);
@@ -376,7 +367,7 @@ fn remove_in_table(table: &mut Table, rest: &[PathStep<'_>], last: &PathStep<'_>
     }
 }
 
-/// The members that TOML can hold: it has no null, which stands for no member.
+/// Without nulls, which TOML lacks.
 fn toml_members(map: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     ordered(map).into_iter().filter(|(_, value)| !value.is_null())
 }

@@ -1,21 +1,21 @@
 //! The entries of svc in a client's file: made, found again, and undone.
 //!
-//! These are the server named `svc` that runs `svc stdio` (or has the URL of a daemon on this machine), and the handlers
-//! whose command is `svc … hook …`, wherever they stand and in whatever form an earlier version wrote them. All else is the
-//! person's and stays.
+//! [`entries`](super::entries) says which are those of svc. All else is the person's and stays.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::document::{ConfigDocument, DocumentError, FileFormat, PathStep};
+use super::entries::{
+    HOOKS, SERVER, at, events_of_ours, handlers, is_our_file, is_our_handler, is_our_server,
+    matcher,
+};
 
-/// The name of svc among a client's servers.
-pub const SERVER: &str = "svc";
-
-/// Keys that say how a server is reached: replaced with the entry. Others (`env`, `timeout`, `trust`, approvals) are the
-/// person's and stay.
+/// Keys of the transport are replaced with the entry. Others (`env`, `timeout`, `trust`, approvals)
+/// are the person's and stay.
 const TRANSPORT: &[&str] = &[
     "type",
     "source",
@@ -33,99 +33,110 @@ const TRANSPORT: &[&str] = &[
     "oauth",
 ];
 
+#[derive(Debug, Clone)]
+pub struct FileChange {
+    pub path: PathBuf,
+    pub format: FileFormat,
+    pub edits: Vec<Edit>,
+}
+
 /// One entry, or one group of entries, that svc wants in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// The entry of svc in the table of servers at `table`.
-    Server {
-        /// The table's key path.
-        table: &'static [&'static str],
-        /// The entry.
-        entry: Value,
-    },
+    Server { table: &'static [&'static str], entry: Value },
     /// The handlers of svc: for each event one group, `{matcher?, hooks: [handler, …]}`.
     Hooks {
         /// Event and group, in the order in which they are written.
         groups: Vec<(&'static str, Value)>,
     },
-    /// The hashes of hooks that the person trusts, as Codex keeps them.
+    /// Hashes of hooks that the person trusts, as Codex keeps them.
     Trust {
         /// The hook's key and its hash.
         hashes: Vec<(String, String)>,
     },
-    /// The tools that the client may call without asking its person.
+    /// Tools that the client may call without asking the person.
     Allow {
         /// Key path of the list or table that has them.
         table: &'static [&'static str],
         /// The tools, as the client names them.
         tools: Vec<String>,
-        /// How one of them stands there.
         form: GrantForm,
     },
-    /// Servers that svc has taken over, and that are taken out of the client's own file.
+    /// Servers that svc took over, to be removed from the client's own file.
     Take {
         /// Key path of the table of servers.
         table: Vec<String>,
-        /// Their names there.
         names: Vec<String>,
     },
     /// A file that svc writes whole.
-    Whole {
-        /// Its text.
-        text: String,
-    },
+    Whole { text: String },
 }
 
-/// How a file says that a tool is allowed.
+/// How a file lists an allowed tool.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrantForm {
-    /// Its name in a list.
     ListItem,
     /// Its name as a key of a table, with this value.
     Key(Value),
 }
 
-/// What undoing an edit needs.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What undoing the edits of a file needs; a part of its entry in the record.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct UndoInfo {
-    /// Key paths of the tables and lists that the edit made.
+    /// Key paths of the tables and lists that svc made.
     pub made: Vec<Vec<String>>,
-    /// The server entry that it replaced.
+    /// The server entry that svc replaced.
     pub replaced: Option<Value>,
-    /// Keys of the hooks that it marked as trusted.
+    /// Codex's keys of the hooks that svc marked as trusted.
     pub trusted: Vec<String>,
-    /// Tools that it allowed.
+    /// Tools that svc allowed, as the client names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
-    /// Servers that it took out, by name, with their entries.
+    /// Servers that svc took over, by name, with their entries.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub taken: BTreeMap<String, Value>,
 }
 
-/// How much of an edit is in a file.
+impl UndoInfo {
+    /// Adds what a further edit of the file did. A second installation replaces an entry of svc.
+    pub(crate) fn add(&mut self, new: Self, is_second: bool) {
+        fn add_new<T: PartialEq>(all: &mut Vec<T>, new: Vec<T>) {
+            for item in new {
+                if !all.contains(&item) {
+                    all.push(item);
+                }
+            }
+        }
+        add_new(&mut self.made, new.made);
+        add_new(&mut self.trusted, new.trusted);
+        add_new(&mut self.allowed, new.allowed);
+        self.taken.extend(new.taken);
+        if !is_second && self.replaced.is_none() {
+            self.replaced = new.replaced;
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditState {
-    /// Nothing.
     Missing,
     /// All of it, as svc would write it now.
     Same,
     /// An entry of svc that differs.
     Differs,
-    /// An entry with the name of svc that is another program's.
+    /// An entry named svc of another program.
     Foreign,
 }
 
-/// The words that follow `svc hook` in a handler.
-const HOOK_WORDS: &[&str] = &["claude-code", "claude", "codex", "gemini", "opencode", "wait"];
-
-/// The key of the handlers, in all clients that have hooks.
-const HOOKS: &str = "hooks";
-/// The key path of what Codex records of each hook.
+/// Where Codex records its hooks.
 const STATE: &[&str] = &[HOOKS, "state"];
-/// The key of the trusted hash in it.
 const HASH: &str = "trusted_hash";
 
-/// The text with the edit made: the same text if it was made already.
-///
-/// Fails if the text does not parse, has something else where a table must be, or another server named `svc`.
+/// The text with the edit, unchanged if it has it. Fails if the text does not parse, has another
+/// type
+/// where a table must be, or another server named `svc`.
 pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, UndoInfo), EditError> {
     let mut undo = UndoInfo::default();
     if let Edit::Whole { text: wanted } = edit {
@@ -154,7 +165,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
             let now = document.value();
             for event in events_of_ours(&before) {
                 let is_wanted = groups.iter().any(|(name, _)| *name == event);
-                // A client may refuse a file because of an event that it does not know, even with nothing in it.
+                // A client may refuse a file because of an unknown event, even an empty one.
                 if !is_wanted && at(&now, &[HOOKS, event]).is_some_and(is_empty) {
                     document.remove(&keys(&[HOOKS, event]));
                 }
@@ -204,9 +215,7 @@ pub fn apply(text: &str, format: FileFormat, edit: &Edit) -> Result<(String, Und
     Ok((document.text(), undo))
 }
 
-/// The text without the edit, and with what it replaced. `None` for a file that svc wrote whole.
-///
-/// Fails if the text does not parse.
+/// The text without the edit, and with what it replaced; `None` for a file that svc wrote whole.
 pub fn undo(
     text: &str,
     format: FileFormat,
@@ -263,7 +272,7 @@ pub fn undo(
         }
         Edit::Take { table, .. } => {
             let table: Vec<&str> = table.iter().map(String::as_str).collect();
-            // An entry that the person has added again since then belongs to the person.
+            // An entry that the person has added again is the person's.
             let is_missing = |name: &str| at(&before, &[&table[..], &[name]].concat()).is_none();
             let missing: Vec<_> = undo.taken.iter().filter(|(name, _)| is_missing(name)).collect();
             if missing.is_empty() {
@@ -275,7 +284,7 @@ pub fn undo(
         }
         Edit::Whole { .. } => {}
     }
-    // The innermost first, so that what they leave empty is seen.
+    // The innermost first: their parents may become empty.
     let mut made: Vec<&Vec<String>> = undo.made.iter().collect();
     made.sort_by_key(|path| std::cmp::Reverse(path.len()));
     for path in made {
@@ -288,7 +297,6 @@ pub fn undo(
     Ok(Some(document.text()))
 }
 
-/// How much of the edit is in the text. Fails if the text does not parse.
 pub fn find(text: &str, format: FileFormat, edit: &Edit) -> Result<EditState, DocumentError> {
     if let Edit::Whole { text: wanted } = edit {
         return Ok(match text {
@@ -313,29 +321,16 @@ pub fn find_switch(text: &str, format: FileFormat) -> Option<String> {
     switches.iter().find(on).map(|(path, _)| path.join("."))
 }
 
-/// Why an edit was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The document cannot be changed.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The server named `svc` is another program.
     #[error(
         "has a server named `svc` that is not this program's; rename or remove it, then try again"
     )]
     NameTaken,
-    /// The file was not written by svc.
     #[error("was not written by svc; move it away, then try again")]
     NotOurs,
-}
-
-/// The first line of a file that svc writes whole.
-pub const OUR_FILE: &str = "// Written by `svc install`";
-/// The first line of a file of rules that svc writes whole.
-pub(crate) const OUR_RULES: &str = "# Written by `svc install`";
-
-fn is_our_file(text: &str) -> bool {
-    text.starts_with(OUR_FILE) || text.starts_with(OUR_RULES)
 }
 
 fn found_in(document: &Value, edit: &Edit) -> EditState {
@@ -384,7 +379,6 @@ fn found_in(document: &Value, edit: &Edit) -> EditState {
     }
 }
 
-/// Whether a tool stands among those that are allowed.
 fn is_granted(document: &Value, table: &[&str], tool: &str, form: &GrantForm) -> bool {
     match form {
         GrantForm::ListItem => index_of(document, table, tool).is_some(),
@@ -398,12 +392,11 @@ fn index_of(document: &Value, list: &[&str], item: &str) -> Option<usize> {
     at(document, list)?.as_array()?.iter().position(|there| there == item)
 }
 
-/// What Codex has recorded of a hook.
 fn trusted<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     at(document, STATE)?.get(key)
 }
 
-/// The wanted entry, with what the person has added to the existing one.
+/// The wanted entry with the additions of the person to the existing one.
 fn merged(there: Option<&Value>, entry: &Value) -> Value {
     let mut merged = Map::new();
     if let Some(there) = there.and_then(Value::as_object) {
@@ -411,7 +404,7 @@ fn merged(there: Option<&Value>, entry: &Value) -> Value {
         merged.extend(theirs.map(|(key, value)| (key.clone(), value.clone())));
     }
     for (key, value) in entry.as_object().into_iter().flatten() {
-        // A server that the person has switched off stays off.
+        // A server that the person has disabled stays disabled.
         if !(key == "enabled" && merged.contains_key(key)) {
             merged.insert(key.clone(), value.clone());
         }
@@ -419,107 +412,6 @@ fn merged(there: Option<&Value>, entry: &Value) -> Value {
     Value::Object(merged)
 }
 
-/// Whether a server's entry runs svc: written by `svc install`, or by a person as the documentation says.
-pub fn is_our_server(entry: &Value) -> bool {
-    let (program, arguments) = command_of(entry);
-    if let Some(program) = program {
-        return is_our_program(program) && arguments.contains(&"stdio");
-    }
-    url_of(entry).is_some_and(|url| {
-        let local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
-        local.iter().any(|start| url.starts_with(start)) && url.ends_with("/mcp")
-    })
-}
-
-/// The program of a server that is started as a process, and its arguments.
-pub fn command_of(entry: &Value) -> (Option<&str>, Vec<&str>) {
-    fn strings(value: &Value) -> Vec<&str> {
-        value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-    }
-    match entry.get("command") {
-        Some(Value::String(program)) => {
-            (Some(program), entry.get("args").map(strings).unwrap_or_default())
-        }
-        Some(line @ Value::Array(_)) => {
-            let mut words = strings(line).into_iter();
-            (words.next(), words.collect())
-        }
-        _ => (None, Vec::new()),
-    }
-}
-
-/// The URL of a server that speaks HTTP.
-pub fn url_of(entry: &Value) -> Option<&str> {
-    ["url", "httpUrl", "serverUrl"].iter().find_map(|key| entry.get(key)?.as_str())
-}
-
-fn is_our_program(program: &str) -> bool {
-    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(is_our_name)
-}
-
-/// `svc`, or `svc-0.1`: earlier versions wrote the file that a link led to.
-fn is_our_name(name: &str) -> bool {
-    match name.strip_prefix("svc") {
-        Some("") => true,
-        Some(rest) => rest
-            .strip_prefix(['-', '_'])
-            .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())),
-        None => false,
-    }
-}
-
-/// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
-pub fn is_our_handler(handler: &Value) -> bool {
-    let (program, arguments) = command_of(handler);
-    let Some(line) = program else { return false };
-    if !arguments.is_empty() {
-        let is_hook = |words: &[&str]| words[0] == "hook" && HOOK_WORDS.contains(&words[1]);
-        return is_our_program(line) && arguments.windows(2).any(is_hook);
-    }
-    // As [`super::command`] writes them. A folder's name may contain ` hook `.
-    line.match_indices(" hook ").any(|(at, between)| {
-        let (before, after) = (&line[..at], &line[at + between.len()..]);
-        let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
-        let client = after.split(' ').next().unwrap_or_default();
-        program.is_some_and(is_our_name) && HOOK_WORDS.contains(&client)
-    })
-}
-
-/// The handlers of svc in a document, with the event of each.
-pub(crate) fn our_handlers(document: &Value) -> Vec<(&str, &Value)> {
-    let events = document.get(HOOKS).and_then(Value::as_object).into_iter().flatten();
-    let of_event = |(event, groups)| {
-        let ours =
-            handlers(groups).map(|(_, _, _, handler)| handler).filter(|it| is_our_handler(it));
-        ours.map(move |handler| (event, handler)).collect::<Vec<_>>()
-    };
-    events
-        .map(|(event, groups): (&String, &Value)| (event.as_str(), groups))
-        .flat_map(of_event)
-        .collect()
-}
-
-/// The events that have a handler of svc.
-fn events_of_ours(document: &Value) -> Vec<&str> {
-    let events = document.get(HOOKS).and_then(Value::as_object);
-    let ours = |groups: &Value| handlers(groups).any(|(_, _, _, handler)| is_our_handler(handler));
-    events
-        .into_iter()
-        .flatten()
-        .filter(|(_, groups)| ours(groups))
-        .map(|(name, _)| name.as_str())
-        .collect()
-}
-
-/// All handlers of an event: index of the group, index in it, the group, the handler.
-fn handlers(groups: &Value) -> impl Iterator<Item = (usize, usize, &Value, &Value)> {
-    groups.as_array().into_iter().flatten().enumerate().flat_map(|(index, group)| {
-        let inner = group.get(HOOKS).and_then(Value::as_array).into_iter().flatten();
-        inner.enumerate().map(move |(within, handler)| (index, within, group, handler))
-    })
-}
-
-/// Whether an event's handlers of svc differ from those wanted.
 fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> bool {
     let groups = document.get(HOOKS).and_then(|hooks| hooks.get(event)).unwrap_or(&Value::Null);
     let mut existing: Vec<(Value, &Value)> = handlers(groups)
@@ -540,17 +432,8 @@ fn differs(document: &Value, event: &str, wanted: &[(&'static str, Value)]) -> b
     existing != want
 }
 
-/// No matcher, an empty one and `*` mean the same.
-pub(crate) fn matcher(group: &Value) -> Value {
-    match group.get("matcher") {
-        None | Some(Value::Null) => json!("*"),
-        Some(Value::String(text)) if text.is_empty() => json!("*"),
-        Some(other) => other.clone(),
-    }
-}
-
-/// Removes the handlers of svc for the events that `which` accepts, and the groups that this empties. Tells whether there
-/// were any.
+/// Removes the handlers of svc for the events that `which` accepts, and groups that become empty.
+/// Returns whether there were any.
 fn remove_handlers(
     document: &mut ConfigDocument,
     before: &Value,
@@ -586,11 +469,6 @@ fn remove_handlers(
     any
 }
 
-/// The value at a path of keys.
-pub fn at<'a>(document: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    path.iter().try_fold(document, |value, key| value.get(key))
-}
-
 fn keys<'a>(path: &[&'a str]) -> Vec<PathStep<'a>> {
     path.iter().copied().map(PathStep::Key).collect()
 }
@@ -603,7 +481,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Adds to `made` the tables above `path`, and `path` itself, that did not exist.
+/// Adds the parts of `path` that did not exist.
 fn note_made(before: &Value, path: &[&str], made: &mut Vec<Vec<String>>) {
     for depth in 1..=path.len() {
         let way = &path[..depth];

@@ -1,11 +1,11 @@
-//! Files of other programs: read whole, and replaced whole if no other program has changed them meanwhile. [`edit`] is the one way
-//! to change one, for `svc install` and for `svc mcp`: one of our own edits after the other, and again if another program was
-//! quicker.
+//! Files of other programs: read whole, and replaced whole if no other program has changed them.
+//! [`edit`] is the one way to change one, for `svc install` and for `svc mcp`: our own edits are
+//! serialised by a lock, and retried if another program was faster.
 //!
-//! Links are followed and stay links, where they do not lead out of the scope that is edited: a project's settings may come
-//! from somebody else, and a link among them would make us change a file of the person. Mode and owner stay. A reader sees the
-//! old text or the new one, also after a power cut. A file that its owner may not write is left alone, although a rename would
-//! succeed.
+//! Links are followed and kept, unless they lead out of the edited scope: a project's settings may
+//! come from somebody else, and a link in them would make us change a file of the person. Mode and
+//! owner stay. A reader sees the old text or the new one, also after a power cut. A read-only file
+//! is not changed, although a rename would succeed.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -18,76 +18,61 @@ use tempfile::NamedTempFile;
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
 use super::client::InstallScope;
 
-/// The largest file that is edited, in bytes. Clients keep histories in theirs, of a few megabytes.
+/// Largest edited file, in bytes. Clients keep histories of a few megabytes in theirs.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// Links followed one after the other.
+/// Length of a chain of links.
 const MAX_LINKS: usize = 16;
 
-/// Why a file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refuses; the verb says what.
+    /// The system refuses what the verb says.
     #[error("cannot be {0}: {1}")]
     Io(&'static str, #[source] io::Error),
-    /// It is a folder, a device or a pipe.
+    /// A folder, a device or a pipe.
     #[error("is not a file")]
     NotAFile,
-    /// It is not text.
     #[error("is not UTF-8")]
     NotText,
-    /// It is larger than anything a client writes.
     #[error("is larger than {} MiB", MAX_BYTES / 1024 / 1024)]
     TooLarge,
-    /// Its owner may not write it.
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
-    /// More links than `MAX_LINKS`: a loop.
+    /// More links than [`MAX_LINKS`].
     #[error("is a link to itself")]
     Loop,
-    /// A link leads out of the folders that are edited.
     #[error(
         "leads by a link to {}, which is outside of {within}; svc changes nothing there: edit that file by hand, or put a \
          file in place of the link", .real.display()
     )]
-    Outside {
-        /// The path with links followed.
-        real: PathBuf,
-        /// The folders that it would have to be in.
-        within: String,
-    },
-    /// It is a link, and nothing is written through one.
+    Outside { real: PathBuf, within: String },
     #[error(
         "is a link to {}; svc writes through no link here: edit that file by hand, or put a file in place of the link", .real.display()
     )]
-    Link {
-        /// The path with links followed.
-        real: PathBuf,
-    },
-    /// Another program has written it since it was read.
+    Link { real: PathBuf },
+    /// Another program has written the file since it was read.
     #[error("is being changed by another program; try again when that has ended")]
     Busy,
 }
 
-/// Where links may lead from a file that is changed.
+/// Where links of a changed file may lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkRule {
-    /// Anywhere: nobody but the person writes there.
+    /// Only the person writes the file.
     Anywhere,
-    /// Within these folders.
     Within(Vec<PathBuf>),
-    /// Nowhere: the file is no link, and stands in this folder.
+    /// The file is no link, and is in this folder.
     Nowhere(PathBuf),
 }
 
-/// How often a file that another program is writing is read again.
+/// Tries on a file that another program is writing.
 const TRIES: u32 = 20;
-/// How long to let the other program write.
+/// Pause between tries.
 const PAUSE: Duration = Duration::from_millis(25);
-/// How often a lock that another process holds is tried, with that pause.
+/// Tries to get a lock.
 const LOCK_TRIES: u32 = 400;
 
-/// Reads a file and lets `work` replace it. Our own processes do so one after the other; where another program was quicker
-/// (`is_busy`), it is read again.
+/// Reads a file and lets `work` replace it, one of our processes at a time. Retries if another
+/// program was faster (`is_busy`).
 pub fn edit<T, E: From<FileError>>(
     path: &Path,
     links: &LinkRule,
@@ -98,7 +83,7 @@ pub fn edit<T, E: From<FileError>>(
         let file = ForeignFile::read_by(path, links)?;
         let folder = file.real.parent().unwrap_or(Path::new("/"));
         let _lock = FolderLock::take(folder).map_err(|error| FileError::Io("locked", error))?;
-        // It may have changed until the lock was ours.
+        // It may have changed before the lock was taken.
         work(ForeignFile::read_by(path, links)?)
     };
     for _ in 1..TRIES {
@@ -110,14 +95,14 @@ pub fn edit<T, E: From<FileError>>(
     once()
 }
 
-/// A folder in which no other process of ours changes files. Dropping it lets the next one go on.
+/// While it lives no other process of ours changes files in the folder.
 #[derive(Debug)]
 pub struct FolderLock(
     #[expect(dead_code, reason = "the lock lasts as long as the open file")] File,
 );
 
 impl FolderLock {
-    /// Waits some seconds for the lock of a folder, or of the nearest one above it that there is.
+    /// Waits up to 10 s for the lock of a folder, or of its nearest existing ancestor.
     pub fn take(folder: &Path) -> io::Result<Self> {
         let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
         let file = File::open(there)?;
@@ -137,7 +122,6 @@ impl FolderLock {
 /// A file as it was read.
 #[derive(Debug)]
 pub struct ForeignFile {
-    /// The path with links followed.
     pub real: PathBuf,
     /// Its text; `None` if there is no such file.
     pub text: Option<String>,
@@ -145,7 +129,6 @@ pub struct ForeignFile {
 }
 
 impl ForeignFile {
-    /// Reads a file, as far as links may lead.
     fn read_by(path: &Path, links: &LinkRule) -> Result<Self, FileError> {
         match links {
             LinkRule::Anywhere => Self::read(path),
@@ -159,7 +142,7 @@ impl ForeignFile {
         }
     }
 
-    /// Reads a file that links do not lead out of all of `folders`.
+    /// Refuses a file whose links lead out of all `folders`.
     pub fn read_within(path: &Path, folders: &[PathBuf]) -> Result<Self, FileError> {
         let real = resolved(&follow(path)?);
         if folders.iter().any(|folder| real.starts_with(resolved(folder))) {
@@ -170,7 +153,7 @@ impl ForeignFile {
         Err(FileError::Outside { real, within: names.join(" and ") })
     }
 
-    /// Reads a file, wherever links lead.
+    /// Follows links anywhere.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let real = follow(path)?;
         let mut file = match OpenOptions::new().read(true).custom_flags(nonblocking()).open(&real) {
@@ -193,12 +176,11 @@ impl ForeignFile {
         Ok(Self { real, text: Some(text), meta: Some(meta) })
     }
 
-    /// The text, which is empty for a file that does not exist.
+    /// Empty for a file that does not exist.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// Whether its text may be replaced.
     pub fn check_writable(&self) -> Result<(), FileError> {
         match self.meta.as_ref().map(|meta| meta.permissions().mode() & 0o7777) {
             Some(mode) if mode & 0o200 == 0 => Err(FileError::ReadOnly(mode)),
@@ -206,9 +188,9 @@ impl ForeignFile {
         }
     }
 
-    /// Replaces what was read by `text`; gives the folders that it created for the file.
-    ///
-    /// Fails with [`FileError::Busy`] if the file is no longer what was read.
+    /// Replaces the text, and returns the folders that it created. Fails with [`FileError::Busy`]
+    /// if the
+    /// file is no longer what was read.
     pub fn replace(&self, text: &str, scope: InstallScope) -> Result<Vec<PathBuf>, FileError> {
         self.check_writable()?;
         let folder = self.real.parent().unwrap_or(Path::new("/"));
@@ -222,7 +204,7 @@ impl ForeignFile {
         Ok(made)
     }
 
-    /// Copies what was read to a file beside it, with its mode and owner.
+    /// Copies the text to a file beside it, with its mode and owner.
     pub fn back_up(&self, scope: InstallScope) -> Result<PathBuf, FileError> {
         let backup = beside(&self.real, ".svc-backup");
         let written = self.written_beside(self.text(), scope)?;
@@ -230,7 +212,6 @@ impl ForeignFile {
         Ok(backup)
     }
 
-    /// Removes the file that was read.
     pub fn remove(&self) -> Result<(), FileError> {
         self.check_writable()?;
         if !self.is_as_read() {
@@ -244,7 +225,7 @@ impl ForeignFile {
     /// A file with a random name beside this one, with its mode and owner.
     fn written_beside(&self, text: &str, scope: InstallScope) -> Result<NamedTempFile, FileError> {
         let failed = |error| FileError::Io("written", error);
-        // A person's file is private; a project's is made as an editor would make it.
+        // A person's file is private; a project's gets the mode that an editor would give it.
         let mode = if scope == InstallScope::User { 0o600 } else { 0o666 };
         let mut named = tempfile::Builder::new()
             .prefix(".svc-")
@@ -273,7 +254,7 @@ impl ForeignFile {
     }
 }
 
-/// Syncs a folder, so that a power cut does not lose the names of its files. A folder that cannot be synced is left as it is.
+/// Syncs a folder: a power cut must not lose names of files. Best effort.
 fn sync_names(folder: Option<&Path>) {
     let folder = File::open(folder.unwrap_or(Path::new("/")));
     folder.and_then(|folder| folder.sync_all()).ok();
@@ -291,12 +272,12 @@ fn follow(path: &Path) -> Result<PathBuf, FileError> {
     Err(FileError::Loop)
 }
 
-/// The path without any link, of which the end need not exist. What cannot be resolved stays, and is in no folder.
+/// The path without links; its end need not exist. Empty if it cannot be resolved, so in no folder.
 fn resolved(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
         if let Ok(real) = std::fs::canonicalize(folder) {
             let rest = path.strip_prefix(folder).unwrap_or(Path::new(""));
-            // What does not exist has no parent to go back to.
+            // A missing folder has no parent to go back to.
             let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
             return if is_plain { real.join(rest) } else { PathBuf::new() };
         }
@@ -304,7 +285,7 @@ fn resolved(path: &Path) -> PathBuf {
     PathBuf::new()
 }
 
-/// To open a pipe must not wait for its other end.
+/// Opening a pipe must not wait for its other end.
 fn nonblocking() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default()
 }
@@ -315,7 +296,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes a folder and those above it; gives those that it made, the outermost first.
+/// Makes a folder and its ancestors; returns those that it made, the outermost first.
 fn make_folders(folder: &Path, scope: InstallScope) -> io::Result<Vec<PathBuf>> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut missing: Vec<PathBuf> =

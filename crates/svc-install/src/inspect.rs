@@ -1,4 +1,4 @@
-//! What is installed in a client, and what is no longer right: compares the files as they are and writes nothing.
+//! What is installed in a client, and what is wrong with it. Writes nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,53 +9,47 @@ use serde_json::{Value, json};
 
 use super::allow::ToolApprovals;
 use super::apply;
+use super::client::ClientCommand;
+use super::client::ClientLocations;
+use super::client::ClientVersion;
 use super::client::{InstallParts, InstallScope, KnownClient};
-use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{self, Edit, EditState, SERVER};
+use super::edit::{self, Edit, EditState};
+use super::entries::{self, SERVER};
 use super::file::ForeignFile;
-use super::locations::ClientLocations;
 use super::record::InstallRecord;
-use super::version::ClientVersion;
 use super::{claude, probe, trust};
 
-/// How long Codex may take to say which hooks it would run. After that its file is read instead.
+/// How long Codex may take to list its hooks. After that its file is read instead.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// What the entries in clients' files are compared with.
+/// What entries are compared with.
 #[derive(Debug, Clone)]
 pub struct Expectation {
-    /// Where the clients' files are.
     pub locations: ClientLocations,
-    /// How clients run this program.
     pub command: ClientCommand,
-    /// What was installed.
     pub record: InstallRecord,
-    /// The daemon's address, or the one it would have.
+    /// The address of the daemon, or the one that it would have.
     pub daemon: Option<DaemonAddress>,
-    /// The operator token.
     pub token: Option<OperatorToken>,
     /// The version of svc.
     pub version: &'static str,
-    /// Tools of svc that destroy nothing: those that `svc install --allow-tools` allows.
+    /// Those that `svc install --allow-tools` allows.
     pub harmless_tools: Vec<&'static str>,
-    /// The tools that models are shown.
+    /// Tools that models see.
     pub listed_tools: Vec<&'static str>,
 }
 
-/// Where the daemon listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonAddress {
-    /// Its URL.
     pub url: String,
-    /// The port in it.
     pub port: u16,
 }
 
-/// What the tokens of sessions begin with.
+/// Prefix of the tokens of sessions.
 const SESSION_TOKEN: &str = "svc_";
 
-/// The operator token, which no message and no log shows.
+/// Its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OperatorToken(pub String);
 
@@ -65,26 +59,19 @@ impl fmt::Debug for OperatorToken {
     }
 }
 
-/// What is installed in one client.
 #[derive(Debug, Serialize)]
 pub struct ClientStatus {
-    /// The client.
     pub client: KnownClient,
     /// Whether it is on this machine, or was.
     pub found: bool,
-    /// The version that it prints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Servers named `svc`.
     pub servers: Vec<InstalledPart>,
-    /// Handlers and plugins of svc.
     pub hooks: Vec<InstalledPart>,
-    /// Which harmless tools the client's model may call without asking the person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approvals: Option<ToolApprovals>,
-    /// What is no longer right.
     pub problems: Vec<String>,
-    /// The command or action that mends it.
+    /// What to do about the problems.
     #[serde(skip)]
     pub advice: String,
 }
@@ -94,22 +81,19 @@ pub struct ClientStatus {
 pub struct InstalledPart {
     /// `user`, `project`, or `local` for a project's entry in Claude Code's own file.
     pub scope: &'static str,
-    /// The file.
     pub path: PathBuf,
-    /// `ok`, or in a word what is wrong.
+    /// `ok`, or the fault as one word.
     pub state: &'static str,
-    /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
 impl ClientStatus {
-    /// Whether nothing of svc is in the client's files.
     pub fn is_absent(&self) -> bool {
         self.servers.is_empty() && self.hooks.is_empty() && self.problems.is_empty()
     }
 
-    /// Notes a file that `svc install` would refuse, too: the person mends it first.
+    /// `svc install` would refuse the file too, so the person has to repair it.
     fn note_unreadable(&mut self, path: &Path, error: &dyn fmt::Display) {
         let (path, client) = (path.display(), self.client.name());
         self.problems.push(format!("{path} {error}"));
@@ -118,14 +102,13 @@ impl ClientStatus {
 }
 
 impl Expectation {
-    /// Compares a client's files with what they should be, and asks its program for its version.
     pub async fn inspect(&self, client: KnownClient) -> ClientStatus {
         let asked = probe::version_of(client, &self.locations);
         if client != KnownClient::ClaudeCode {
             let (status, version) = tokio::join!(self.inspect_files(client), asked);
             return ClientStatus { version, ..status };
         }
-        // What its hooks may be depends on its version.
+        // Its hooks depend on its version.
         let version = asked.await;
         let mut known = self.clone();
         known.locations.claude_version = version.as_deref().and_then(ClientVersion::parse);
@@ -146,7 +129,7 @@ impl Expectation {
         let mut inspected = Vec::new();
         for scope in [InstallScope::User, InstallScope::Project] {
             for path in apply::files(client, &self.locations, &self.command, scope) {
-                // In the home folder the project's files may be the person's.
+                // In the home folder both scopes may have the same files.
                 if !inspected.contains(&path) {
                     self.inspect_file(&mut status, scope, &path);
                     inspected.push(path);
@@ -186,13 +169,19 @@ impl Expectation {
                 Edit::Server { table, .. } => {
                     let document = ConfigDocument::parse(format, &text);
                     let document = document.map(|document| document.value()).unwrap_or_default();
-                    let entry = edit::at(&document, table).and_then(|table| table.get(SERVER));
+                    let entry = entries::at(&document, table).and_then(|table| table.get(SERVER));
                     let is_same = state == EditState::Same;
                     self.add_server(status, scope.name(), path, entry, is_same);
                     if status.client == KnownClient::ClaudeCode && scope == InstallScope::User {
                         let project = self.locations.project.to_string_lossy();
                         let keys = ["projects", &project, "mcpServers", SERVER];
-                        self.add_server(status, "local", path, edit::at(&document, &keys), false);
+                        self.add_server(
+                            status,
+                            "local",
+                            path,
+                            entries::at(&document, &keys),
+                            false,
+                        );
                     }
                 }
                 Edit::Hooks { .. } | Edit::Whole { .. } => {
@@ -205,7 +194,6 @@ impl Expectation {
         }
     }
 
-    /// What the version of the client that is here does not take of its hooks.
     fn refused(&self, client: KnownClient, format: FileFormat, text: &str) -> Option<String> {
         let version =
             self.locations.claude_version.filter(|_| client == KnownClient::ClaudeCode)?;
@@ -228,7 +216,6 @@ impl Expectation {
         status.servers.push(InstalledPart { scope, path: path.to_path_buf(), state, detail });
     }
 
-    /// Whether an entry leads to the daemon, and what is wrong with it if not.
     fn judge_server(&self, entry: &Value, is_same: bool) -> (&'static str, Option<String>) {
         let is_off = entry.get("enabled") == Some(&json!(false))
             || entry.get("disabled") == Some(&json!(true));
@@ -238,13 +225,13 @@ impl Expectation {
         if is_same {
             return ("ok", None);
         }
-        if !edit::is_our_server(entry) {
+        if !entries::is_our_server(entry) {
             return ("foreign", Some("is not this program".to_owned()));
         }
-        if let (Some(program), _) = edit::command_of(entry) {
+        if let (Some(program), _) = entries::command_of(entry) {
             return self.judge_program(program, entry);
         }
-        let port = edit::url_of(entry).and_then(port_of);
+        let port = entries::url_of(entry).and_then(port_of);
         if let (Some(port), Some(daemon)) = (port, &self.daemon)
             && port != daemon.port
         {
@@ -268,7 +255,7 @@ impl Expectation {
             let detail = format!("runs {}, and not {}", path.display(), self.command.path());
             return ("other_program", Some(detail));
         }
-        let (_, arguments) = edit::command_of(entry);
+        let (_, arguments) = entries::command_of(entry);
         let home = arguments.iter().position(|word| *word == "--home");
         let home = home.map(|index| arguments.get(index + 1).copied());
         if home.is_some_and(|home| home != self.command.data_folder(InstallScope::User)) {
@@ -277,7 +264,7 @@ impl Expectation {
         ("ok", None)
     }
 
-    /// What is wrong with the token that an entry holds. A placeholder names a variable and is none.
+    /// A placeholder names a variable and is not a token.
     fn judge_token(&self, entry: &Value) -> (&'static str, Option<String>) {
         let headers = entry.get("headers").or_else(|| entry.get("http_headers"));
         let headers = headers.and_then(Value::as_object).into_iter().flatten();
@@ -315,11 +302,11 @@ impl Expectation {
         }
     }
 
-    /// Notes hooks that Codex skips: it runs those alone that the person has trusted.
+    /// Notes hooks that Codex skips: it runs only those that the person has trusted.
     async fn note_untrusted(&self, status: &mut ClientStatus) {
         let listed = match trust::hooks(&self.locations, self.version, PATIENCE).await {
             Some(Ok(hooks)) => Some(hooks),
-            // Its file says which hooks it was told to trust, though not whether they are still the same.
+            // Its file has the trusted hooks, but not whether they have changed since.
             Some(Err(_)) | None => None,
         };
         for scope in [InstallScope::User, InstallScope::Project] {
@@ -404,13 +391,13 @@ fn add_hooks(
     });
 }
 
-/// The port of an `http` URL.
+/// Of an `http` URL.
 fn port_of(url: &str) -> Option<u16> {
     let authority = url.trim().strip_prefix("http://")?.split('/').next()?;
     authority.rsplit_once(':')?.1.parse().ok()
 }
 
-/// Notes hooks that run twice for each event, since they count everything twice, and servers that stand twice.
+/// Hooks in two files run twice for each event, and everything would be counted twice.
 fn note_doubles(status: &mut ClientStatus) {
     let client = status.client.name();
     if status.hooks.len() > 1 {
@@ -435,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_entries() {
+    fn port_is_read_from_http_urls() {
         for (url, port) in [
             ("http://127.0.0.1:6334/mcp", Some(6334)),
             ("http://[::1]:7/mcp", Some(7)),
@@ -448,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_not_shown() {
+    fn debug_of_the_token_hides_it() {
         assert_eq!(format!("{:?}", OperatorToken("secret".to_owned())), "OperatorToken(…)");
     }
 }

@@ -4,12 +4,12 @@
 //! # What is installed, and why
 //!
 //! - **The server is `svc stdio`**, a process that each client starts, and no URL. So no token
-//!   stands in any file (`svc token rotate` makes nothing stale, a project may share the entry),
-//!   no variable must be set, the port may change, a daemon that does not run is started, and a
-//!   restart of the daemon is not noticed: over HTTP two clients never try again, and one loses
-//!   the call that was under way. The price is a process for each session.
+//!   stands in any file (`svc token rotate` makes nothing stale, a project may share the entry), no
+//!   variable must be set, the port may change, a daemon that does not run is started, and a
+//!   restart of the daemon is not noticed: over HTTP two clients never try again, and one loses the
+//!   call that was under way. The price is a process for each session.
 //! - **Hooks are commands** for a shell, `svc hook CLIENT`, which print nothing and exit with 0
-//!   whatever happens, also when the program is gone. `claude` and `codex` say what handlers of
+//!   whatever happens, also when the program is gone. `claude` and `catalogue` say what handlers of
 //!   other types do while the server is away. opencode, whose hooks are code, has a plugin.
 //! - **The files are edited here.** `claude mcp add` and its like refuse a name that exists, have
 //!   no scope or replace silently, cannot install hooks, start a program of unknown age, and some
@@ -20,41 +20,33 @@
 //! # How
 //!
 //! `catalogue` knows what each client needs in which file, [`edit`] makes the edits in a text and
-//! undoes them, [`document`] knows the formats, [`mod@file`] replaces a file, [`record`] remembers
-//! what was changed, [`apply`] does these in order. [`inspect`] compares without writing.
+//! undoes them, [`entries`] says which entries are ours, [`document`] knows the formats,
+//! [`mod@file`] replaces a file, [`record`] remembers what was changed, [`apply`] does these in
+//! order. [`inspect`] compares without writing.
 
 mod allow;
 pub mod apply;
 pub mod bounded_file;
 mod catalogue;
-pub mod change;
 mod claude;
 pub mod client;
-mod codex;
-pub mod command;
 pub mod document;
 pub mod edit;
+pub mod entries;
 pub mod file;
-mod gemini;
 pub mod inspect;
-pub mod locations;
-mod opencode;
 pub mod probe;
 pub mod record;
-mod servers_only;
 #[cfg(test)]
 mod tests;
 pub mod trust;
-mod version;
 
 pub use allow::ToolApprovals;
 pub use apply::{ApplyError, FileOutcome, Installer};
-pub use change::FileChange;
-pub use client::{InstallParts, InstallScope, KnownClient};
-pub use command::ClientCommand;
+pub use client::{
+    ClientCommand, ClientLocations, ClientVersion, InstallParts, InstallScope, KnownClient,
+};
 pub use document::FileFormat;
-pub use edit::{Edit, GrantForm};
+pub use edit::{Edit, FileChange, GrantForm};
 pub use inspect::{ClientStatus, DaemonAddress, Expectation, InstalledPart, OperatorToken};
-pub use locations::ClientLocations;
 pub use record::InstallRecord;
-pub use version::ClientVersion;

@@ -1,4 +1,4 @@
-//! Which version of a client is on this machine: some do not take what later ones take.
+//! The version of a client on this machine: some settings need a later one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,23 +10,23 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
+use super::client::ClientLocations;
+use super::client::ClientVersion;
 use super::client::KnownClient;
-use super::locations::ClientLocations;
-use super::version::ClientVersion;
 
-/// How long a client may take to print its version. Those that are slow to start have a package that says it.
+/// How long a client may take to print its version. Slow ones have a package file with it.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// How far above an executable the file of its npm package may be.
+/// Folders between an executable and the file of its npm package.
 const PACKAGE_DEPTH: usize = 4;
 
-/// The locations with the versions on which it depends what an installation is.
+/// Adds the versions on which an installation depends.
 pub async fn with_versions(mut locations: ClientLocations) -> ClientLocations {
     let version = version_of(KnownClient::ClaudeCode, &locations).await;
     locations.claude_version = version.and_then(|version| ClientVersion::parse(&version));
     locations
 }
 
-/// The version of a client on the PATH: as its package says, or as it prints it, if it does so in time.
+/// The version of a client on the PATH, from its package, or as it prints it in time.
 pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Option<String> {
     let name = client.executable()?;
     let program = locations.find(name)?;
@@ -36,8 +36,8 @@ pub async fn version_of(client: KnownClient, locations: &ClientLocations) -> Opt
     }
 }
 
-/// The version of a client that runs: of the package or the file that it was started from. `words` is its command line; of one
-/// that an interpreter runs, the first argument is its file.
+/// The version of a running client, from the package or file that it was started from. `words` is
+/// its command line; for one that an interpreter runs, the first argument is its file.
 pub fn version_of_running(
     client: KnownClient,
     executable: Option<&Path>,
@@ -49,7 +49,7 @@ pub fn version_of_running(
     files.filter_map(|file| on_disk(name, file)).find_map(|version| ClientVersion::parse(&version))
 }
 
-/// The version in the `package.json` above an executable that has it, or in the name of the file that it is a link to.
+/// From the `package.json` above an executable, or from the name of the file that it links to.
 fn on_disk(name: &str, program: &Path) -> Option<String> {
     let target = std::fs::canonicalize(program).ok()?;
     if let Some(file) = target.file_name().and_then(|file| file.to_str())
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_says_its_version_without_being_run() {
+    fn version_is_read_from_the_package() {
         let folder = tempfile::tempdir().expect("a folder");
         let package = folder.path().join("lib/claude-code");
         std::fs::create_dir_all(package.join("bin")).expect("makes");

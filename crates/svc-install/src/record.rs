@@ -1,13 +1,11 @@
-//! What `svc install` changed: `installed.json` in the data folder. Without it `svc uninstall` still finds the entries of
-//! svc, but does not know what they replaced.
+//! What `svc install` changed: `installed.json` in the data folder. Without it `svc uninstall`
+//! finds the entries of svc, but does not know what they replaced.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::bounded_file::{self, CLIENT_FILE_BYTES};
@@ -15,57 +13,36 @@ use super::client::{InstallScope, KnownClient};
 use super::edit::UndoInfo;
 use super::file::{FileError, ForeignFile};
 
-/// All changes on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstallRecord {
-    /// One for each changed file.
     pub files: Vec<InstalledFile>,
 }
 
-/// What was changed in one file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InstalledFile {
-    /// The client that reads the file.
     pub client: KnownClient,
-    /// The scope in which it was installed.
     pub scope: InstallScope,
-    /// The file's path before links are followed.
+    /// Before links are followed.
     pub path: PathBuf,
-    /// Whether svc created the file.
     pub created: bool,
     /// Folders created for it, the outermost first.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
-    /// The copy of the text before; valid until another program changes the file.
+    /// A copy of the earlier text; valid until another program changes the file.
     #[serde(default)]
     pub backup: Option<FileBackup>,
     /// The SHA-256 of the text that svc wrote, in hex.
     pub after: String,
-    /// Key paths of tables and lists that svc made.
-    #[serde(default)]
-    pub made: Vec<Vec<String>>,
-    /// The server entry that svc's replaced.
-    #[serde(default)]
-    pub replaced: Option<Value>,
-    /// Codex's keys of the hooks that svc marked as trusted.
-    #[serde(default)]
-    pub trusted: Vec<String>,
-    /// Tools that svc allowed, as the client names them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allowed: Vec<String>,
-    /// Servers that svc took over and took out of the file, by name, with their entries.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub taken: BTreeMap<String, Value>,
+    #[serde(flatten)]
+    pub undo: UndoInfo,
     /// The folder in which links were followed: the person's home, or the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<PathBuf>,
 }
 
-/// A copy of a file before it was changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileBackup {
-    /// The copy.
     pub path: PathBuf,
     /// The SHA-256 of its text, in hex.
     pub digest: String,
@@ -74,7 +51,7 @@ pub struct FileBackup {
 }
 
 impl InstallRecord {
-    /// The record's file in the data folder `home`.
+    /// `home` is the data folder.
     pub fn path(home: &Path) -> PathBuf {
         home.join("installed.json")
     }
@@ -113,33 +90,18 @@ impl InstallRecord {
         Err(error.context(format!("cannot write {}", path.display())))
     }
 
-    /// The entry of a file.
-    pub fn of(&self, path: &Path) -> Option<&InstalledFile> {
+    pub fn find(&self, path: &Path) -> Option<&InstalledFile> {
         self.files.iter().find(|entry| entry.path == path)
     }
 
-    /// Adds an entry, in place of the file's earlier one.
+    /// Replaces the file's earlier entry.
     pub fn put(&mut self, entry: InstalledFile) {
         self.forget(&entry.path);
         self.files.push(entry);
     }
 
-    /// Forgets a file.
     pub fn forget(&mut self, path: &Path) {
         self.files.retain(|entry| entry.path != path);
-    }
-}
-
-impl InstalledFile {
-    /// What undoing the edits of this file needs.
-    pub fn undo_info(&self) -> UndoInfo {
-        UndoInfo {
-            made: self.made.clone(),
-            replaced: self.replaced.clone(),
-            trusted: self.trusted.clone(),
-            allowed: self.allowed.clone(),
-            taken: self.taken.clone(),
-        }
     }
 }
 

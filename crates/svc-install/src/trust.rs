@@ -1,6 +1,6 @@
-//! Codex runs a hook only if the person has trusted the hash of its definition, and skips the others silently. Only Codex
-//! can compute the hashes, so its app server is asked for them; with the person's consent they are written where Codex's
-//! `/hooks` writes them.
+//! Codex runs a hook only if the person has trusted the hash of its definition, and skips others
+//! silently. Only Codex can compute the hashes, so its app server is asked for them; with the
+//! person's consent they are written where Codex's `/hooks` writes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,29 +12,28 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::change::FileChange;
+use super::client::ClientCommand;
+use super::client::ClientLocations;
 use super::client::{InstallParts, InstallScope, KnownClient};
-use super::command::ClientCommand;
 use super::document::{ConfigDocument, FileFormat};
-use super::edit::{Edit, is_our_handler, matcher};
+use super::edit::{Edit, FileChange};
+use super::entries::{is_our_handler, matcher};
 use super::file::ForeignFile;
-use super::locations::ClientLocations;
 
-/// A hook of svc, as Codex lists it.
+/// A hook of svc in the list of Codex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodexHook {
     /// Its key in `hooks.state`: file, event, index of the group, index in it.
     pub key: String,
-    /// The hash of its definition.
+    /// Of its definition.
     pub hash: String,
-    /// Whether this hash is trusted.
     pub trusted: bool,
-    /// Its command, as Codex would run it.
     pub command: String,
 }
 
-/// Those of `hooks` that stand where svc writes them in this scope, and are as svc writes them: the same file, event, matcher
-/// and handler, with the same program in it. What only looks like a hook of svc is the person's to review.
+/// Those of `hooks` that are where svc writes them in this scope, and as svc writes them: the same
+/// file, event, matcher and handler, with the same program. The person reviews what only resembles
+/// a hook of svc.
 pub fn written(
     hooks: Vec<CodexHook>,
     locations: &ClientLocations,
@@ -46,8 +45,8 @@ pub fn written(
     hooks.into_iter().filter(|hook| files.iter().any(|file| file.have(hook))).collect()
 }
 
-/// Of each hook that svc wrote in this scope: whether the person's file for Codex has a trusted hash for it. Only Codex can
-/// say whether it is the hash of what stands there now.
+/// For each hook that svc wrote in this scope, whether the file of Codex has a trusted hash. Only
+/// Codex can check the hash.
 pub(crate) fn recorded(
     locations: &ClientLocations,
     command: &ClientCommand,
@@ -78,7 +77,6 @@ pub(crate) fn recorded(
 /// A file in which svc writes hooks.
 struct WrittenHooks<'a> {
     path: PathBuf,
-    /// What is in it now.
     document: Value,
     /// Event and group, as svc writes them.
     groups: &'a [(&'static str, Value)],
@@ -96,7 +94,6 @@ impl<'a> WrittenHooks<'a> {
         Some(Self { path, document, groups })
     }
 
-    /// Whether the handler that the hook's key names is there, and is one of svc's.
     fn have(&self, hook: &CodexHook) -> bool {
         self.groups.iter().any(|(event, wanted)| {
             let Some((group, there)) = self.handler(&hook.key, event) else { return false };
@@ -107,12 +104,11 @@ impl<'a> WrittenHooks<'a> {
         })
     }
 
-    /// Whether a key of `hooks.state` names a handler of svc for this event in this file.
     fn names(&self, key: &str, event: &str) -> bool {
         self.handler(key, event).is_some_and(|(_, handler)| is_our_handler(handler))
     }
 
-    /// The group and the handler that a key names, if they are for this event and in this file.
+    /// The group and the handler of a key of `hooks.state`, if they are of this event and file.
     fn handler(&self, key: &str, event: &str) -> Option<(&Value, &Value)> {
         // The last three parts; a path may have colons.
         let mut parts = key.rsplitn(4, ':');
@@ -128,7 +124,6 @@ impl<'a> WrittenHooks<'a> {
     }
 }
 
-/// `PreToolUse` as `pre_tool_use`.
 fn snake_case(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
@@ -140,8 +135,8 @@ fn snake_case(name: &str) -> String {
     text
 }
 
-/// Asks Codex for the hooks of svc that it reads in this project's folder. `None` if there is no Codex on the PATH.
-/// `version` is that of svc, which Codex is told; `patience` is how long it may take.
+/// Asks Codex for the hooks of svc in this project's folder. `None` without a Codex on the PATH.
+/// `version` is that of svc.
 pub async fn hooks(
     locations: &ClientLocations,
     version: &str,
@@ -181,7 +176,6 @@ fn hook(value: &Value) -> Option<CodexHook> {
 
 /// `codex app-server`, a line of JSON for each message.
 struct AppServer {
-    /// Ended when this is dropped.
     _child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -211,7 +205,7 @@ impl AppServer {
                 continue;
             }
             if let Some(error) = message.get("error") {
-                // An earlier Codex answers with a list of all that it knows.
+                // An earlier Codex responds with a list of all its methods.
                 let text = error.get("message").and_then(Value::as_str).unwrap_or_default();
                 let text: String = text.chars().take(80).collect();
                 bail!("codex refuses {method}: {text}");

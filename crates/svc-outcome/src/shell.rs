@@ -1,45 +1,39 @@
-//! A shell line taken apart into its simple commands: words without their quotes, and what becomes of each status.
+//! The simple commands of a shell line: unquoted words, and the fate of each status.
 //!
-//! A lexer and not a parser: it never refuses, as half a command may still tell what was run, and it reads every byte once.
-//! Parsers of the whole grammar refuse what they do not know, and the crates that only split words know no operators.
+//! A lexer and not a parser: it refuses nothing, as half a command still shows what ran, and reads
+//! every byte once. Parsers of the whole grammar refuse what they do not know, and the crates that
+//! only split words know no operators.
 
-/// How deep groups and substitutions may stand in one another; what is deeper is not looked at.
+/// Nesting of groups and substitutions; deeper ones are skipped.
 const MAX_DEPTH: usize = 40;
 
-/// What stands after a simple command.
+/// The operator after a simple command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// Nothing more in its list.
     End,
-    /// `&&`
     And,
-    /// `||`
     Or,
-    /// `|`
     Pipe,
     /// `;` or the end of a line.
     Next,
-    /// `&`
     Background,
 }
 
-/// A simple command of a shell line.
 #[derive(Debug)]
 pub(super) struct Simple {
-    /// Its words, unquoted; redirections are left out, expansions stay as they are written.
+    /// Unquoted, without redirections; expansions stay as written.
     pub(super) words: Vec<String>,
-    /// What stands after it, or after the group that it ends.
+    /// The operator after it, or after the group that it ends.
     pub(super) then: Then,
-    /// How many groups it stands in.
+    /// Number of groups around it.
     pub(super) depth: usize,
-    /// How many groups `then` stands in.
+    /// Number of groups around `then`.
     pub(super) then_depth: usize,
-    /// Its status cannot be told from that of the line: a condition, a loop, a substitution, after `!`.
+    /// The line does not show its status: a condition, a loop, a substitution, after `!`.
     pub(super) lost: bool,
 }
 
-/// The simple commands of `line`, in the order in which they start; those of a substitution come before the command that
-/// it stands in.
+/// In the order of their starts; commands of a substitution come before the command around it.
 pub(super) fn simple_commands(line: &str) -> Vec<Simple> {
     let mut reader = Reader { text: line.as_bytes(), ..Reader::default() };
     reader.list(false);
@@ -51,17 +45,17 @@ struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     found: Vec<Simple>,
-    /// The groups that enclose this position; true where a status is lost.
+    /// The groups around this position; true where a status is lost.
     groups: Vec<bool>,
-    /// The delimiters of here-documents that begin at the next line.
+    /// Delimiters of here-documents that begin on the next line.
     here: Vec<Vec<u8>>,
 }
 
-/// The simple command that is being read.
+/// The simple command being read.
 #[derive(Default)]
 struct Current {
     words: Vec<String>,
-    /// It began with the word that ends a block: what follows belongs to what stands in the block.
+    /// It began with the end of a block: what follows belongs to the last command of the block.
     closes: bool,
     negated: bool,
 }
@@ -71,7 +65,7 @@ impl Reader<'_> {
         self.text.get(self.at + ahead).copied()
     }
 
-    /// Reads commands up to the end, or up to and with the closing parenthesis if there is an open one.
+    /// Reads commands to the end, or through the closing parenthesis if `nested`.
     fn list(&mut self, nested: bool) {
         let mut current = Current::default();
         while let Some(byte) = self.peek(0) {
@@ -111,7 +105,7 @@ impl Reader<'_> {
                     if head_of_function {
                         current = Current::default();
                     } else if !current.words.is_empty() {
-                        // An array: nothing of it is run.
+                        // An array: its words are not run.
                         self.found.truncate(before);
                     }
                 }
@@ -143,7 +137,7 @@ impl Reader<'_> {
         self.end(&mut current, Then::End);
     }
 
-    /// A list in parentheses whose opening one is read.
+    /// A list in parentheses, after the opening one.
     fn group(&mut self, lost: bool) {
         if self.groups.len() >= MAX_DEPTH {
             self.at = self.text.len();
@@ -155,7 +149,7 @@ impl Reader<'_> {
         self.groups.truncate(around);
     }
 
-    /// A word of the current command, which may be one of the shell's own.
+    /// A word of the current command, or a keyword of the shell.
     fn take(&mut self, current: &mut Current, word: &[u8], quoted: bool) {
         if current.words.is_empty() && !quoted && !current.closes {
             if self.groups.len() > MAX_DEPTH {
@@ -182,12 +176,11 @@ impl Reader<'_> {
         current.words.push(String::from_utf8_lossy(word).into_owned());
     }
 
-    /// The current command ends, and `then` stands after it.
     fn end(&mut self, current: &mut Current, then: Then) {
         let Current { words, closes, negated } = std::mem::take(current);
         let depth = self.groups.len();
         if words.is_empty() || closes {
-            // What follows a group belongs to the last command in it; an empty line says nothing.
+            // An operator after a group belongs to the last command in it.
             if let Some(last) = self.found.last_mut()
                 && (closes
                     || last.then == Then::End
@@ -201,7 +194,7 @@ impl Reader<'_> {
         self.found.push(Simple { words, then, depth, then_depth: depth, lost });
     }
 
-    /// Skips a redirection and its target. That of a here-document is remembered.
+    /// Skips a redirection and its target, and notes the delimiter of a here-document.
     fn redirection(&mut self) {
         let start = self.at;
         while matches!(self.peek(0), Some(b'<' | b'>' | b'&' | b'|')) && self.at - start < 3 {
@@ -228,7 +221,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips the bodies of the here-documents that were announced in the line that has just ended.
+    /// Skips the bodies of the noted here-documents.
     fn skip_here_documents(&mut self) {
         for delimiter in std::mem::take(&mut self.here) {
             while self.at < self.text.len() {
@@ -242,7 +235,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A word without its quotes, and whether it had any. What it substitutes is read as a list of its own.
+    /// An unquoted word, and whether it had quotes. Its substitutions are read as lists of their
+    /// own.
     fn word(&mut self) -> (Vec<u8>, bool) {
         let (mut word, mut quoted) = (Vec::new(), false);
         while let Some(byte) = self.peek(0) {
@@ -291,7 +285,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One character of a word, an escaped one, or a substitution.
+    /// A character of a word, an escaped one, or a substitution.
     fn character(&mut self, word: &mut Vec<u8>) {
         match (self.peek(0), self.peek(1)) {
             (Some(b'\\'), Some(b'\n')) => self.at += 2,
@@ -336,6 +330,41 @@ impl Reader<'_> {
     }
 }
 
+/// Whether `word` is in a list of words separated by spaces.
+pub(super) fn is_one_of(word: &str, words: &str) -> bool {
+    words.split(' ').any(|it| it == word)
+}
+
+pub(super) fn is_assignment(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
+/// Without its folder and extension.
+pub(super) fn program(word: &str) -> &str {
+    let name = word.rsplit(['/', '\\']).next().unwrap_or(word);
+    name.strip_suffix(".exe").or_else(|| name.strip_suffix(".cmd")).unwrap_or(name)
+}
+
+/// `words` without leading options. Those in `valued` take the next word.
+pub(super) fn skip_options<'a>(mut words: &'a [String], valued: &str) -> &'a [String] {
+    while let Some((word, rest)) = words.split_first() {
+        if !word.starts_with('-') && !word.starts_with('+') {
+            break;
+        }
+        words = rest;
+        if word == "--" {
+            break;
+        }
+        if is_one_of(word, valued) {
+            words = rest.get(1..).unwrap_or_default();
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_taken_apart() {
+    fn line_is_split_into_simple_commands() {
         for (line, expected) in [
             ("cd x && pytest -q", &["cd x", "pytest -q"][..]),
             ("a 2>&1 | tee 'b c' >/dev/null; d &", &["a", "tee b c", "d"]),
@@ -372,31 +401,22 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_belongs_to_what_it_ends() {
-        let of = |line: &str| {
-            simple_commands(line)
+    fn operator_belongs_to_the_command_that_it_ends() {
+        for (line, expected) in [
+            (
+                "(a; b) | c",
+                &[("a", Then::Next, 1, 1), ("b", Then::Pipe, 1, 0), ("c", Then::End, 0, 0)][..],
+            ),
+            ("{ a; } && b;", &[("a", Then::And, 1, 0), ("b", Then::End, 0, 0)]),
+            ("a &&\n b", &[("a", Then::And, 0, 0), ("b", Then::End, 0, 0)]),
+        ] {
+            let commands = simple_commands(line);
+            let split: Vec<_> = commands
                 .iter()
-                .map(|simple| {
-                    (simple.words[0].clone(), simple.then, simple.depth, simple.then_depth)
-                })
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            of("(a; b) | c"),
-            [
-                ("a".to_owned(), Then::Next, 1, 1),
-                ("b".to_owned(), Then::Pipe, 1, 0),
-                ("c".to_owned(), Then::End, 0, 0)
-            ]
-        );
-        assert_eq!(
-            of("{ a; } && b;"),
-            [("a".to_owned(), Then::And, 1, 0), ("b".to_owned(), Then::End, 0, 0)]
-        );
-        assert_eq!(
-            of("a &&\n b"),
-            [("a".to_owned(), Then::And, 0, 0), ("b".to_owned(), Then::End, 0, 0)]
-        );
+                .map(|it| (it.words[0].as_str(), it.then, it.depth, it.then_depth))
+                .collect();
+            assert_eq!(split, expected, "{line}");
+        }
     }
 
     #[test]

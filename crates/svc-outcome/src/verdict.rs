@@ -1,69 +1,59 @@
-//! What came of a run: the event and the output together.
+//! The verdict on a run, from its status and its output.
 
 use serde::Serialize;
 
 use super::counts::{self, RunReport};
-use super::runner::{NamedRunner, RunKind, Runner, foremost, runners_in};
+use super::runner::{foremost, runners_in};
+use super::shell::is_one_of;
+use super::tools::{NamedRunner, RunKind, Runner};
 
 /// The longest summary, in bytes.
 pub const MAX_SUMMARY_BYTES: usize = 300;
 
-/// How many tools of one command are looked for in its output.
+/// Tools of one command that are looked for in its output.
 const MAX_RUNNERS: usize = 8;
 
-/// How many lines from the end a printed status is looked for.
+/// Last lines in which a printed status is looked for.
 const STATUS_LINES: usize = 50;
 
-/// What a client tells of a shell command that it has run.
+/// A shell command that a client has run, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolRun {
-    /// The command, as it was given to the shell.
     pub command: String,
-    /// Standard output and standard error as the client gives them, which may have been cut in the middle.
+    /// Standard output and standard error, possibly cut in the middle.
     pub output: String,
-    /// The status that the whole command ended with, where the client tells.
+    /// The status of the whole command, if the client reports it.
     pub exit_code: Option<i32>,
-    /// Whether the client says that the command failed or succeeded; nothing, where it does not.
+    /// Whether the client reports a failure; `None` if it reports neither.
     pub failed: Option<bool>,
-    /// Somebody stopped it.
     pub interrupted: bool,
-    /// It took longer than it may.
     pub timed_out: bool,
-    /// The client says that it left out some of the output.
+    /// The client reports that it cut the output.
     pub truncated: bool,
 }
 
-/// How a run went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunResult {
-    /// It succeeded.
     Pass,
-    /// It failed.
     Fail,
-    /// Neither can be told.
     Unknown,
 }
 
-/// What came of a test run, a build or a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunVerdict {
-    /// How it went.
     pub verdict: RunResult,
-    /// What was run for.
     pub kind: RunKind,
-    /// The tool, as [`super::Runner::name`] has it.
+    /// [`super::Runner::name`].
     pub runner: &'static str,
-    /// How many tests passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed: Option<u64>,
-    /// How many tests failed or ended in an error; for a build or a check, how many errors there are.
+    /// Tests that failed or ended in an error; errors of a build or a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<u64>,
-    /// How many tests were skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<u64>,
-    /// One line with the counts and the first that failed, of at most [`MAX_SUMMARY_BYTES`].
+    /// One line with the counts and the first failure, of at most [`MAX_SUMMARY_BYTES`].
     pub summary: String,
 }
 
@@ -71,17 +61,18 @@ pub struct RunVerdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Succeeded,
-    /// With this status, where it is told.
+    /// With this status, if it is known.
     Failed(Option<i32>),
-    /// The command failed, and it may have been for something else in it.
+    /// The command failed, perhaps in another part.
     Elsewhere,
     Untold,
 }
 
-/// What came of `run`, or nothing if it was neither tests nor a build nor a check.
+/// `None` if `run` is neither tests nor a build nor a check.
 ///
-/// A failure that the output shows is one, whatever the status: it may be that of `tee`, or of `|| true`. A success that it
-/// shows is one unless the runner itself ended with a failure, and cannot be told if something else in the command did.
+/// A failure in the output counts, whatever the status: it may be that of `tee`, or of `|| true`. A
+/// success in the output counts unless the runner itself failed, and is unknown if another part of
+/// the command did.
 pub fn judge(run: &ToolRun) -> Option<RunVerdict> {
     let all = runners_in(&run.command);
     let best = foremost(&all)?;
@@ -112,7 +103,7 @@ pub fn judge(run: &ToolRun) -> Option<RunVerdict> {
     })
 }
 
-/// The verdict, and what there is to say of it beside the counts.
+/// The verdict, and a reason beside the counts.
 fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, Option<String>) {
     use RunResult::{Fail, Pass, Unknown};
     let says = |why: &str| Some(why.to_owned());
@@ -134,7 +125,7 @@ fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, 
     let silent = !report.shows_success();
     match status {
         Status::Succeeded if silent => (Pass, says("exit status 0")),
-        // What shells say of a command that they cannot run or find, and of the signals INT, KILL and TERM.
+        // Statuses of shells: cannot run, cannot find, and the signals INT, KILL and TERM.
         Status::Failed(Some(code @ (126 | 127 | 130 | 137 | 143))) => {
             (Unknown, Some(format!("exit status {code}")))
         }
@@ -143,7 +134,7 @@ fn weigh(run: &ToolRun, found: &NamedRunner, report: &RunReport) -> (RunResult, 
         Status::Elsewhere => (Unknown, says("the command failed")),
         Status::Untold if silent => (Unknown, says("no result in the output")),
         Status::Untold
-            if !sums_up_once(found.runner.name)
+            if !has_one_summary(found.runner.name)
                 && (found.picked || run.truncated || counts::is_cut(&run.output)) =>
         {
             (Unknown, says("some of the output is missing"))
@@ -174,30 +165,11 @@ fn echoed_status(output: &str, before: &str) -> Option<i32> {
     })
 }
 
-/// Whether one line of the tool's, its last, has all counts, so that a success in it is one however much is missing.
-fn sums_up_once(runner: &str) -> bool {
-    matches!(
-        runner,
-        "pytest"
-            | "unittest"
-            | "jest"
-            | "vitest"
-            | "mocha"
-            | "playwright"
-            | "nextest"
-            | "rspec"
-            | "minitest"
-            | "phpunit"
-            | "ctest"
-            | "gradle"
-            | "mvn"
-            | "node --test"
-            | "deno test"
-            | "bun test"
-            | "ruff"
-            | "mypy"
-            | "pyright"
-    )
+/// Whether the last line of the tool has all counts, so that cut output cannot hide a failure.
+fn has_one_summary(runner: &str) -> bool {
+    const NAMES: &str = "pytest unittest jest vitest mocha playwright nextest rspec minitest phpunit \
+        ctest gradle mvn ruff mypy pyright";
+    is_one_of(runner, NAMES) || matches!(runner, "node --test" | "deno test" | "bun test")
 }
 
 fn summary(runner: Runner, verdict: RunResult, report: &RunReport, why: Option<String>) -> String {
@@ -230,9 +202,9 @@ fn summary(runner: Runner, verdict: RunResult, report: &RunReport, why: Option<S
     one_line(&text)
 }
 
-/// `text` as one line of at most [`MAX_SUMMARY_BYTES`].
+/// At most [`MAX_SUMMARY_BYTES`].
 fn one_line(text: &str) -> String {
-    // No more is looked at than could be kept, were it all blanks but a few.
+    // A bound on the work, which leaves room for blanks.
     let text = &text[..text.floor_char_boundary(16 * MAX_SUMMARY_BYTES)];
     let words =
         text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());

@@ -14,7 +14,7 @@ use reqwest::{
     redirect::{Action, Attempt, Policy},
 };
 use serde_json::Value;
-use svc_wire::tls::choose_tls;
+use svc_wire::choose_tls;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);

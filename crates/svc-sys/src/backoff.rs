@@ -1,10 +1,11 @@
-//! The wait between two attempts of what failed.
+//! The wait before a retry.
 
 use std::time::Duration;
 
-/// Waits that double from the first to the longest with each failure.
+/// Doubles from the first to the longest with each failure.
 ///
-/// Up to a quarter is added at random, so that a thousand clients of a daemon that restarts do not come back at one instant.
+/// Jitter of up to a quarter is added, so that the clients of a restarted daemon do not reconnect
+/// at one instant.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     first: Duration,
@@ -12,21 +13,21 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `first` to `longest`, before what is added.
+    /// Without jitter.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// The wait after so many failures before the last one: the first wait is that of none.
+    /// `failures`: those before the last one; 0 for the first wait.
     pub fn wait(self, failures: u32) -> Duration {
         self.wait_at_least(failures, Duration::ZERO)
     }
 
-    /// As [`Self::wait`], and no shorter than `least`, which may be longer than the longest.
+    /// As [`Self::wait`], but at least `least`, which may exceed the longest.
     pub fn wait_at_least(self, failures: u32, least: Duration) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(20)).min(self.longest);
         let base = doubled.max(least);
-        // Without randomness nothing is added.
+        // Without randomness there is no jitter.
         let jitter = getrandom::u32().unwrap_or(0);
         base + base.mul_f64(f64::from(jitter) / f64::from(u32::MAX) / 4.0)
     }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_are_never_shorter_than_asked_for() {
+    fn waits_double_up_to_the_longest_and_are_never_below_the_least() {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
         for (failures, least, expected) in [
             (0, 0, 50),

@@ -1,9 +1,10 @@
-//! Whose program is at the other end of a TCP connection: the one rule for cookies, sign-ins, tokens of local processes,
-//! `no_auth` and the redirects of logins.
+//! The owner of the peer of a TCP connection: the one rule for cookies, sign-ins, tokens of local
+//! processes, `no_auth` and the redirects of logins.
 //!
-//! A loopback port is open to every user of the machine. The kernel lists each socket with its owner, so a connection that
-//! begins on this machine has a user. The rule fails closed: a connection of this machine whose owner the list does not show,
-//! and every connection where the list cannot be read, is refused. No header has a part in it.
+//! A loopback port is open to every user of the machine. The kernel lists each socket with its
+//! owner, so a connection that starts on this machine has a user. The rule fails closed: a local
+//! connection whose owner is not listed, and every connection if the list is unreadable, is
+//! refused. Headers do not count.
 
 use std::{
     fs,
@@ -11,30 +12,31 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
-/// Who is at the other end of a TCP connection.
+/// The owner of the peer of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherEnd {
-    /// A program of this process's user, or of root, which can do all that this user can.
+    /// A program of this user, or of root, which can do all that this user can.
     ThisUser,
-    /// A program of a user that the operator named: a reverse proxy, which passes on the requests of others.
+    /// A program of a user in `proxy_user`: a reverse proxy, which forwards requests of others.
     Proxy,
-    /// Another machine. A container with addresses of its own is one, too.
+    /// Another machine, or a container with addresses of its own.
     OtherMachine,
-    /// Nobody who may use this user's credentials, and the reason.
+    /// It may not use this user's credentials, for this reason.
     Refused(&'static str),
 }
 
 impl OtherEnd {
-    /// Who is at the end `from` of a connection to `to`. `proxies` are the users that may pass on requests of others.
+    /// The owner of the end `from` of a connection to `to`. `proxies` are the users in
+    /// `proxy_user`.
     pub fn of_connection(from: SocketAddr, to: SocketAddr, proxies: &[u32]) -> Self {
         let (from, to) = (canonical(from), canonical(to));
         let Ok(mut socket) = listed(from, to) else {
             return Self::Refused("this system does not list who owns its connections");
         };
-        // Only after the list: a program may bind addresses that no interface has.
+        // After the list: a program may bind addresses that no interface has.
         let is_here = socket.is_some() || is_own_address(from.ip());
         if socket.is_none() && is_here {
-            // The list is read in pages, and a row that moves meanwhile can be missed.
+            // The list is read in pages; a row that moves meanwhile can be missed.
             socket = listed(from, to).unwrap_or_default();
         }
         match socket {
@@ -47,7 +49,8 @@ impl OtherEnd {
         }
     }
 
-    /// Why the other end may not use a credential that was made for this user's browsers or processes: a cookie, a sign-in.
+    /// Why the peer may not use a credential of this user's browsers or processes: a cookie, a
+    /// sign-in.
     pub const fn refusal(self) -> Option<&'static str> {
         match self {
             Self::ThisUser | Self::Proxy | Self::OtherMachine => None,
@@ -55,7 +58,7 @@ impl OtherEnd {
         }
     }
 
-    /// Why the other end may not use the token of a process of this machine.
+    /// Why the peer may not use the token of a process of this machine.
     pub const fn refusal_of_local_token(self) -> Option<&'static str> {
         match self {
             Self::OtherMachine => Some("another machine has no process of this one"),
@@ -63,14 +66,14 @@ impl OtherEnd {
         }
     }
 
-    /// Whether the other end is this user itself, and nobody who passes on what others send.
+    /// This user itself, and not a proxy.
     pub const fn is_this_user(self) -> bool {
         matches!(self, Self::ThisUser)
     }
 }
 
-/// Whether an address is one of this machine: the kernel lets a program listen there. That asks its table of local addresses,
-/// which has more than those of the interfaces. Any answer but "no such address here" counts as yes.
+/// Whether the kernel lets a program listen on an address. That asks its table of local addresses,
+/// which has more than those of the interfaces. Any error but "no such address" counts as yes.
 pub fn is_own_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -82,18 +85,18 @@ pub fn is_own_address(ip: IpAddr) -> bool {
     }
 }
 
-/// A socket as the system lists it (`proc_net_tcp(5)`).
+/// A row of `proc_net_tcp(5)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ListedSocket {
     user: u32,
-    /// Whether a program holds its end: a socket that was closed has no user any more.
+    /// A program has it open: a closed socket has no user.
     is_held: bool,
 }
 
 impl ListedSocket {
     fn other_end(self, this_user: u32, proxies: &[u32]) -> OtherEnd {
         if !self.is_held {
-            // A program that sends and closes at once does not want to be seen.
+            // A program may close at once to hide its user.
             return OtherEnd::Refused("the program at the other end has closed the connection");
         }
         if is_shared_number(self.user) {
@@ -107,14 +110,14 @@ impl ListedSocket {
     }
 }
 
-/// Whether this number stands for every user that has none in our user namespace (`user_namespaces(7)`).
+/// Whether this is the id of all users that our user namespace does not map (`user_namespaces(7)`).
 fn is_shared_number(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     if number.trim().parse() != Ok(user) {
         return false;
     }
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    // The namespace that the system began with has all users.
+    // The initial namespace maps all users.
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
@@ -122,7 +125,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The client's end of a connection in the kernel's lists. A program that connects by IPv6 may have an IPv4 address there.
+/// The client's end in the kernel's lists. A program that connects by IPv6 may have an IPv4 address
+/// there.
 fn listed(from: SocketAddr, to: SocketAddr) -> io::Result<Option<ListedSocket>> {
     let v4 = fs::read_to_string("/proc/net/tcp")?;
     if let Some(socket) = find(&v4, from, to) {
@@ -136,7 +140,6 @@ fn listed(from: SocketAddr, to: SocketAddr) -> io::Result<Option<ListedSocket>> 
     }
 }
 
-/// The client's end of a connection in a list of sockets.
 fn find(list: &str, from: SocketAddr, to: SocketAddr) -> Option<ListedSocket> {
     list.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -144,15 +147,15 @@ fn find(list: &str, from: SocketAddr, to: SocketAddr) -> Option<ListedSocket> {
         if !is_it {
             return None;
         }
-        // The state, the queues, the timer and the retries stand between.
+        // Skips the state, the queues, the timer and the retries.
         let user = fields.nth(4)?.parse().ok()?;
-        // After the timeout its inode, which a socket that was closed has not.
+        // Skips the timeout. A closed socket has no inode.
         let is_held = fields.nth(1)? != "0";
         Some(ListedSocket { user, is_held })
     })
 }
 
-/// An address as the list has it: words of four bytes as the processor keeps them, and the port.
+/// Words of four bytes in the byte order of the processor, and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -191,7 +194,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn owners_of_sockets_by_table() {
+    fn table_of_sockets_names_the_owner_of_each() {
         use OtherEnd::{Proxy, ThisUser};
         let closed = OtherEnd::Refused("the program at the other end has closed the connection");
         let another = OtherEnd::Refused("it comes from a program of another user of this machine");
@@ -234,7 +237,7 @@ mod tests {
         for own in ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1", "0.0.0.0"] {
             assert!(is_own_address(own.parse().unwrap()), "{own}");
         }
-        // Addresses of documentation, which no machine should have; this one may have one of them, but not all three.
+        // Addresses for documentation; this machine may have one of them, but not all three.
         let foreign = ["192.0.2.213", "198.51.100.213", "203.0.113.213"];
         let binds_all = fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind");
         if binds_all.is_ok_and(|text| text.trim() == "0") {
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_this_machine_has_our_own_connections() {
+    fn list_of_this_machine_has_our_own_connections() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(host) else { continue };
             let to = listener.local_addr().unwrap();

@@ -1,8 +1,8 @@
-//! `hooks.spool`: a file beside the database in which hooks leave what the daemon did not hear.
+//! `hooks.spool`: a file beside the database with events of hooks that the daemon did not get.
 //!
-//! A line is an event that the daemon did not get, or one whose answer was not printed; the daemon takes them in when it is there.
-//! The next hook of a session names those without a printed answer itself, as its own event would be taken for a sign that the
-//! answers were seen.
+//! A line is an event that the daemon did not get, or one whose output was not printed. The next
+//! daemon takes them in. The next hook of a session names those without printed output itself: its
+//! own event would count as a sign that the output was seen.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,31 +11,30 @@ use std::path::{Path, PathBuf};
 
 use crate::private_file;
 
-/// The member of a line in `hooks.spool` that names the client's process.
+/// Member of a line: the client's process.
 pub const SPOOLED_PROCESS: &str = "process";
-/// The member of a line that names the session, if the answer was not printed.
+/// Member of a line: the session, if the output was not printed.
 pub const SPOOLED_UNPRINTED: &str = "unprinted";
 
-/// Largest `hooks.spool`, in bytes. Events beyond it are dropped.
+/// Largest file, in bytes; further events are dropped.
 const MAX_SPOOL: u64 = 16 * 1024 * 1024;
-/// How much of the end of `hooks.spool` a hook looks at, in bytes.
+/// Bytes at the end that a hook reads.
 const LATEST: u64 = 64 * 1024;
 
-/// `hooks.spool`: events for a daemon that comes later.
 #[derive(Debug)]
 pub struct HookSpool {
     path: PathBuf,
-    /// The lines that a daemon has begun to take in.
+    /// Lines that a daemon has begun to take in.
     taken: PathBuf,
 }
 
 impl HookSpool {
-    /// The spool of a data folder. The file need not exist.
+    /// The file need not exist.
     pub fn in_home(home: &Path) -> Self {
         Self { path: home.join("hooks.spool"), taken: home.join("hooks.spool.taken") }
     }
 
-    /// Adds a line, which has no line feed in it, and returns when the disk has it. `false` if the spool is full.
+    /// Appends and syncs a line, which has no line feed. `false` if the spool is full.
     pub fn append(&self, line: &str) -> io::Result<bool> {
         let file = open_locked(&self.path)?;
         if file.metadata()?.len() + line.len() as u64 > MAX_SPOOL {
@@ -45,7 +44,6 @@ impl HookSpool {
         Ok(true)
     }
 
-    /// The last lines, in order; none if there is no file.
     pub fn latest(&self) -> io::Result<Vec<String>> {
         let mut file = match private_file::open(&self.path) {
             Ok(file) => file,
@@ -56,15 +54,15 @@ impl HookSpool {
         file.seek(SeekFrom::Start(start))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        // The first line may lack its beginning.
+        // The first line may be incomplete.
         let whole = usize::from(start > 0);
         Ok(String::from_utf8_lossy(&bytes).lines().skip(whole).map(str::to_owned).collect())
     }
 
-    /// Takes the lines, in order, out of the way of those who append.
+    /// Moves the lines into a file of their own, and returns them.
     ///
-    /// They stay in a file of their own until [`Self::remove_taken`], so that the next daemon finds them if this one is
-    /// killed meanwhile.
+    /// They stay there until [`Self::remove_taken`], so that the next daemon finds them if this one
+    /// is killed meanwhile.
     pub fn take(&self) -> io::Result<Vec<String>> {
         if !self.taken.try_exists()? {
             let file = match private_file::open(&self.path) {
@@ -75,12 +73,11 @@ impl HookSpool {
             file.lock()?;
             fs::rename(&self.path, &self.taken)?;
         }
-        // A full disk or a power cut may have torn a line; the others count.
+        // A torn line after a full disk or a power cut leaves the others valid.
         let bytes = read(&self.taken)?;
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
 
-    /// Removes the lines that were taken.
     pub fn remove_taken(&self) -> io::Result<()> {
         match fs::remove_file(&self.taken) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -89,20 +86,19 @@ impl HookSpool {
     }
 }
 
-/// Opens a file for appending, under an exclusive lock.
 fn open_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = private_file::append(path)?;
         file.lock()?;
-        // The file may have been renamed or removed between being opened and being locked.
+        // It may have been renamed or removed before the lock.
         if is_at(&file, path) {
             return Ok(file);
         }
     }
 }
 
-/// Appends a line to the file at `path`, and returns when the disk has it. What a power cut or a full disk left of the line before
-/// gets an end: else it would take this one along.
+/// Appends and syncs a line. A torn line before it is ended first, else it
+/// would corrupt this one.
 fn append_line(mut file: File, path: &Path, line: &str) -> io::Result<()> {
     let length = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -131,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_taken_once_and_survive_their_taker() {
+    fn taken_lines_stay_until_they_are_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(folder.path());
         assert_eq!(spool.take().unwrap(), Vec::<String>::new());
         assert!(spool.append("1").unwrap() && spool.append("2").unwrap());
         assert_eq!(spool.take().unwrap(), ["1", "2"]);
         assert!(spool.append("3").unwrap());
-        // The daemon was killed: the same again.
+        // The daemon was killed: it takes the same lines again.
         assert_eq!(spool.take().unwrap(), ["1", "2"]);
         spool.remove_taken().unwrap();
         assert_eq!(spool.take().unwrap(), ["3"]);
@@ -148,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_takes_no_other_along() {
+    fn torn_line_takes_no_other_along() {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(folder.path());
         assert!(spool.append("1").unwrap());
@@ -159,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_read_whole() {
+    fn last_lines_are_read_whole() {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(folder.path());
         assert_eq!(spool.latest().unwrap(), Vec::<String>::new());
@@ -200,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_spool_takes_no_more() {
+    fn full_spool_takes_no_more() {
         let folder = tempfile::tempdir().expect("a folder");
         let spool = HookSpool::in_home(folder.path());
         let line = "x".repeat(1024 * 1024 - 1);

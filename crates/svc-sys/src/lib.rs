@@ -2,14 +2,14 @@
 //! spool of hooks, the log, and the configuration.
 //!
 //! - Files: `private_file` writes them for their owner alone and reads them by `bounded_file` of
-//!   `svc-install`, `lines` splits bytes into lines, `spool_file` has one writer. [`backoff`] is the
-//!   delay before a retry. `session_secret`, `hook_spool` and `log_file` keep theirs in private files.
-//! - The other end: `local_socket` says which process connects to the Unix socket,
-//!   `connection_owner` whose program is at the other end of a TCP connection.
+//!   `svc-install`, `lines` splits bytes into lines, `spool_file` has one writer. [`backoff`] is
+//!   the delay before a retry. `session_secret` and `hook_spool` use private files.
+//! - Peers: `local_socket` says which process connects to the Unix socket, `connection_owner` which
+//!   user's program is the peer of a TCP connection.
 //! - Processes: `process_list` is the system's list, `server_process` a child of the daemon with
-//!   all that it starts.
-//! - Coding agents: `client_records` reads what they have on record of their own sessions,
-//!   `project_folder` finds a project's root.
+//!   all its descendants.
+//! - Coding agents: `client_records` reads their own records of their sessions, `project_folder`
+//!   finds a project's root.
 //! - [`config`] resolves the configuration, [`telemetry`] writes the log.
 
 pub mod backoff;
@@ -19,7 +19,6 @@ pub mod connection_owner;
 pub mod hook_spool;
 pub mod lines;
 pub mod local_socket;
-pub mod log_file;
 pub mod private_file;
 pub mod process_list;
 pub mod project_folder;

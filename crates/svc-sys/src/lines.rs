@@ -1,57 +1,57 @@
-//! Bytes into lines, wherever the pieces of input begin and end, and with a bound on a line.
+//! Bytes into lines with a bound, whatever the chunks of input.
 //!
-//! A line ends at a line feed, which is not a part of it; the last line needs none. [`LineSplitter`] takes bytes that its caller
-//! has read, [`LineReader`] reads them. Neither looks at what a line holds, nor takes a carriage return for an end.
+//! A line ends at a line feed, which is not part of it; the last line needs none. [`LineSplitter`]
+//! takes bytes that its caller has read, [`LineReader`] reads them. Neither treats a carriage
+//! return as an end.
 
 use std::io;
 
 use memchr::memchr;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// Capacity that is kept for the next line after a long one.
+/// Capacity that is kept after a long line.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// A line without its end, or a part of one that is beyond the bound.
+/// A line without its end, or a part of one above the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     /// At most as many bytes as the bound.
     pub bytes: &'a [u8],
-    /// Whether the line has more bytes than the bound, so that these are not all of them.
+    /// The line has more bytes than the bound: these are not all.
     pub is_cut: bool,
-    /// Whether a line feed follows. The last line of a stream may have none, nor has a part that is not the last.
+    /// A line feed follows; not so for a part that is not the last, perhaps not for the last line.
     pub has_end: bool,
 }
 
-/// What becomes of the bytes of a line beyond its bound.
+/// Bytes of a line above the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Excess {
     Dropped,
     NextPart,
 }
 
-/// Cuts a stream of bytes into lines.
 #[derive(Debug)]
 pub struct LineSplitter {
     bound: usize,
     excess: Excess,
     rest: Vec<u8>,
-    /// Whether the present line is beyond the bound.
+    /// The current line is above the bound.
     is_cut: bool,
 }
 
 impl LineSplitter {
-    /// Lines of at most `bound` bytes: what follows up to the end of the line is dropped.
+    /// Drops the rest of a line above `bound` bytes.
     pub const fn dropping_excess(bound: usize) -> Self {
         Self { bound, excess: Excess::Dropped, rest: Vec::new(), is_cut: false }
     }
 
-    /// Parts of lines of at most `bound` bytes that together are the line. No part ends within a character of UTF-8. The last one
-    /// of a line has the line's end and may be empty.
+    /// Gives a line above `bound` bytes in parts. No part ends within a UTF-8 character. The last
+    /// one has the line's end and may be empty.
     pub const fn in_parts(bound: usize) -> Self {
         Self { bound, excess: Excess::NextPart, rest: Vec::new(), is_cut: false }
     }
 
-    /// Takes the next bytes, and gives each line that they complete.
+    /// Gives each line that `bytes` complete.
     pub fn push(&mut self, mut bytes: &[u8], mut take: impl FnMut(Line<'_>)) {
         while let Some(end) = memchr(b'\n', bytes) {
             if self.rest.is_empty() && !self.is_cut && end <= self.bound {
@@ -96,33 +96,32 @@ impl LineSplitter {
     }
 }
 
-/// The last index at or before `at` where a character may begin.
+/// The last index up to `at` where a character may begin.
 fn char_start(bytes: &[u8], at: usize) -> usize {
     let first = at.saturating_sub(3).max(1);
     (first..=at).rev().find(|at| bytes[*at] & 0xC0 != 0x80).unwrap_or(at)
 }
 
-/// Reads lines. A future that is dropped loses nothing of what it has read.
+/// Reads lines; cancel-safe.
 #[derive(Debug)]
 pub struct LineReader<R> {
     reader: BufReader<R>,
     bound: usize,
     line: Vec<u8>,
-    /// Whether `line` was given out.
     is_given: bool,
-    /// Whether the rest of the present line is skipped.
+    /// The rest of the current line is skipped.
     skips: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// Reads about `block` bytes at once, and lines of at most `bound` bytes.
+    /// Reads about `block` bytes at once; lines have at most `bound` bytes.
     pub fn new(reader: R, block: usize, bound: usize) -> Self {
         let reader = BufReader::with_capacity(block, reader);
         Self { reader, bound, line: Vec::new(), is_given: false, skips: false }
     }
 
-    /// The next line, or `None` at the end. A line beyond the bound is given once, cut, as soon as it is known to be one; its rest is
-    /// skipped.
+    /// The next line, or `None` at the end. A line above the bound is given once, cut, without
+    /// waiting for its rest, which is skipped.
     pub async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         if std::mem::take(&mut self.is_given) {
             self.line.clear();
@@ -153,7 +152,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Whether the end of another line was read already.
+    /// Whether another line end is buffered.
     pub fn has_line(&self) -> bool {
         memchr(b'\n', self.reader.buffer()).is_some()
     }
@@ -184,7 +183,6 @@ mod tests {
         all
     }
 
-    /// The bytes of a line, whether it was cut, and whether it had an end.
     type LineCase = (&'static [u8], bool, bool);
 
     fn seen(lines: &[LineCase]) -> Vec<Seen> {
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_the_same_however_the_bytes_are_cut() {
+    async fn lines_do_not_depend_on_chunks() {
         let cases: &[(&[u8], &[LineCase])] = &[
             (b"", &[]),
             (b"a", &[(b"a", false, false)]),
@@ -210,7 +208,7 @@ mod tests {
                 assert_eq!(split(LineSplitter::dropping_excess(4), &halves), seen(expected));
             }
             assert_eq!(split(LineSplitter::dropping_excess(4), &pieces), seen(expected));
-            // A reader gives a cut line before it has seen its end.
+            // A reader gives a cut line before its end.
             let read_expected: Vec<Seen> = seen(expected)
                 .into_iter()
                 .map(|(line, cut, end)| (line, cut, end && !cut))
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_together_the_line() {
+    fn parts_add_up_to_the_line() {
         let in_parts = |text: &[u8]| {
             let whole = split(LineSplitter::in_parts(4), &[text]);
             for cut in 0..text.len() {
@@ -235,7 +233,7 @@ mod tests {
             in_parts(b"12345678\nnext\n"),
             seen(&[(b"1234", true, false), (b"5678", true, true), (b"next", false, true),])
         );
-        // No part ends within a character, and what is no UTF-8 comes to its end as well.
+        // No part ends within a character; invalid UTF-8 is split too.
         let text = "ab€cd".as_bytes();
         assert_eq!(
             in_parts(text),
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_future_that_is_dropped_loses_nothing() {
+    async fn reader_is_cancel_safe() {
         use tokio::io::AsyncWriteExt as _;
 
         let (mut writer, reader) = tokio::io::duplex(64);

@@ -1,4 +1,5 @@
-//! A Unix socket in a folder of ours: bound for its owner alone, and connected to only if its owner answers.
+//! A Unix socket in a folder of ours: bound for its owner alone, and connected to only if this user
+//! listens.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -13,53 +14,48 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
 
-/// The wait before another attempt to connect when the listener's queue is full. The system gives no notice.
+/// Wait before a retry when the listener's queue is full; the system does not notify.
 const QUEUE_POLL: Duration = Duration::from_millis(5);
 
-/// The file of a socket that this process listens on. Dropping it removes the file.
+/// Dropping it removes the file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: by them the file is known again.
+    /// Device and inode.
     file: (u64, u64),
 }
 
-/// Why a socket is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is no socket, or nobody listens on it.
+    /// No socket, or no listener.
     #[error("nobody listens on {}", .0.display())]
     Absent(PathBuf),
-    /// The socket, its folder or the process behind it is another user's.
+    /// The socket, its folder or its listener is another user's.
     #[error("{subject} belongs to user {owner} and not to user {user}, who asks")]
     Foreign {
         /// The file, or the process that listens.
         subject: String,
-        /// Who has it.
         owner: u32,
         /// The effective user of this process.
         user: u32,
     },
-    /// The system reports something else.
     #[error("{}", .path.display())]
     Io {
-        /// The socket.
         path: PathBuf,
-        /// What it reports.
         #[source]
         source: io::Error,
     },
 }
 
-/// Listens on `path`, mode 0600, in the place of whatever file is there.
+/// Listens on `path`, mode 0600, and replaces any file there.
 ///
-/// The socket is bound under a random name, then renamed: nobody connects to it before its mode is set, and a socket
-/// that a killed process left behind is replaced. Only who holds a lock on the folder may call this.
+/// The socket is bound under a random name, then renamed: nobody connects before its mode is set,
+/// and a socket of a killed process is replaced. The caller holds a lock on the folder.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let mut suffix = [0; 8];
     getrandom::fill(&mut suffix).map_err(io::Error::other)?;
     let temporary = path.with_file_name(format!(".{}", hex::encode(suffix)));
-    let address = Address::of(&temporary)?;
+    let address = Address::new(&temporary)?;
     let listener = UnixListener::bind(&address.path)?;
     let renamed = fs::set_permissions(&temporary, Permissions::from_mode(0o600))
         .and_then(|()| fs::symlink_metadata(&temporary))
@@ -76,7 +72,8 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 impl Drop for SocketFile {
-    /// Removes the file, unless it is another's by now. One that stays behind is replaced by the next start.
+    /// Removes the file, unless another process has replaced it. A file that stays is replaced by
+    /// the next start.
     fn drop(&mut self) {
         let current = fs::symlink_metadata(&self.path);
         if current.is_ok_and(|metadata| identity(&metadata) == self.file) {
@@ -85,8 +82,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Connects to the socket at `path`, and checks that it, its folder and the process that listens are of the effective
-/// user of this process.
+/// Connects to the socket at `path`, and checks that it, its folder and its listener are of the
+/// effective user of this process.
 pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     let failed = |source: io::Error| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ConnectError::Absent(path.to_owned()),
@@ -99,7 +96,7 @@ pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     check_owner(folder, &fs::metadata(folder).map_err(failed)?)?;
     check_owner(path, &metadata)?;
-    let address = Address::of(path).map_err(failed)?;
+    let address = Address::new(path).map_err(failed)?;
     let stream = loop {
         match UnixStream::connect(&address.path).await {
             Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(QUEUE_POLL).await,
@@ -111,15 +108,15 @@ pub async fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     Ok(stream)
 }
 
-/// A path that fits into the address of a socket, which has room for about a hundred bytes.
+/// A path that fits into the address of a socket, which holds about a hundred bytes.
 struct Address {
     path: PathBuf,
-    /// The folder that the path goes through, where the plain path is too long.
+    /// Kept open if the path goes through `/proc/self/fd`, because the plain path is too long.
     _folder: Option<OwnedFd>,
 }
 
 impl Address {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn new(path: &Path) -> io::Result<Self> {
         if SocketAddr::from_pathname(path).is_ok() {
             return Ok(Self { path: path.to_owned(), _folder: None });
         }
@@ -161,7 +158,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_is_private_replaces_a_stale_one_and_leaves_nothing_behind() {
+    async fn socket_is_private_and_replaces_a_stale_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.sock");
         assert!(matches!(connect(&path).await, Err(ConnectError::Absent(_))));
@@ -181,7 +178,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_path_may_be_longer_than_an_address() {
+    async fn path_may_be_longer_than_an_address() {
         let folder = tempfile::tempdir().unwrap();
         let long = folder.path().join("n".repeat(200));
         fs::create_dir(&long).unwrap();
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_or_a_link_to_one_is_not_connected_to() {
+    async fn file_or_link_is_not_connected_to() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("svc.sock");
         fs::write(&path, "").unwrap();
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_file_is_named_with_its_owner() {
+    fn error_of_a_foreign_file_names_its_owner() {
         let user = rustix::process::geteuid().as_raw();
         check_user(|| "x".to_owned(), user).unwrap();
         let error = check_user(|| "the file".to_owned(), user + 1).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The processes of this machine: which exist, and, where the system lists them as Linux does, who started whom, and when.
+//! The processes of this machine, from `/proc`; without it only their existence is known.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -8,27 +8,26 @@ use std::sync::OnceLock;
 use rustix::process::{Pid, Signal, test_kill_process};
 use svc_model::{ProcessIdentity, SHELLS};
 
-/// A process as the system lists it (`proc_pid_stat(5)`).
+/// A line of `proc_pid_stat(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// Name of its program, cut to 15 bytes. It may hold anything.
+    /// Name of its program, at most 15 bytes; it may hold anything.
     pub name: String,
-    /// Whether it runs, and does not only wait for its end to be noticed.
+    /// Not a zombie.
     pub is_running: bool,
-    /// The process that started it, or has taken it over.
     pub parent: u32,
-    /// When it started, in clock ticks since the system did.
+    /// Clock ticks since the boot.
     pub started: u64,
 }
 
 impl ProcessEntry {
-    /// `None` if there is no such process, or the system has no such list.
+    /// `None` if there is no such process, or no `/proc`.
     pub fn read(pid: u32) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may hold anything, parentheses too.
+        // The name in parentheses may hold parentheses.
         let (head, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
@@ -41,7 +40,7 @@ impl ProcessEntry {
         })
     }
 
-    /// The process, told from all others that have or had its id, also from those before the system started anew.
+    /// Differs from all others with its id, also of earlier boots.
     pub fn identity(&self, pid: u32) -> ProcessIdentity {
         static BOOT: OnceLock<String> = OnceLock::new();
         let boot = BOOT.get_or_init(|| {
@@ -52,44 +51,44 @@ impl ProcessEntry {
     }
 }
 
-/// The file that a process runs. `None` where the system does not say it, or not to this user.
+/// `None` if the system does not show it to this user.
 pub fn executable(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The words with which a process was started. `None` where the system does not say them.
+/// `None` if the system does not show it.
 pub fn command_line(pid: u32) -> Option<Vec<OsString>> {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = words.strip_suffix(b"\0").unwrap_or(&words);
     Some(words.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
-/// Whether a process with this id exists and runs. One whose end nobody has noticed yet does not.
+/// Whether a process with this id runs. A zombie does not.
 pub fn is_running(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return false;
     };
     match test_kill_process(process) {
-        // Elsewhere than on Linux there is no entry, and the system notices the end promptly.
+        // Without `/proc` there is no entry, and no zombie lasts.
         Ok(()) => ProcessEntry::read(pid).is_none_or(|entry| entry.is_running),
-        // Another user's: it exists.
+        // It exists, and is another user's.
         Err(error) => error == rustix::io::Errno::PERM,
     }
 }
 
-/// Whether the system lists its processes as Linux does.
+/// Whether there is a `/proc` as on Linux.
 pub fn is_available() -> bool {
     static LISTS: OnceLock<bool> = OnceLock::new();
     *LISTS.get_or_init(|| ProcessEntry::read(std::process::id()).is_some())
 }
 
-/// Whether a client's process still runs. `false` where the system has no such list: its id alone may be another's by now.
+/// `false` without `/proc`: the id alone may be reused.
 pub fn is_same_running(process: &ProcessIdentity) -> bool {
     ProcessEntry::read(process.pid)
         .is_some_and(|entry| entry.is_running && entry.identity(process.pid) == *process)
 }
 
-/// The process that started this one, past the shell between them. Nobody knows where the system has no list.
+/// The process that started this one, skipping shells; `None` without `/proc`.
 pub fn client_of_this() -> Option<ProcessIdentity> {
     let mut pid = u32::try_from(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;
     for _ in 0..3 {
@@ -102,7 +101,7 @@ pub fn client_of_this() -> Option<ProcessIdentity> {
     None
 }
 
-/// Sends a signal to each process that was started with this variable, but this one, and says how many there are.
+/// Signals each other process that was started with this variable, and returns their number.
 pub fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
     let wanted = format!("{variable}={value}");
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
@@ -111,14 +110,14 @@ pub fn signal_marked(variable: &str, value: &str, signal: Signal) -> usize {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != own);
-    let bears_it = |pid: u32| {
+    let is_marked = |pid: u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
     };
-    pids.filter(|pid| bears_it(*pid) && signal_held(*pid, signal, || bears_it(*pid))).count()
+    pids.filter(|pid| is_marked(*pid) && signal_held(*pid, signal, || is_marked(*pid))).count()
 }
 
-/// Signals a process that is held by a descriptor while it is looked at, so a later one with its id gets nothing.
+/// The descriptor is opened before the check, so a later process of the id gets no signal.
 #[cfg(target_os = "linux")]
 fn signal_held(pid: u32, signal: Signal, is_same: impl Fn() -> bool) -> bool {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_says_what_it_runs() {
+    fn executable_and_command_line_are_read() {
         let own = std::process::id();
         if is_available() {
             assert_eq!(executable(own), std::env::current_exe().ok());
@@ -150,7 +149,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn only_who_bears_the_mark_is_signalled() {
+    fn only_marked_processes_are_signalled() {
         use std::process::Command;
 
         let mark = format!("mark-{}", std::process::id());
@@ -159,7 +158,7 @@ mod tests {
             command.arg("600").env("MARK_OF_A_TEST", value).spawn().unwrap()
         };
         let (mut marked, mut other) = (start(&mark), start("another"));
-        // A child bears the mark once it runs its own program.
+        // A child has the mark once it runs its own program.
         while signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL) == 0 {}
         assert!(!marked.wait().unwrap().success());
         assert_eq!(signal_marked("MARK_OF_A_TEST", &mark, Signal::KILL), 0);
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_line() {
+    fn stat_line_is_parsed() {
         let stat = "41 (a) b) c) S 7 41 41 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 8812 1 1 1\n";
         let entry = ProcessEntry::parse(stat).unwrap();
         assert_eq!((entry.name.as_str(), entry.parent, entry.started), ("a) b) c", 7, 8812));

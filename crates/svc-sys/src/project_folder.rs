@@ -3,13 +3,14 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Whoever may write to a folder, as in `/tmp`.
+/// Write permission for everybody, as in `/tmp`.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// Root of the project that a folder belongs to: the nearest folder from it upwards that has a `.git`, else the folder.
+/// The nearest folder from `folder` upwards that has a `.git`, else `folder`.
 ///
-/// A folder that everybody may write to is no project: any user can put a `.git` there, and the sandboxes of some
-/// agents leave an empty one in `/tmp`. All that lies below would be one project of strangers.
+/// A folder that everybody may write is no project: any user can put a `.git` there, and the
+/// sandboxes of some agents leave an empty one in `/tmp`, which would make all below it one
+/// project.
 pub fn project_root(folder: &Path) -> &Path {
     folder.ancestors().find(|up| is_root(up)).unwrap_or(folder)
 }
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_repository_is_the_project_and_a_folder_of_everybody_is_none() {
+    fn nearest_repository_is_the_project_unless_all_can_write_it() {
         let tmp = tempfile::tempdir().expect("a folder");
         let outer = tmp.path().join("outer");
         let inner = outer.join("inner");

@@ -1,8 +1,8 @@
-//! A server as a child of the daemon: started, found again by a mark in its environment, and ended with all that it has
-//! started.
+//! A server as a child of the daemon: started, found again by a mark in its environment, and ended
+//! with all its descendants.
 //!
-//! The program is started by way of this one, called as [`LAUNCHER`]: that asks the kernel for a signal when the daemon
-//! dies and then becomes the program, so no process stands between the two.
+//! This program starts the server, called as [`LAUNCHER`]: it asks the kernel for a signal when the
+//! daemon dies and then becomes the server, so no process is between the two.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,28 +22,24 @@ use crate::process_list::{ProcessEntry, signal_marked};
 
 /// The first argument of this program when it starts a server.
 pub const LAUNCHER: &str = "launch-server";
-/// The variable that marks a server and all that it starts.
+/// Marks a server and all its descendants.
 const MARK: &str = "SVC_SERVER_MARK";
-/// How long a server may take to end after its input has.
+/// How long a server may take to end after the end of its input.
 const INPUT_GRACE: Duration = Duration::from_secs(2);
-/// How long it may take after SIGTERM.
+/// How long a server may take to end after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(5);
-/// Time between two looks at processes that are to end.
-const POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(50);
 
-/// What is to be started.
 #[derive(Debug, Clone)]
 pub struct ServerCommand {
     pub program: String,
     pub args: Vec<String>,
-    /// The whole environment.
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
-    /// Told from all others of this machine.
+    /// Unique on this machine.
     pub mark: String,
 }
 
-/// A server that runs.
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
@@ -51,7 +47,7 @@ pub struct ServerProcess {
     mark: String,
 }
 
-/// Our ends of a server's input and outputs.
+/// Our ends.
 #[derive(Debug)]
 pub struct ServerPipes {
     pub stdin: ChildStdin,
@@ -60,7 +56,7 @@ pub struct ServerPipes {
 }
 
 impl ServerProcess {
-    /// Starts a server. The error's text is for people.
+    /// The error is for people.
     pub async fn start(command: ServerCommand) -> Result<(Self, ServerPipes), String> {
         let ServerCommand { program, args, env, cwd, mark } = command;
         if !cwd.is_dir() {
@@ -104,7 +100,7 @@ impl ServerProcess {
         Ok((process, ServerPipes { stdin, stdout, stderr }))
     }
 
-    /// Which process it is; `started` is empty where the system does not say.
+    /// `started` is empty without `/proc`.
     pub fn identity(&self) -> &ProcessIdentity {
         &self.identity
     }
@@ -113,22 +109,14 @@ impl ServerProcess {
         &self.mark
     }
 
-    /// Waits until the program itself has ended, and says how.
-    pub async fn wait(&mut self) -> String {
-        match self.child.wait().await {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        }
-    }
-
-    /// Waits until the program itself has ended.
-    pub async fn wait_for_status(&mut self) -> Option<ExitStatus> {
+    /// The end of the program itself.
+    pub async fn wait(&mut self) -> Option<ExitStatus> {
         self.child.wait().await.ok()
     }
 
-    /// Kills it and all that it has started, and says how it ended if it had not yet.
+    /// Kills it and all its descendants.
     pub async fn kill(mut self) -> Option<ExitStatus> {
-        // Its id is its own as long as nobody has waited for it.
+        // Until it is reaped no other process gets its id.
         if self.child.id().is_some() {
             self.signal_group(Signal::KILL);
         }
@@ -137,10 +125,10 @@ impl ServerProcess {
         status
     }
 
-    /// Ends it and all that it has started. Its input has ended already.
+    /// Ends it and all its descendants. Its input has ended already.
     pub async fn end(mut self) {
         if tokio::time::timeout(INPUT_GRACE, self.child.wait()).await.is_err() {
-            // It is not reaped, so its id is nobody else's.
+            // Not reaped yet: no other process has its id.
             self.signal_group(Signal::TERM);
             if tokio::time::timeout(TERM_GRACE, self.child.wait()).await.is_err() {
                 self.signal_group(Signal::KILL);
@@ -158,15 +146,15 @@ impl ServerProcess {
     }
 }
 
-/// Ends what an earlier daemon has left of a server. Only processes that bear the mark are touched, so an id that has
-/// become somebody else's is not.
+/// Ends processes of a server of an earlier daemon. Only marked processes are signalled, so a
+/// reused id is safe.
 pub async fn end_leftovers(mark: &str) {
     end_marked(mark, Signal::TERM).await;
 }
 
-/// Checks that the folders of `path` have a program of this name that may be executed, by the rules of `execvp`.
+/// Checks that `path` has an executable of this name, by the rules of `execvp`.
 ///
-/// The program may fail to start all the same: a script whose interpreter is missing passes this check.
+/// It may still fail to start: a script whose interpreter is missing passes.
 pub fn find_program(program: &OsStr, path: &OsStr) -> io::Result<()> {
     let check = |file: &Path| {
         if !file.is_file() {
@@ -185,27 +173,22 @@ async fn end_marked(mark: &str, first: Signal) {
     let began = tokio::time::Instant::now();
     let mut signal = first;
     loop {
-        let found = {
-            let mark = mark.to_owned();
-            let signalled = move || signal_marked(MARK, &mark, signal);
-            tokio::task::spawn_blocking(signalled).await.unwrap_or(0)
-        };
-        if found == 0 {
+        let mark = mark.to_owned();
+        let signalled = move || signal_marked(MARK, &mark, signal);
+        if tokio::task::spawn_blocking(signalled).await.unwrap_or(0) == 0 {
             return;
         }
-        if first == Signal::KILL || began.elapsed() >= TERM_GRACE {
-            signal = Signal::KILL;
-        } else {
-            signal = Signal::CONT;
-        }
-        tokio::time::sleep(POLL * 5).await;
+        let kills = first == Signal::KILL || began.elapsed() >= TERM_GRACE;
+        signal = if kills { Signal::KILL } else { Signal::CONT };
+        tokio::time::sleep(POLL).await;
     }
 }
 
 type SpawnRequest =
     (std::process::Command, tokio::runtime::Handle, oneshot::Sender<io::Result<Child>>);
 
-/// The kernel tells a child of the end of the thread that started it, so all are started by one that does not end.
+/// The death signal follows the thread that started a child, so one thread that never ends starts
+/// all.
 async fn spawn(command: std::process::Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<std::sync::mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -224,7 +207,8 @@ async fn spawn(command: std::process::Command) -> io::Result<Child> {
     child.await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
 }
 
-/// Becomes the program that the arguments name, after the id of the daemon: that of the parent, or the daemon is gone.
+/// Becomes the program in the arguments. The first one is the id of the daemon, which must be the
+/// parent.
 pub fn launch_server(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let parent: Option<i32> = arguments.next().and_then(|id| id.to_str()?.parse().ok());
     let Some(program) = arguments.next() else { return ExitCode::from(2) };
@@ -232,12 +216,12 @@ pub fn launch_server(mut arguments: impl Iterator<Item = OsString>) -> ExitCode 
     if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
         return ExitCode::from(126);
     }
-    // It may have died before the kernel knew.
+    // The daemon may have died before the request to the kernel.
     let is_alive = rustix::process::getppid().map(|id| id.as_raw_nonzero().get()) == parent;
     if !is_alive {
         return ExitCode::from(126);
     }
-    // What the daemon makes is for its owner alone; what a server makes is as under any other client.
+    // The umask of the daemon is private; a server gets the usual one.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let error = std::process::Command::new(program).args(arguments).exec();
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
@@ -248,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_as_the_system_finds_it() {
+    fn program_is_found_by_the_rules_of_execvp() {
         let path = OsStr::new("/no/such/folder:/bin:/usr/bin");
         for (program, kind) in [
             ("sh", None),

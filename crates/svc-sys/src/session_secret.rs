@@ -1,8 +1,9 @@
-//! The secrets by which clients take their sessions up again: a file in the data folder for each session.
+//! Secrets with which clients resume sessions: a file in the data folder for each session.
 //!
-//! A client that is resumed is another process, and to the daemon another principal. Its hook reads the file of the session that
-//! it names and shows the secret to the daemon. So whoever reads the person's files may resume the person's sessions, and who
-//! only calls tools may not. The daemon writes the file at the session's first event and keeps the hash.
+//! A resumed client is another process, and to the daemon another principal. Its hook reads the
+//! file of the session that it names and sends the secret to the daemon. So a program that reads
+//! the person's files may resume the person's sessions, and one that only calls tools may not. The
+//! daemon writes the file at the session's first event and keeps the hash.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,27 +13,26 @@ use svc_model::{TokenHash, new_secret, token_hash};
 
 use crate::private_file;
 
-/// The folder with the files.
 #[derive(Debug, Clone)]
 pub struct SessionSecrets {
     folder: PathBuf,
 }
 
 impl SessionSecrets {
-    /// Those of a data folder, which need not exist.
+    /// The data folder need not exist.
     pub fn in_home(home: &Path) -> Self {
         Self { folder: home.join("sessions") }
     }
 
-    /// What stands in the file of a session; `None` if there is none, or somebody else could have written it.
+    /// `None` if there is no file, or somebody else could have written it.
     pub fn read(&self, session_id: &str) -> Option<String> {
         let text = private_file::read_secret(&self.file(session_id)).ok().flatten()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The hash of a session's secret, which is in its file from now on. Two calls at one moment may write different secrets:
-    /// the caller takes turns.
+    /// Makes the file if it is missing, and returns the hash of the secret. Concurrent calls may
+    /// write different secrets: the caller serialises them.
     pub fn ensure(&self, session_id: &str) -> io::Result<TokenHash> {
         if let Some(text) = self.read(session_id) {
             return Ok(token_hash(&text));
@@ -43,7 +43,6 @@ impl SessionSecrets {
         Ok(token_hash(&text))
     }
 
-    /// Removes the file of a session.
     pub fn remove(&self, session_id: &str) -> io::Result<()> {
         match std::fs::remove_file(self.file(session_id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -51,7 +50,7 @@ impl SessionSecrets {
         }
     }
 
-    /// A client's id may hold what a file's name may not.
+    /// Hashed: a client's id may hold anything.
     fn file(&self, session_id: &str) -> PathBuf {
         self.folder.join(hex::encode(Sha256::digest(session_id)))
     }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_has_one_secret_in_a_private_file() {
+    fn session_has_one_secret_in_a_private_file() {
         let home = tempfile::tempdir().expect("a folder");
         let secrets = SessionSecrets::in_home(home.path());
         assert_eq!(secrets.read("s"), None);
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_read_is_no_secret() {
+    fn file_that_others_can_read_is_ignored() {
         let home = tempfile::tempdir().expect("a folder");
         let secrets = SessionSecrets::in_home(home.path());
         secrets.ensure("s").expect("it is written");

@@ -1,8 +1,10 @@
 //! A file of lines that one process appends to and others read, also after that process was killed.
 //!
-//! The writer creates the file by [`private_file::create_new_held`](crate::private_file::create_new_held) and so holds a lock on it
-//! as long as it lives. A line counts once its line feed is there. The lines have no byte of zero: such bytes stand for what the
-//! disk did not have yet when the power went. What many processes append to is a `hook_spool`.
+//! The writer creates the file by
+//! [`private_file::create_new_held`](crate::private_file::create_new_held) and so holds a lock on
+//! it as long as it lives. A line counts once it has its line feed. Lines have no zero bytes: those
+//! are blocks that the disk did not have at a power cut. A file with many writers is a
+//! `hook_spool`.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -11,14 +13,11 @@ use std::path::Path;
 
 use crate::private_file;
 
-/// Bytes that are searched at once.
 const BLOCK: usize = 64 * 1024;
 
-/// Opens what a writer left behind, and takes the lock: alone, or together with others that read. `None` while the writer, or
-/// somebody who has it alone, holds it.
-///
-/// # Errors
-/// `NotFound` if there is no file, or what the system says.
+/// Opens the file of a writer that has ended, and takes its lock: exclusive, or shared with other
+/// readers. `None` while the writer, or an exclusive reader, holds it. `NotFound` if there is no
+/// file.
 pub fn take_over(path: &Path, alone: bool) -> io::Result<Option<File>> {
     let file = private_file::open(path)?;
     let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
@@ -29,10 +28,8 @@ pub fn take_over(path: &Path, alone: bool) -> io::Result<Option<File>> {
     }
 }
 
-/// Whole lines of the bytes from `at` to `end`: as many as fit into `size` bytes, and at least one if there is one. Else empty.
-///
-/// # Errors
-/// What the system says, also if the file ends before `end`.
+/// Whole lines of the bytes from `at` to `end`: as many as fit into `size` bytes, but at least one
+/// if there is one.
 pub fn whole_lines(file: &File, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
     let available = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
     let mut size = size;
@@ -46,13 +43,13 @@ pub fn whole_lines(file: &File, at: u64, end: u64, size: usize) -> io::Result<Ve
         if block.len() == available {
             return Ok(Vec::new());
         }
-        // One line that alone is longer.
+        // A line longer than `size`.
         size = size.saturating_mul(2);
     }
 }
 
-/// The end of the last whole line behind `start`, which is one too; what follows was cut off by a crash, or is behind what a power
-/// cut took.
+/// The end of the last whole line after `start`, or `start`. A crash leaves a torn line, a power
+/// cut zero bytes.
 pub fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
     let mut end = first_hole(file, start)?;
     let mut block = vec![0; BLOCK];
@@ -68,7 +65,7 @@ pub fn last_line_end(file: &File, start: u64) -> io::Result<u64> {
     Ok(start)
 }
 
-/// Where bytes of zero begin, or the end of the file.
+/// The first zero byte, or the end of the file.
 fn first_hole(file: &File, start: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
     let mut block = vec![0; BLOCK];
@@ -89,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_taken_over_when_its_writer_is_gone() {
+    fn spool_is_taken_over_when_its_writer_has_ended() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("spool");
         assert_eq!(take_over(&path, true).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -105,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_and_about_as_many_as_fit() {
+    fn whole_lines_within_the_size_are_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("spool");
         let file = private_file::create_new_held(&path, b"1\n22\nlong line\ntorn").unwrap();
@@ -125,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_whole_line_stands_before_what_a_crash_or_a_power_cut_left() {
+    fn last_whole_line_stands_before_what_a_crash_or_a_power_cut_left() {
         let folder = tempfile::tempdir().expect("a folder");
         let long = "x".repeat(2 * BLOCK);
         for (number, (text, start, expected)) in [

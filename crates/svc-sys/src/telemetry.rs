@@ -1,24 +1,22 @@
 //! The log: where it is written, in which format, and how an error looks in it.
 //!
-//! Each line stands alone. Its fields have dotted names by entity, with the unit as a suffix. No token, prompt, message
+//! Fields have dotted names by entity, with the unit as a suffix. No token, prompt, message
 //! or payload is ever logged.
 
-use std::{
-    fmt::Write as _,
-    io::{self, IsTerminal as _},
-    path::PathBuf,
-    sync::Mutex,
-};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+use std::sync::Mutex;
 
-use tracing_subscriber::{
-    Layer as _,
-    filter::{ParseError, Targets},
-    fmt::writer::BoxMakeWriter,
-    layer::SubscriberExt as _,
-    util::SubscriberInitExt as _,
-};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::log_file::LogFile;
+use crate::private_file;
 
 /// An error and all its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
@@ -31,32 +29,25 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Where and how the log is written.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
     /// A level, or directives such as `svc=debug,warn`.
     pub filter: String,
-    /// One JSON object for each line; for people otherwise.
+    /// One JSON object per line; otherwise text.
     pub json: bool,
-    /// This file, rotated by size; the terminal otherwise.
+    /// Rotated by size; the terminal if `None`.
     pub file: Option<PathBuf>,
 }
 
-/// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The filter has no meaning.
     #[error("log_level {0:?} has no meaning")]
     Filter(String, #[source] ParseError),
-    /// The log's file cannot be opened.
     #[error("the log file cannot be opened")]
     File(#[from] io::Error),
 }
 
 /// Sets up the log, once for the process.
-///
-/// # Errors
-/// If the filter has no meaning, or the file cannot be opened.
 pub fn init(options: &LogOptions) -> Result<(), InitError> {
     let filter: Targets =
         options.filter.parse().map_err(|error| InitError::Filter(options.filter.clone(), error))?;
@@ -73,4 +64,108 @@ pub fn init(options: &LogOptions) -> Result<(), InitError> {
         tracing::error!(location = panic.location().map(ToString::to_string), "{panic}");
     }));
     Ok(())
+}
+
+/// Size at which a file is rotated, in bytes.
+const MAX_BYTES: u64 = 8 * 1024 * 1024;
+/// Kept files beside the current one.
+const KEPT: usize = 3;
+
+/// Appends to a file that only its owner may read.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    /// The last write ended a line: a line is never divided between two files.
+    is_line_over: bool,
+    max_bytes: u64,
+}
+
+impl LogFile {
+    /// Continues an existing file.
+    pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
+        let file = private_file::append(&path)?;
+        let len = file.metadata()?.len();
+        Ok(Self { path, file, len, is_line_over: true, max_bytes: MAX_BYTES })
+    }
+
+    /// The file of `age` rotations ago.
+    fn aged(&self, age: usize) -> PathBuf {
+        let mut name: OsString = self.path.clone().into();
+        if age > 0 {
+            name.push(format!(".{age}"));
+        }
+        name.into()
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        for age in (0..KEPT).rev() {
+            match fs::rename(self.aged(age), self.aged(age + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        self.file = private_file::append(&self.path)?;
+        self.len = 0;
+        Ok(())
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.is_line_over && self.len >= self.max_bytes {
+            // A log that cannot be rotated grows.
+            self.rotate().ok();
+        }
+        let written = self.file.write(text)?;
+        self.len += written as u64;
+        if let Some(last) = text[..written].last() {
+            self.is_line_over = *last == b'\n';
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn full_file_is_rotated_and_the_oldest_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("svc.log");
+        fs::write(&path, "before\n").unwrap();
+        let mut log = LogFile { max_bytes: 10, ..LogFile::open(path.clone()).unwrap() };
+        for number in 0..10 {
+            writeln!(log, "line {number}").unwrap();
+        }
+        let read = |age| fs::read_to_string(log.aged(age)).unwrap();
+        assert_eq!(read(0), "line 9\n");
+        assert_eq!(read(1), "line 7\nline 8\n");
+        assert_eq!(read(2), "line 5\nline 6\n");
+        assert_eq!(read(3), "line 3\nline 4\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn file_that_cannot_be_rotated_is_still_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("svc.log");
+        // A file cannot replace a folder.
+        fs::write(folder.path().join("svc.log.2"), "").unwrap();
+        fs::create_dir_all(folder.path().join("svc.log.3/occupied")).unwrap();
+        let mut log = LogFile { max_bytes: 1, ..LogFile::open(path.clone()).unwrap() };
+        writeln!(log, "one").unwrap();
+        writeln!(log, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    }
 }

@@ -1,4 +1,5 @@
-//! The head of a request to an MCP server, from its body: `cargo run -p svc-wire --example mcp_headers '{"id":1,"method":"ping"}'`.
+//! The head of a request to an MCP server, from its body: `cargo run -p svc-wire --example
+//! mcp_headers '{"id":1,"method":"ping"}'`.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -11,7 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_head(body, &mut io::stdout())
 }
 
-/// Writes the method and the headers that a client sends with this message, in the order of their names.
+/// Writes the method and the headers that a client sends with this message, in the order of their
+/// names.
 fn write_head(body: String, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let setting =
         RequestSetting { revision: Some(Revision::V2025_06_18), ..RequestSetting::default() };

@@ -1,18 +1,20 @@
-//! What both sides of a connection share. It does no input or output.
+//! What both sides of a connection share, without I/O.
 //!
-//! [`sse`] frames server-sent events and [`sse_parser`] reads them. [`json_rpc`] is the envelope of
-//! JSON-RPC. [`mcp`] has MCP's words and headers, [`mcp_request`] makes a request to an MCP server.
-//! [`host_protocol`] is what a daemon and the host of an agent say to each other, [`tls`] the choice
-//! of TLS for outgoing connections.
+//! [`sse`] frames and parses server-sent events. [`json_rpc`] is the envelope of JSON-RPC. [`mcp`]
+//! has MCP's revisions and headers, [`mcp_request`] makes a request to an MCP server.
+//! [`host_protocol`] has the messages of the socket of an agent's host.
 //!
-//! For programs beside `svc`: [`host_protocol`] has the messages on a host's socket, which
-//! `svc_client::hosts::HostClient` exchanges, and [`mcp_request::post`] makes a request to any MCP
-//! server over Streamable HTTP. `examples/mcp_headers.rs` shows the second.
+//! For programs beside `svc`: `svc_client::hosts::HostClient` exchanges the messages of
+//! [`host_protocol`], and [`mcp_request::post`] makes a request to any MCP server over Streamable
+//! HTTP. `examples/mcp_headers.rs` shows the second.
 
 pub mod host_protocol;
 pub mod json_rpc;
 pub mod mcp;
 pub mod mcp_request;
 pub mod sse;
-pub mod sse_parser;
-pub mod tls;
+
+/// Chooses the TLS provider of the process, before clients of other servers are built. Idempotent.
+pub fn choose_tls() {
+    rustls::crypto::ring::default_provider().install_default().ok();
+}

@@ -1,5 +1,5 @@
-//! The vocabulary of the Model Context Protocol that servers and clients share: revisions, header names, and how a
-//! value stands in a header (SEP-2243, as numbered and amended in revision 2026-07-28).
+//! What servers and clients of the Model Context Protocol share: revisions, header names, and the
+//! encoding of values in headers (SEP-2243, as amended in revision 2026-07-28).
 
 use std::borrow::Cow;
 
@@ -15,30 +15,27 @@ pub enum Revision {
     /// Streamable HTTP, JSON-RPC batches.
     #[serde(rename = "2025-03-26")]
     V2025_03_26,
-    /// Structured results, no batches.
     #[serde(rename = "2025-06-18")]
     V2025_06_18,
     /// The last with sessions; streams begin with a priming event.
     #[serde(rename = "2025-11-25")]
     V2025_11_25,
-    /// Stateless: everything that a request needs stands in it.
+    /// Stateless: a request carries everything.
     #[serde(rename = "2026-07-28")]
     V2026_07_28,
 }
 
 impl Revision {
-    /// Those that begin with `initialize`, the oldest first.
+    /// With `initialize` and sessions, the oldest first.
     pub const LEGACY: [Self; 4] =
         [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
-    /// Those that do without.
     pub const MODERN: [Self; 1] = [Self::V2026_07_28];
 
-    /// The revision of that date; `None` if we do not know it.
+    /// `None` for an unknown revision.
     pub fn parse(text: &str) -> Option<Self> {
         Self::LEGACY.into_iter().chain(Self::MODERN).find(|revision| revision.as_str() == text)
     }
 
-    /// Its date.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -49,12 +46,12 @@ impl Revision {
         }
     }
 
-    /// Whether a request of this revision stands for itself, without a session.
+    /// Whether requests of this revision need no session.
     pub fn is_modern(self) -> bool {
         self >= Self::V2026_07_28
     }
 
-    /// Whether `text` looks like the date of a revision, known or not, without sessions.
+    /// Whether `text` is the date of a revision without sessions, known or not.
     pub fn names_modern(text: &str) -> bool {
         let shape = text.len() == 10
             && text.bytes().enumerate().all(|(index, byte)| match index {
@@ -65,34 +62,28 @@ impl Revision {
     }
 }
 
-/// Header that names the revision.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-/// Header that names the session, in revisions that have them.
+/// The session, in revisions that have them.
 pub const SESSION_ID: &str = "mcp-session-id";
-/// Header by which a client asks for all tools in `tools/list`, or for the few: `all` or `search`.
+/// Tools that a client wants in `tools/list`: `all` or `search`.
 pub const EXPOSE: &str = "svc-expose";
-/// Header that names the client's process, from `svc stdio`, which runs beside it.
+/// The client's process, from `svc stdio`, which runs beside it.
 pub const CLIENT_PROCESS: &str = "svc-client-process";
-/// Header that repeats the request's method.
+/// Repeats the request's method.
 pub const METHOD: &str = "mcp-method";
-/// Header that repeats what the request is about.
+/// Repeats the name in the parameters.
 pub const NAME: &str = "mcp-name";
-/// What a header begins with that repeats an argument.
+/// Prefix of headers that repeat an argument.
 pub const PARAM_PREFIX: &str = "mcp-param-";
-/// The annotation in a tool's input schema that asks for such a header.
+/// Annotation in a tool's input schema that asks for such a header.
 pub const PARAM_ANNOTATION: &str = "x-mcp-header";
 
-/// Keys of `_meta`.
 pub mod meta {
-    /// The revision of a request.
     pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-    /// What the client can do.
     pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-    /// Who the client is.
     pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-    /// The lowest level of log messages that the client wants.
+    /// Lowest level of log messages that the client wants.
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-    /// Who the server is.
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// The listen request that a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -113,7 +104,7 @@ pub fn name_member(method: &str) -> Option<&'static str> {
 
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 
-/// A text as it stands in a header: as it is where it can, else as Base64 of its UTF-8 between sentinels.
+/// As it is where possible, else as Base64 of its UTF-8 between sentinels.
 pub fn encode_value(text: &str) -> Cow<'_, str> {
     let plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
         && text.trim_matches([' ', '\t']).len() == text.len()
@@ -124,7 +115,7 @@ pub fn encode_value(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}{}{}", SENTINEL.0, STANDARD.encode(text), SENTINEL.1))
 }
 
-/// The text that a header's value stands for; `None` if it is not a value that may be sent.
+/// `None` for a value that may not be sent.
 pub fn decode_value(value: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
     if !text.bytes().all(|byte| byte == b'\t' || (0x20..=0x7e).contains(&byte)) {
@@ -144,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_by_table() {
+    fn header_values_are_encoded_and_decoded() {
         for (text, value) in [
             ("tools/call", "tools/call"),
             ("", ""),
@@ -169,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions_by_table() {
+    fn modern_revisions_are_recognised() {
         for (text, known, modern) in [
             ("2024-11-05", true, false),
             ("2025-11-25", true, false),
@@ -186,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_comes_back(text in any::<String>()) {
+        fn any_text_survives_the_encoding(text in any::<String>()) {
             let value = encode_value(&text).into_owned();
             prop_assert!(value.bytes().all(|byte| (0x20..=0x7e).contains(&byte)));
             prop_assert_eq!(decode_value(value.as_bytes()).unwrap(), text);

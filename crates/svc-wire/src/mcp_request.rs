@@ -1,7 +1,7 @@
-//! Requests to an MCP server over Streamable HTTP, with the headers that repeat what stands in the body (SEP-2243).
+//! Requests to an MCP server over Streamable HTTP, with headers that repeat parts of the body
+//! (SEP-2243).
 //!
-//! Every request to an MCP server is made by [`post`], so that one function derives the headers from the body. Revisions
-//! with sessions ignore most of them.
+//! [`post`] alone derives the headers from the body. Revisions with sessions ignore most of them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,47 +18,45 @@ use crate::mcp::{
 };
 use crate::sse;
 
-/// Header that names the last event that was seen of a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A request without its address, which can be sent again by `svc_client::Client::open`.
+/// A request without its address, for `svc_client::Client::open`, which may repeat it.
 #[derive(Debug, Clone)]
 pub struct McpRequest {
-    /// `POST`, `GET` or `DELETE`.
     pub method: Method,
-    /// Everything but what belongs to the connection and the credential.
+    /// Without those of the connection and the credential.
     pub headers: HeaderMap,
     /// One JSON document, or nothing.
     pub body: Bytes,
 }
 
-/// What the headers of a request depend on beside its body.
+/// What headers depend on beside the body.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestSetting<'a> {
-    /// The revision in force: the one negotiated by `initialize`, or the one that the caller speaks. A body that names
-    /// one in `params._meta` speaks for itself, also if we do not know that revision.
+    /// The revision that `initialize` negotiated, or that of the caller. A body with a
+    /// revision in `params._meta` overrides it, even with an unknown one.
     pub revision: Option<Revision>,
     /// The session, in revisions that have them.
     pub session: Option<&'a HeaderValue>,
-    /// For `tools/call`, the tool's `inputSchema`, if the caller knows it: it says which arguments are repeated in
-    /// headers.
+    /// For `tools/call`, the tool's `inputSchema`, if it is known: it says which arguments are
+    /// repeated in headers.
     pub input_schema: Option<&'a Value>,
-    /// The client's process, if it is on this machine. The daemon finds the session by it where nothing else names one.
+    /// The client's process on this machine, by which the daemon finds the session if nothing else
+    /// names it.
     pub process: Option<u32>,
-    /// Which tools the list is to have, if the client says so.
     pub expose: Option<ToolExposure>,
 }
 
-/// A `POST` of one JSON-RPC message, or of a batch as older revisions have it.
+/// A `POST` of one JSON-RPC message, or of a batch in older revisions.
 ///
-/// `Mcp-Method` repeats the method of a request or notification. `Mcp-Name` repeats what it is about, for methods that name
-/// something: `params.name` of `tools/call` and `prompts/get`, `params.uri` of `resources/read`, `params.taskId` of the methods of
-/// tasks; of other methods, and where that member is no text, the header is absent and never empty. Responses and batches carry
-/// neither. A body that is no JSON gets the headers that need none of it; the server says what is wrong.
+/// `Mcp-Method` repeats the method of a request or notification. `Mcp-Name` repeats a name:
+/// `params.name` of `tools/call` and `prompts/get`, `params.uri` of `resources/read`,
+/// `params.taskId` of the methods of tasks; for other methods, and if that member is no text, the
+/// header is absent and never empty. Responses and batches carry neither. A body that is not JSON
+/// gets the headers that do not depend on it; the server reports the error.
 ///
 /// ```
 /// use svc_wire::mcp_request::{RequestSetting, post};
-///
 /// let body = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
 /// let request = post(body.as_slice().into(), RequestSetting::default());
 /// assert_eq!(request.headers["mcp-method"], "tools/call");
@@ -76,7 +74,7 @@ pub fn post(body: Bytes, setting: RequestSetting<'_>) -> McpRequest {
     McpRequest { method: Method::POST, headers, body }
 }
 
-/// A `GET` of a session's stream, resumed after an event if there is one.
+/// A `GET` of a session's stream, resumed after `last_event_id`.
 pub fn get(setting: RequestSetting<'_>, last_event_id: Option<&str>) -> McpRequest {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static(sse::MEDIA_TYPE));
@@ -116,17 +114,13 @@ fn add_setting(headers: &mut HeaderMap, setting: RequestSetting<'_>, named: Opti
 
 /// The headers that repeat parts of a request or notification.
 fn add_copies(headers: &mut HeaderMap, message: &JsonRpcEnvelope<'_>, schema: Option<&Value>) {
-    let Some(method) = &message.method else {
-        return;
-    };
+    let Some(method) = &message.method else { return };
     add(headers, HeaderName::from_static(METHOD), method);
     let name = name_member(method).and_then(|member| message.text_param(member));
     if let Some(name) = name {
         add(headers, HeaderName::from_static(NAME), &encode_value(&name));
     }
-    let Some(schema) = schema.filter(|_| method == "tools/call") else {
-        return;
-    };
+    let Some(schema) = schema.filter(|_| method == "tools/call") else { return };
     let arguments: Option<Value> =
         message.param("arguments").and_then(|text| serde_json::from_str(text.get()).ok());
     for (header, path) in annotated(schema) {
@@ -139,20 +133,19 @@ fn add_copies(headers: &mut HeaderMap, message: &JsonRpcEnvelope<'_>, schema: Op
     }
 }
 
-/// A value that cannot stand in a header is left out; the server, which misses it, says so better than we could.
+/// Omits a value that cannot be sent; the server reports that it is missing.
 fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }
 }
 
-/// Why no client may call a tool with this schema: what it says of headers is not allowed.
+/// Why the annotations of headers in this schema are not allowed, so that clients refuse the tool.
 pub fn header_problem(schema: &Value) -> Option<String> {
-    let mut seen = HashSet::new();
-    find_header_problem(schema, true, &mut seen)
+    find_header_problem(schema, true, &mut HashSet::new())
 }
 
-/// `is_plain_way` says that the schema is reached through `properties` alone.
+/// `is_plain_way`: the schema is reached through `properties` alone.
 fn find_header_problem(
     schema: &Value,
     is_plain_way: bool,
@@ -165,7 +158,7 @@ fn find_header_problem(
     for (name, value) in members {
         let properties = value.as_object().filter(|_| name == "properties" && is_plain_way);
         let Some(properties) = properties else {
-            // Under these, a member of that name is data and no annotation.
+            // Below these, a member of that name is data.
             let is_data = matches!(name.as_str(), "const" | "enum" | "default" | "examples");
             let found = if is_data { None } else { find_header_problem(value, false, seen) };
             if found.is_some() {
@@ -205,7 +198,7 @@ fn find_header_problem(
     None
 }
 
-/// How an argument stands in a header; `None` for null and for what no header may carry.
+/// The text of an argument in a header; `None` for null and for other types.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -219,10 +212,10 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// The headers that a schema asks for, each with the way to its argument.
+/// The headers that a schema asks for, with the paths of their arguments.
 ///
-/// An annotation counts only where it is unambiguous: a token, unique whatever its case, on a property that is a string,
-/// an integer or a boolean and is reached through `properties` alone.
+/// An annotation counts only where it is unambiguous: a token, unique whatever its case, on a
+/// property that is a string, an integer or a boolean and is reached through `properties` alone.
 fn annotated(schema: &Value) -> Vec<(HeaderName, Vec<&str>)> {
     let mut found = Vec::new();
     walk(schema, &mut Vec::new(), &mut found);
@@ -288,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_post_says_what_it_brings_and_takes() {
+    fn post_states_its_media_types() {
         let outgoing = post(Bytes::from_static(b"{}"), RequestSetting::default());
         assert_eq!(outgoing.method, Method::POST);
         assert_eq!(outgoing.headers[CONTENT_TYPE], "application/json");
@@ -297,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_by_table() {
+    fn headers_repeat_method_and_name() {
         let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
         let cases: Vec<(String, Vec<&str>)> = vec![
             (r#"{"id":1,"method":"tools/list"}"#.to_owned(), vec!["mcp-method: tools/list"]),
@@ -313,7 +306,7 @@ mod tests {
                 r#"{"id":1,"method":"tasks/get","params":{"taskId":"t1"}}"#.to_owned(),
                 vec!["mcp-method: tasks/get", "mcp-name: t1"],
             ),
-            // A name that is none, and one where none belongs.
+            // An invalid name, and a method without one.
             (
                 r#"{"id":1,"method":"prompts/get","params":{"name":7}}"#.to_owned(),
                 vec!["mcp-method: prompts/get"],
@@ -326,7 +319,7 @@ mod tests {
                 format!(r#"{{"id":"a","method":"server/discover","params":{{{modern}}}}}"#),
                 vec!["mcp-method: server/discover", "mcp-protocol-version: 2026-07-28"],
             ),
-            // The body speaks for itself, also of a revision that we do not know.
+            // The revision of the body, even an unknown one.
             (
                 format!(r#"{{"id":1,"method":"ping","params":{{{modern}}}}}"#)
                     .replace("2026-07-28", "2031-01-01"),
@@ -350,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_and_its_revision_go_with_everything() {
+    fn session_and_revision_are_sent_with_every_request() {
         let id = HeaderValue::from_static("s1");
         let setting = RequestSetting {
             revision: Some(Revision::V2025_06_18),
@@ -372,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_repeated_where_the_schema_says_so() {
+    fn annotated_arguments_are_repeated_in_headers() {
         let string = |header: &str| json!({ "type": "string", "x-mcp-header": header });
         let schema = json!({ "type": "object", "properties": {
             "region": string("Region"),

@@ -68,7 +68,10 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
     let ensured = daemon.wait(context, &config.listen).await;
     if let Ok(EnsuredDaemon::Started(daemon)) = &ensured
         && config.listen.origin == Origin::Default
-        && !config.listen.iter().any(|address| Url::of_listener(*address).to_string() == daemon.url)
+        && !config
+            .listen
+            .iter()
+            .any(|address| Url::from_listener(*address).to_string() == daemon.url)
         && !context.json
     {
         let default = config.listen.first().map(ToString::to_string).unwrap_or_default();
@@ -251,7 +254,7 @@ impl StartingDaemon {
 /// Who has the address that a daemon wanted, if it is the daemon of another data folder.
 async fn other_daemon(addresses: &[SocketAddr]) -> Option<String> {
     for address in addresses.iter().filter(|address| address.port() != 0) {
-        let url = Url::of_listener(*address);
+        let url = Url::from_listener(*address);
         let Ok(health) = probe(Endpoint::Tcp(url.clone())).await else { continue };
         if health.document.server == "svc" {
             let who = health.document.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();

@@ -87,7 +87,7 @@ fn expectation(context: &Context) -> anyhow::Result<Expectation> {
     let listener = || {
         let addresses = &config.as_ref()?.listen;
         let address = addresses.iter().find(|address| address.port() != 0)?;
-        Some(Url::of_listener(*address))
+        Some(Url::from_listener(*address))
     };
     let url = live.and_then(|daemon| Url::parse(&daemon.url).ok()).or_else(listener);
     let token = config.as_ref().and_then(|config| Token::read(&config.token_file.value).ok()?);

@@ -431,7 +431,7 @@ pub(super) async fn approve(context: &Context, what: Option<PathBuf>) -> anyhow:
     tell_daemon(context).await;
     let names: Vec<&str> = document.0.iter().map(|found| found.name.as_str()).collect();
     let raw: Value = serde_json::from_str(&text).unwrap_or_default();
-    let entries = names.iter().map(|name| ApprovedEntry::of(name, &raw["mcpServers"][*name]));
+    let entries = names.iter().map(|name| ApprovedEntry::new(name, &raw["mcpServers"][*name]));
     let entries: Vec<ApprovedEntry> = entries.collect();
     if context.json {
         output::json(&json!({ "file": path, "servers": names, "entries": entries }))?;

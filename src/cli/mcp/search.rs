@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use svc_model::{Clock as _, SystemClock};
 use svc_sys::config::Flags;
 use svc_sys::{bounded_file, private_file};
-use svc_wire::tls::choose_tls;
+use svc_wire::choose_tls;
 
 use super::super::output::{self, Column, Listing};
 use super::super::{Context, tools};

@@ -14,7 +14,7 @@ use super::super::{Context, UsageError, output};
 use super::edit::tell_daemon;
 
 fn vault(context: &Context) -> SourceVault {
-    SourceVault::of(&context.paths.home)
+    SourceVault::new(&context.paths.home)
 }
 
 /// The entry that the name means in the present folder.

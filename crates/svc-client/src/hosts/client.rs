@@ -1,6 +1,6 @@
-//! The daemon's end of a host's socket. Each request has a connection of its own, so none waits for another, and a host
-//! that does not answer holds up nobody but who asked it. Who gives an agent its messages, one after the other, keeps a
-//! connection.
+//! The client of a host's socket. Each request has a connection of its own, so none waits for
+//! another, and a host that does not respond delays only its own requests. [`HostInput`], for
+//! messages one after the other, keeps a connection.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,38 +21,34 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// A host that does not answer within this time is wedged.
+/// A host that takes longer is wedged.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// A send waits for the host's disk.
+/// For requests that wait for the host's disk.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// What a stop takes beyond the time that the agent is given.
+/// Time for a stop beyond the agent's own.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest line of a host, in bytes: a whole history may be one.
 const LINE_BYTES: usize = 64 * 1024 * 1024;
-/// Bytes of a feed that are read at once.
+/// Bytes that are read at once, of a feed and of a reply.
 const FEED_BUFFER: usize = 64 * 1024;
-/// The same of a reply: most are short.
 const REPLY_BUFFER: usize = 4 * 1024;
-/// Events in one batch, and bytes of them.
+/// Events and bytes of one batch.
 const BATCH_EVENTS: usize = 512;
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// Why a host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// There is no socket, or nobody listens on it.
+    /// No socket, or no listener.
     #[error("its host is not there")]
     Absent,
-    /// It is another user's, another agent's or speaks another protocol.
+    /// Of another user, another agent, or another protocol.
     #[error("{0}")]
     Foreign(String),
-    /// It listens and does not answer.
+    /// It listens and does not respond.
     #[error("its host does not answer")]
     Wedged,
-    /// The connection broke.
     #[error("the connection to its host broke: {0}")]
     Broken(#[source] io::Error),
-    /// The host says no.
     #[error("{0}")]
     Refused(String),
 }
@@ -68,9 +64,9 @@ impl From<ReplyError> for HostError {
 
 /// The host of one agent.
 ///
-/// [`connect`](Self::connect) finds out whose host it is; [`new`](Self::new) is for those who know. Then
-/// [`attach`](Self::attach) gives a [`HostFeed`], whose [`recv`](HostFeed::recv) gives what comes. All futures but those of a feed
-/// end within seconds, or within the time that a stop is given.
+/// [`connect`](Self::connect) asks which agent the host has; [`new`](Self::new) is told. Then
+/// [`attach`](Self::attach) gives a [`HostFeed`] of events. All futures but those of a feed
+/// end within seconds, or within the time limit of a stop.
 #[derive(Debug, Clone)]
 pub struct HostClient {
     agent: AgentId,
@@ -78,100 +74,81 @@ pub struct HostClient {
 }
 
 impl HostClient {
-    /// The host of this agent, which listens on `socket` if it lives.
     pub fn new(agent: AgentId, socket: PathBuf) -> Self {
         Self { agent, socket }
     }
 
-    /// The host that listens on `socket`, whichever agent it has.
-    ///
-    /// # Errors
-    /// If nobody listens there, if another user does, or if it speaks another protocol.
+    /// The host on `socket`, whichever agent it has.
     pub async fn connect(socket: PathBuf) -> Result<Self, HostError> {
         let status = status_at(&socket).await?;
         Ok(Self { agent: status.agent.id, socket })
     }
 
-    /// Its agent.
     pub const fn agent(&self) -> &AgentId {
         &self.agent
     }
 
-    /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The host and its agent. A host of another agent, or of another protocol, is foreign.
+    /// Fails for a host of another agent or protocol.
     pub async fn status(&self) -> Result<HostStatus, HostError> {
         let status = status_at(&self.socket).await?;
         self.check_agent(&status.agent.id)?;
         Ok(status)
     }
 
-    /// Its version and how long it has run. A host that does not speak our protocol refuses.
+    /// A host of another protocol refuses.
     pub async fn ping(&self) -> Result<PingAnswer, HostError> {
         let ping = PingHost { protocol_version: Some(HOST_PROTOCOL.to_owned()) };
         self.request(HostRequestKind::Ping, Some(&ping), ANSWER_WITHIN).await
     }
 
-    /// Its agents: always one.
     pub async fn list(&self) -> Result<Vec<AgentInfo>, HostError> {
         let list: HostList =
             self.request(HostRequestKind::List, None::<&()>, ANSWER_WITHIN).await?;
         Ok(list.agents)
     }
 
-    /// A way to give the agent input again and again.
     pub fn input(self) -> HostInput {
-        HostInput { host: self, connection: None }
+        HostInput(KeptConnection { socket: self.socket, connection: None })
     }
 
-    /// A way to ask again and again whether the host answers.
     pub fn probe(self) -> HostProbe {
-        HostProbe { host: self, connection: None }
+        HostProbe(KeptConnection { socket: self.socket, connection: None })
     }
 
-    /// Gives the agent input.
     pub async fn send(&self, input: &SendInput) -> Result<SendAnswer, HostError> {
         self.request(HostRequestKind::Send, Some(&input), SEND_WITHIN).await
     }
 
-    /// Answers what the agent asked.
     pub async fn answer(&self, answer: &AnswerAgent) -> Result<(), HostError> {
-        let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Answer, Some(&answer), SEND_WITHIN).await?;
-        Ok(())
+        self.command(HostRequestKind::Answer, Some(answer)).await
     }
 
-    /// Ends the turn that is under way.
+    /// Ends the current turn.
     pub async fn interrupt(&self) -> Result<(), HostError> {
-        let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Interrupt, None::<&()>, SEND_WITHIN).await?;
-        Ok(())
+        self.command(HostRequestKind::Interrupt, None::<&()>).await
     }
 
     /// Ends the turn of one input, or takes it back if it waits.
     pub async fn withdraw(&self, message_id: &str) -> Result<(), HostError> {
         let interrupt = InterruptAgent { message_id: Some(message_id.to_owned()) };
-        let _answer: Option<serde_json::Value> =
-            self.request(HostRequestKind::Interrupt, Some(&interrupt), SEND_WITHIN).await?;
-        Ok(())
+        self.command(HostRequestKind::Interrupt, Some(&interrupt)).await
     }
 
-    /// Ends the agent; answers when its program is reaped.
+    /// Returns when the program is reaped.
     pub async fn stop(&self, stop: &StopAgent) -> Result<StopAnswer, HostError> {
         let given = u64::try_from(stop.timeout).unwrap_or(0);
         let given = Duration::from_secs(if given == 0 { 30 } else { given });
         self.request(HostRequestKind::Stop, Some(&stop), given + STOP_GRACE).await
     }
 
-    /// What was said.
     pub async fn history(&self, query: &HistoryQuery) -> Result<HistoryPage, HostError> {
         self.request(HostRequestKind::History, Some(&query), SEND_WITHIN).await
     }
 
-    /// Follows the host's events after `offset`.
     pub async fn attach(&self, offset: i64) -> Result<HostFeed, HostError> {
         let mut connection = HostConnection::open(&self.socket, FEED_BUFFER).await?;
         let attach = Some(AttachStream { offset });
@@ -179,7 +156,7 @@ impl HostClient {
             connection.exchange(HostRequestKind::Attach, attach.as_ref(), ANSWER_WITHIN).await?;
         let attached: AttachAnswer = reply.decode()?;
         self.check_agent(&attached.agent_id)?;
-        Ok(HostFeed { connection, attached, words: None })
+        Ok(HostFeed { connection, attached, delta: None })
     }
 
     fn check_agent(&self, other: &AgentId) -> Result<(), HostError> {
@@ -187,6 +164,15 @@ impl HostClient {
             return Ok(());
         }
         Err(HostError::Foreign(format!("its socket is that of agent {other}")))
+    }
+
+    /// A request whose reply has no payload of interest.
+    async fn command<P: Serialize>(
+        &self,
+        kind: HostRequestKind,
+        payload: Option<&P>,
+    ) -> Result<(), HostError> {
+        self.request(kind, payload, SEND_WITHIN).await.map(|_: Option<serde_json::Value>| ())
     }
 
     async fn request<P: Serialize, A: DeserializeOwned>(
@@ -200,7 +186,6 @@ impl HostClient {
     }
 }
 
-/// The status of the host that listens on `socket`.
 async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
     let mut connection = HostConnection::open(socket, REPLY_BUFFER).await?;
     let reply = connection.exchange(HostRequestKind::Status, None::<&()>, ANSWER_WITHIN).await?;
@@ -212,68 +197,61 @@ async fn status_at(socket: &Path) -> Result<HostStatus, HostError> {
     Ok(status)
 }
 
-/// Gives one agent input, on a connection that is kept from one to the next.
+/// Sends input to one agent, on a connection that is kept.
 #[derive(Debug)]
-pub struct HostInput {
-    host: HostClient,
-    /// `None` before the first, and after a failure.
-    connection: Option<HostConnection>,
-}
+pub struct HostInput(KeptConnection);
 
 impl HostInput {
-    /// Gives the agent input. Its idempotency key must be set: where the kept connection broke, nobody knows whether the host
-    /// has it, and it is sent once more on a new one.
+    /// The input needs an idempotency key: if the kept connection broke, the host may have the
+    /// input already, and it is sent again on a new one.
     pub async fn send(&mut self, input: &SendInput) -> Result<SendAnswer, HostError> {
-        if let Some(kept) = self.connection.take() {
-            match self.exchange(kept, input).await {
-                Err(HostError::Broken(_)) => {}
-                told => return told,
-            }
-        }
-        let fresh = HostConnection::open(&self.host.socket, REPLY_BUFFER).await?;
-        self.exchange(fresh, input).await
-    }
-
-    async fn exchange(
-        &mut self,
-        mut connection: HostConnection,
-        input: &SendInput,
-    ) -> Result<SendAnswer, HostError> {
-        let reply = connection.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
-        self.connection = Some(connection);
+        let reply = self.0.exchange(HostRequestKind::Send, Some(input), SEND_WITHIN).await?;
         Ok(reply.decode()?)
     }
 }
 
-/// Asks one host whether it answers, on a connection that is kept from one time to the next.
+/// Asks one host whether it responds, on a connection that is kept.
 #[derive(Debug)]
-pub struct HostProbe {
-    host: HostClient,
-    /// `None` before the first, and after a failure.
+pub struct HostProbe(KeptConnection);
+
+impl HostProbe {
+    pub async fn ping(&mut self) -> Result<(), HostError> {
+        self.0.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await.map(drop)
+    }
+}
+
+#[derive(Debug)]
+struct KeptConnection {
+    socket: PathBuf,
+    /// `None` at first, and after a failure.
     connection: Option<HostConnection>,
 }
 
-impl HostProbe {
-    /// Whether the host answers.
-    pub async fn ping(&mut self) -> Result<(), HostError> {
-        if let Some(kept) = self.connection.take() {
-            match self.exchange(kept).await {
+impl KeptConnection {
+    /// Retries once on a new connection if the kept one broke.
+    async fn exchange<P: Serialize>(
+        &mut self,
+        kind: HostRequestKind,
+        payload: Option<&P>,
+        within: Duration,
+    ) -> Result<HostReply, HostError> {
+        if let Some(mut kept) = self.connection.take() {
+            match kept.exchange(kind, payload, within).await {
                 Err(HostError::Broken(_)) => {}
-                told => return told,
+                Err(error) => return Err(error),
+                Ok(reply) => {
+                    self.connection = Some(kept);
+                    return Ok(reply);
+                }
             }
         }
-        let fresh = HostConnection::open(&self.host.socket, REPLY_BUFFER).await?;
-        self.exchange(fresh).await
-    }
-
-    async fn exchange(&mut self, mut connection: HostConnection) -> Result<(), HostError> {
-        connection.exchange(HostRequestKind::Ping, None::<&()>, ANSWER_WITHIN).await?;
-        self.connection = Some(connection);
-        Ok(())
+        let mut fresh = HostConnection::open(&self.socket, REPLY_BUFFER).await?;
+        let reply = fresh.exchange(kind, payload, within).await?;
+        self.connection = Some(fresh);
+        Ok(reply)
     }
 }
 
-/// A connection to a host.
 #[derive(Debug)]
 struct HostConnection {
     lines: LineReader<OwnedReadHalf>,
@@ -292,7 +270,7 @@ impl HostConnection {
         Ok(Self { lines: LineReader::new(reader, buffer, LINE_BYTES), writer })
     }
 
-    /// Asks, and waits for the answer. No events come before it: the connection is attached to nothing yet.
+    /// Events before the reply are skipped.
     async fn exchange<P: Serialize>(
         &mut self,
         kind: HostRequestKind,
@@ -320,7 +298,7 @@ impl HostConnection {
         }
     }
 
-    /// The next whole line; `None` at the end. What a dropped future has read of a line stays.
+    /// The next whole line; `None` at the end. Cancel-safe.
     async fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
         match self.lines.next().await? {
             Some(line) if line.is_cut => Err(io::Error::other("a line of the host is too long")),
@@ -329,66 +307,59 @@ impl HostConnection {
     }
 }
 
-/// An event as its host wrote it.
 #[derive(Debug, Clone)]
 pub struct RawAgentEvent {
-    /// The line, without its end: this goes into the log.
+    /// Without its end; this goes into the log.
     pub line: Arc<str>,
-    /// The same, read.
     pub event: AgentEvent,
 }
 
 impl RawAgentEvent {
-    /// Reads one line.
     pub fn parse(line: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(line).map_err(io::Error::other)?;
         let event: AgentEvent = serde_json::from_str(text)?;
-        // The time stands last. A host of an earlier version writes it as a number, and readers of the log get text.
+        // The time is last. Earlier hosts write it as a number; the log has text.
         let is_of_earlier =
             text.trim_end_matches('}').ends_with(|last: char| last.is_ascii_digit());
         let line = if is_of_earlier { serde_json::to_string(&event)?.into() } else { text.into() };
         Ok(Self { line, event })
     }
 
-    /// Its number.
     pub fn offset(&self) -> i64 {
         self.event.offset.cast_signed()
     }
 
-    /// What happened.
     pub const fn body(&self) -> &AgentEventBody {
         &self.event.body
     }
 }
 
-/// Events of a host as they come.
 #[derive(Debug)]
 pub struct HostFeed {
     connection: HostConnection,
     attached: AttachAnswer,
-    /// Words that ended a batch.
-    words: Option<AgentDelta>,
+    /// Follows the last batch.
+    delta: Option<AgentDelta>,
 }
 
-/// What a host tells.
 #[derive(Debug)]
 pub enum HostNews {
-    /// Events: at least one, and those that were there already.
+    /// At least one.
     Events(Vec<RawAgentEvent>),
-    /// What its agent is saying.
-    Words(AgentDelta),
+    /// A piece of an entry that is not finished.
+    Delta(AgentDelta),
 }
 
 impl HostFeed {
-    /// What the host said when the feed began: the last offset at that moment, and the first that can be had.
+    /// The reply to the attach.
     pub const fn attached(&self) -> &AttachAnswer {
         &self.attached
     }
 
-    /// What comes next; `None` when the host has closed. Dropping the future loses nothing.
+    /// `None` when the host has closed. Cancel-safe.
     pub async fn recv(&mut self) -> Result<Option<HostNews>, HostError> {
-        if let Some(words) = self.words.take() {
-            return Ok(Some(HostNews::Words(words)));
+        if let Some(delta) = self.delta.take() {
+            return Ok(Some(HostNews::Delta(delta)));
         }
         let mut batch: Vec<RawAgentEvent> = Vec::new();
         let mut bytes = 0;
@@ -396,11 +367,11 @@ impl HostFeed {
             let line = self.connection.next_line().await.map_err(HostError::Broken)?;
             let Some(line) = line else { break };
             let event = RawAgentEvent::parse(line).map_err(HostError::Broken)?;
-            if let AgentEventBody::Delta(words) = event.event.body {
+            if let AgentEventBody::Delta(delta) = event.event.body {
                 if batch.is_empty() {
-                    return Ok(Some(HostNews::Words(words)));
+                    return Ok(Some(HostNews::Delta(delta)));
                 }
-                self.words = Some(words);
+                self.delta = Some(delta);
                 break;
             }
             bytes += event.line.len();
@@ -412,7 +383,7 @@ impl HostFeed {
                 break;
             }
         }
-        // It waits at its first line alone: the others are there.
+        // Only the first line is waited for.
         Ok((!batch.is_empty()).then_some(HostNews::Events(batch)))
     }
 }
@@ -424,8 +395,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers so many requests on each of its connections, one connection after the other, and closes each then. Tells the
-    /// keys that it got, by connection.
+    /// Serves so many requests on each connection, one connection after the other. Returns the
+    /// idempotency keys by connection.
     async fn host_of(listener: UnixListener, requests: &[usize]) -> Vec<Vec<String>> {
         let mut heard = Vec::new();
         for count in requests {
@@ -449,28 +420,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn inputs_share_a_connection_and_outlive_one_that_breaks() {
+    async fn inputs_share_a_connection_and_survive_a_broken_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("host.sock");
         let (listener, _file) = local_socket::listen(&path).unwrap();
         let host = tokio::spawn(host_of(listener, &[2, 1]));
         let mut input = HostClient::new(AgentId::from("ag_1".to_owned()), path).input();
         for key in ["first", "second", "third"] {
-            let wish =
-                SendInput { idempotency_key: Some(key.to_owned()), ..SendInput::new("a question") };
-            input.send(&wish).await.unwrap();
+            let mut send = SendInput::new("a question");
+            send.idempotency_key = Some(key.to_owned());
+            input.send(&send).await.unwrap();
         }
         assert_eq!(host.await.unwrap(), [vec!["first", "second"], vec!["third"]]);
     }
 
     #[test]
-    fn an_event_of_an_earlier_host_is_as_those_of_today() {
+    fn event_of_an_earlier_host_is_converted() {
         let today = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":"{\"a\":1}","timestamp":"1970-01-01T00:00:00.007Z"},"agent_id":"ag_1","offset":3,"timestamp":"1970-01-01T00:00:00.007Z"}"#;
         let earlier = r#"{"type":"chat_entry","chat_entry":{"role":"tool","tool_input":{"a":1},"timestamp":7},"agent_id":"ag_1","offset":3,"timestamp":7}"#;
-        let [of_today, of_earlier] =
+        let [current, converted] =
             [today, earlier].map(|line| RawAgentEvent::parse(line.as_bytes()).unwrap());
-        assert_eq!((&*of_today.line, &*of_earlier.line), (today, today));
-        assert_eq!(of_today.event, of_earlier.event);
+        assert_eq!((&*current.line, &*converted.line), (today, today));
+        assert_eq!(current.event, converted.event);
         let unknown = today.replace("\"role\"", "\"later\":true,\"role\"");
         let kept = RawAgentEvent::parse(unknown.as_bytes()).unwrap();
         assert_eq!(&*kept.line, unknown, "what a later host says more stays");

@@ -1,14 +1,8 @@
-//! Hosts of agents, from the other side: starting one, asking one, following one, and reading what a dead one left.
-//!
-//! Nothing here knows rows or services. `client` speaks the protocol on a host's socket, `launch` starts a host, `spool`
-//! reads the file of a host that is gone, `tree` ends what one has left running.
+//! Hosts of agents as a client sees them. `client` speaks the protocol on a host's socket;
+//! `lifecycle` starts a host, reads the spool of a dead one, and ends the processes that it left.
 
 mod client;
-mod launch;
-mod spool;
-mod tree;
+mod lifecycle;
 
 pub use client::{HostClient, HostError, HostFeed, HostInput, HostNews, HostProbe, RawAgentEvent};
-pub use launch::launch;
-pub use spool::{DeadSpool, SpoolLines, remove_files, socket_path};
-pub use tree::end_tree;
+pub use lifecycle::{DeadSpool, SpoolLines, end_tree, launch, remove_files, socket_path};

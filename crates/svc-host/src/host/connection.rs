@@ -1,92 +1,167 @@
-//! One client of a host: its requests one after the other, and the stream at its own pace.
+//! The socket of a host, and its clients: each has its requests answered in order, and reads the
+//! stream at its own pace.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody};
+use svc_model::agent::{AgentDelta, AgentEvent, AgentEventBody, AgentInfo};
 use svc_model::{AgentId, Clock, Timestamp};
+use svc_sys::local_socket::{self, SocketFile};
 use svc_wire::host_protocol::{
     AnswerAgent, AttachAnswer, AttachStream, HOST_PROTOCOL, HistoryPage, HistoryQuery, HostInfo,
     HostList, HostReply, HostRequest, HostRequestKind, HostStatus, InterruptAgent, PingAnswer,
-    PingHost, SendInput, StopAgent, agrees_with_protocol,
+    PingHost, SendAnswer, SendInput, StopAgent, StopAnswer, agrees_with_protocol,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, watch};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
-use super::commands::{AgentCommands, HostCommand};
 use super::decode::ValueReader;
-use super::saying::Saying;
+use super::partial_entry::PartialEntry;
 use crate::runner::{AgentSpool, SpoolEnd};
 
 /// Replies that may wait for a client before its requests are no longer read.
 const MAX_REPLIES: usize = 16;
 /// Bytes of the stream in one write.
 const CHUNK: usize = 64 * 1024;
-/// How often is looked whether a client that has said its last word still reads.
-const STILL_READS: Duration = Duration::from_secs(1);
-/// The least time between two pieces of what the agent is saying.
+/// Time between two checks that a client without further requests still reads.
+const HANG_UP_POLL: Duration = Duration::from_secs(1);
+/// Least time between two pieces of an unfinished entry.
 const PACE: Duration = Duration::from_millis(50);
+/// Wait after a connection could not be accepted, as when no descriptors are left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// How long clients may take to read the rest of the stream when the host ends.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// What all connections share.
 #[derive(Debug)]
-pub(super) struct HostFace {
+pub(super) struct HostContext {
     pub(super) agent_id: AgentId,
     pub(super) epoch: String,
     pub(super) started_at: Timestamp,
     pub(super) socket_path: String,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spool: AgentSpool,
-    pub(super) saying: Saying,
+    pub(super) partial: PartialEntry,
     pub(super) agent: AgentCommands,
-    /// How many clients follow the stream.
-    pub(super) attached: Arc<AtomicUsize>,
+    /// Each client that follows the stream holds a clone.
+    pub(super) attached: Arc<()>,
 }
 
-/// Counts a client that follows the stream, until it is dropped.
+/// A command to the agent, with the sender of its result.
 #[derive(Debug)]
-struct Attachment(Arc<AtomicUsize>);
+pub(super) enum HostCommand {
+    Info(oneshot::Sender<AgentInfo>),
+    Send(SendInput, oneshot::Sender<Result<SendAnswer, String>>),
+    Answer(AnswerAgent, oneshot::Sender<Result<(), String>>),
+    Interrupt(InterruptAgent, oneshot::Sender<Result<(), String>>),
+    Stop(StopAgent, oneshot::Sender<StopAnswer>),
+}
 
-impl Attachment {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
+#[derive(Debug, Clone)]
+pub(super) struct AgentCommands(mpsc::Sender<HostCommand>);
+
+impl AgentCommands {
+    pub(super) fn channel() -> (Self, mpsc::Receiver<HostCommand>) {
+        let (sender, receiver) = mpsc::channel(16);
+        (Self(sender), receiver)
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> HostCommand,
+    ) -> Result<T, String> {
+        let (sender, receiver) = oneshot::channel();
+        let ends = || "the host ends".to_owned();
+        self.0.send(command(sender)).await.map_err(|_| ends())?;
+        receiver.await.map_err(|_| ends())
+    }
+
+    /// Passes a request with its payload on, and waits for the result.
+    async fn forward<P: DeserializeOwned, T>(
+        &self,
+        request: &HostRequest,
+        command: impl FnOnce(P, oneshot::Sender<Result<T, String>>) -> HostCommand,
+    ) -> Result<T, String> {
+        let payload = request.decode()?;
+        self.ask(|reply| command(payload, reply)).await?
     }
 }
 
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+#[derive(Debug)]
+pub(super) struct HostSocket {
+    listener: UnixListener,
+    file: SocketFile,
+    path: PathBuf,
+}
+
+impl HostSocket {
+    /// Binds the socket of an agent in `folder`, however long its path is.
+    pub(super) fn bind(folder: &Path, agent: &AgentId) -> io::Result<Self> {
+        let path = folder.join(format!("{agent}.sock"));
+        let (listener, file) = local_socket::listen(&path)?;
+        Ok(Self { listener, file, path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Serves clients until `closing`; then attached clients get the rest of the stream.
+    pub(super) async fn serve(self, host: Arc<HostContext>, mut closing: watch::Receiver<bool>) {
+        let mut clients = JoinSet::new();
+        let me = rustix::process::geteuid().as_raw();
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                Some(_) = clients.join_next() => continue,
+                () = async { drop(closing.wait_for(|closing| *closing).await) } => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    // Only this user is served.
+                    if stream.peer_cred().is_ok_and(|peer| peer.uid() == me) {
+                        clients.spawn(serve(stream, Arc::clone(&host), closing.clone()));
+                    }
+                }
+                Err(_) => sleep(ACCEPT_RETRY).await,
+            }
+        }
+        drop(self.file);
+        drop(self.listener);
+        timeout(DRAIN_TIME, async { while clients.join_next().await.is_some() {} }).await.ok();
     }
 }
 
-/// What goes out, in order.
 #[derive(Debug)]
 enum Outgoing {
     Reply(Vec<u8>),
     /// The stream from this byte on follows the reply.
     Attach(Vec<u8>, u64),
-    /// No event follows the reply.
     Detach(Vec<u8>),
 }
 
-/// Serves a client until it goes, or `closing` says that the host ends and the client has the whole stream.
-pub(super) async fn serve(stream: UnixStream, face: Arc<HostFace>, closing: watch::Receiver<bool>) {
+/// Serves a client until it goes, or until the host is `closing` and the client has the stream.
+async fn serve(stream: UnixStream, host: Arc<HostContext>, closing: watch::Receiver<bool>) {
     let (reader, writer) = stream.into_split();
     let (outgoing, incoming) = mpsc::channel(MAX_REPLIES);
-    let mut writing = tokio::spawn(write(writer, incoming, Arc::clone(&face), closing));
-    // It lasts as long as the stream goes out, also after the last request.
+    let mut writing = tokio::spawn(write(writer, incoming, Arc::clone(&host), closing));
+    // Lasts until the stream ends, also after the last request.
     let attachment = Mutex::new(None);
     tokio::select! {
         _ = &mut writing => {}
-        () = read(reader, &face, &outgoing, &attachment) => {
+        () = read(reader, &host, &outgoing, &attachment) => {
             drop(outgoing);
-            // The client has said its last word and may still read the answers.
+            // The client may still read replies after its last request.
             writing.await.ok();
         }
     }
@@ -94,9 +169,9 @@ pub(super) async fn serve(stream: UnixStream, face: Arc<HostFace>, closing: watc
 
 async fn read(
     mut reader: OwnedReadHalf,
-    face: &Arc<HostFace>,
+    host: &Arc<HostContext>,
     outgoing: &mpsc::Sender<Outgoing>,
-    attachment: &Mutex<Option<Attachment>>,
+    attachment: &Mutex<Option<Arc<()>>>,
 ) {
     let mut values = ValueReader::default();
     let mut block = vec![0; 16 * 1024];
@@ -107,7 +182,7 @@ async fn read(
         }
         while let Some(value) = values.next_value() {
             let answered = match value.and_then(request_of) {
-                Ok(request) => answer(request, face, outgoing, attachment).await,
+                Ok(request) => answer(request, host, outgoing, attachment).await,
                 Err(error) => {
                     let error = format!("decode request: {error}");
                     let reply = HostReply::refusal(&HostRequest::default(), error);
@@ -121,7 +196,7 @@ async fn read(
     }
 }
 
-/// The request in a value. Null is one without a type.
+/// Null is a request without a type.
 pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
     match value {
         Value::Null => return Ok(HostRequest::default()),
@@ -134,9 +209,9 @@ pub(super) fn request_of(value: Value) -> Result<HostRequest, String> {
 /// Answers one request; `false` if the client is gone.
 async fn answer(
     request: HostRequest,
-    face: &Arc<HostFace>,
+    host: &Arc<HostContext>,
     outgoing: &mpsc::Sender<Outgoing>,
-    attachment: &Mutex<Option<Attachment>>,
+    attachment: &Mutex<Option<Arc<()>>>,
 ) -> bool {
     let attach_as = |now| *attachment.lock().unwrap_or_else(PoisonError::into_inner) = now;
     let Some(kind) = HostRequestKind::parse(&request.kind) else {
@@ -145,17 +220,16 @@ async fn answer(
         return outgoing.send(Outgoing::Reply(reply)).await.is_ok();
     };
     let reply = match kind {
-        HostRequestKind::Ping => ping(&request, face),
-        HostRequestKind::Status => status(face).await,
-        HostRequestKind::List => match face.agent.ask(HostCommand::Info).await {
+        HostRequestKind::Ping => ping(&request, host),
+        HostRequestKind::Status => status(host).await,
+        HostRequestKind::List => match host.agent.ask(HostCommand::Info).await {
             Ok(agent) => payload(&HostList { agents: vec![agent] }),
             Err(error) => Err(error),
         },
         HostRequestKind::Attach => {
-            let out = match attach(&request, face) {
+            let out = match attach(&request, host) {
                 Ok((answer, position)) => {
-                    attach_as(None);
-                    attach_as(Some(Attachment::new(&face.attached)));
+                    attach_as(Some(Arc::clone(&host.attached)));
                     let answer = payload(&answer).ok().flatten();
                     Outgoing::Attach(HostReply::success(&request, answer).to_line(), position)
                 }
@@ -168,29 +242,19 @@ async fn answer(
             let reply = HostReply::success(&request, None).to_line();
             return outgoing.send(Outgoing::Detach(reply)).await.is_ok();
         }
-        HostRequestKind::History => history(&request, face),
-        HostRequestKind::Send => match request.decode::<SendInput>() {
-            Ok(send) => told(face.agent.try_ask(|reply| HostCommand::Send(send, reply)).await),
-            Err(error) => Err(error),
-        },
-        HostRequestKind::Answer => match request.decode::<AnswerAgent>() {
-            Ok(answer) => {
-                done(face.agent.try_ask(|reply| HostCommand::Answer(answer, reply)).await)
-            }
-            Err(error) => Err(error),
-        },
-        HostRequestKind::Interrupt => match request.decode::<InterruptAgent>() {
-            Ok(interrupt) => {
-                done(face.agent.try_ask(|reply| HostCommand::Interrupt(interrupt, reply)).await)
-            }
-            Err(error) => Err(error),
-        },
+        HostRequestKind::History => history(&request, host),
+        HostRequestKind::Send => told(host.agent.forward(&request, HostCommand::Send).await),
+        HostRequestKind::Answer => done(host.agent.forward(&request, HostCommand::Answer).await),
+        HostRequestKind::Interrupt => {
+            done(host.agent.forward(&request, HostCommand::Interrupt).await)
+        }
         HostRequestKind::Stop => match request.decode::<StopAgent>() {
             Ok(stop) => {
-                // It may take long, and the client may ask for other things meanwhile, such as a stop by force.
-                let (face, outgoing) = (Arc::clone(face), outgoing.clone());
+                // It may take long; the client may send other requests meanwhile, such as a forced
+                // stop.
+                let (host, outgoing) = (Arc::clone(host), outgoing.clone());
                 tokio::spawn(async move {
-                    let stopped = face.agent.ask(|reply| HostCommand::Stop(stop, reply)).await;
+                    let stopped = host.agent.ask(|reply| HostCommand::Stop(stop, reply)).await;
                     let reply = reply_of(&request, told(stopped));
                     outgoing.send(Outgoing::Reply(reply)).await.ok();
                 });
@@ -216,7 +280,7 @@ fn done(result: Result<(), String>) -> Answered {
     result.map(|()| None)
 }
 
-fn ping(request: &HostRequest, face: &HostFace) -> Answered {
+fn ping(request: &HostRequest, host: &HostContext) -> Answered {
     let PingHost { protocol_version } = request.decode()?;
     if let Some(version) = protocol_version.filter(|version| !agrees_with_protocol(version)) {
         return Err(format!(
@@ -226,8 +290,8 @@ fn ping(request: &HostRequest, face: &HostFace) -> Answered {
     payload(&PingAnswer {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol_version: HOST_PROTOCOL.to_owned(),
-        uptime: uptime(face.clock.now().since(face.started_at).as_secs()),
-        started_at: face.started_at,
+        uptime: uptime(host.clock.now().since(host.started_at).as_secs()),
+        started_at: host.started_at,
     })
 }
 
@@ -240,43 +304,43 @@ fn uptime(seconds: u64) -> String {
     }
 }
 
-async fn status(face: &HostFace) -> Answered {
-    let agent = face.agent.ask(HostCommand::Info).await?;
+async fn status(host: &HostContext) -> Answered {
+    let agent = host.agent.ask(HostCommand::Info).await?;
     payload(&HostStatus {
         host: HostInfo {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol_version: HOST_PROTOCOL.to_owned(),
-            started_at: face.started_at,
-            socket_path: face.socket_path.clone(),
-            attached: face.attached.load(Ordering::SeqCst),
+            started_at: host.started_at,
+            socket_path: host.socket_path.clone(),
+            attached: Arc::strong_count(&host.attached) - 1,
         },
         agent,
     })
 }
 
-fn attach(request: &HostRequest, face: &HostFace) -> Result<(AttachAnswer, u64), String> {
+fn attach(request: &HostRequest, host: &HostContext) -> Result<(AttachAnswer, u64), String> {
     let AttachStream { offset } = request.decode()?;
-    let end = face.spool.end();
+    let end = host.spool.end();
     let after = u64::try_from(offset).unwrap_or(0);
     if after > end.offset {
         let last = end.offset;
         return Err(format!("offset {after} is beyond the end of the stream, which is {last}"));
     }
-    let position = face.spool.position_after(after).map_err(|error| format!("spool: {error}"))?;
+    let position = host.spool.position_after(after).map_err(|error| format!("spool: {error}"))?;
     let answer = AttachAnswer {
-        agent_id: face.agent_id.clone(),
+        agent_id: host.agent_id.clone(),
         stream_offset: end.offset,
         oldest_offset: 1,
-        epoch: face.epoch.clone(),
+        epoch: host.epoch.clone(),
     };
     Ok((answer, position))
 }
 
-fn history(request: &HostRequest, face: &HostFace) -> Answered {
+fn history(request: &HostRequest, host: &HostContext) -> Answered {
     let query: HistoryQuery = request.decode()?;
-    let offset = face.spool.end().offset;
-    let mut marks = face.spool.entries();
+    let offset = host.spool.end().offset;
+    let mut marks = host.spool.entries();
     marks.retain(|mark| {
         query.before.is_none_or(|before| mark.offset < before)
             && (query.include_tools.unwrap_or(true) || !mark.is_of_tool)
@@ -286,14 +350,14 @@ fn history(request: &HostRequest, face: &HostFace) -> Answered {
     let first = if limit == 0 { 0 } else { total.saturating_sub(limit) };
     let mut entries = Vec::new();
     for mark in &marks[first..] {
-        let line = face.spool.read_entry(mark).map_err(|error| format!("spool: {error}"))?;
+        let line = host.spool.read_entry(mark).map_err(|error| format!("spool: {error}"))?;
         let event = serde_json::from_slice::<AgentEvent>(&line);
         if let Ok(AgentEvent { body: AgentEventBody::ChatEntry { mut chat_entry }, .. }) = event {
             chat_entry.offset = Some(mark.offset);
             entries.push(chat_entry);
         }
     }
-    let (agent_id, total) = (face.agent_id.clone(), total as u64);
+    let (agent_id, total) = (host.agent_id.clone(), total as u64);
     payload(&HistoryPage { agent_id, entries, offset, total })
 }
 
@@ -305,28 +369,28 @@ fn reply_of(request: &HostRequest, answered: Answered) -> Vec<u8> {
     .to_line()
 }
 
-/// Writes replies as they come, and between them what is new in the spool, if the client is attached.
+/// Writes replies, and between them new events if the client is attached.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Outgoing>,
-    face: Arc<HostFace>,
+    host: Arc<HostContext>,
     mut closing: watch::Receiver<bool>,
-) -> std::io::Result<()> {
-    let spool = &face.spool;
+) -> io::Result<()> {
+    let spool = &host.spool;
     let mut committed = spool.committed();
-    let mut saying = face.saying.reader();
-    let mut next_words = Instant::now();
+    let mut partial = host.partial.reader();
+    let mut next_piece = Instant::now();
     let mut cursor: Option<u64> = None;
-    // A client that has said its last word is served the stream as long as it takes it.
+    // After its last request a client gets the stream as long as it reads.
     let mut has_requests = true;
-    let mut still_reads = tokio::time::interval(STILL_READS);
+    let mut hang_up_poll = tokio::time::interval(HANG_UP_POLL);
     loop {
         let end: SpoolEnd = *committed.borrow_and_update();
-        if let Some(at) = cursor.filter(|_| next_words <= Instant::now())
-            && let Some(words) = saying.next(at)
+        if let Some(at) = cursor.filter(|_| next_piece <= Instant::now())
+            && let Some(piece) = partial.next(at)
         {
-            writer.write_all(&delta(words, &face)).await?;
-            next_words = Instant::now() + PACE;
+            writer.write_all(&delta(piece, &host)).await?;
+            next_piece = Instant::now() + PACE;
         }
         let behind = cursor.is_some_and(|at| at < end.bytes);
         tokio::select! {
@@ -336,7 +400,7 @@ async fn write(
                 Some(Outgoing::Attach(reply, position)) => {
                     writer.write_all(&reply).await?;
                     cursor = Some(position);
-                    saying = face.saying.reader();
+                    partial = host.partial.reader();
                 }
                 Some(Outgoing::Detach(reply)) => {
                     cursor = None;
@@ -347,19 +411,19 @@ async fn write(
             },
             () = std::future::ready(()), if behind => {
                 let at = cursor.unwrap_or_default();
-                // A reply may follow, and must not stand within a line.
+                // Whole lines: a reply may follow.
                 let block = spool.whole_lines(at, end.bytes, CHUNK)?;
                 writer.write_all(&block).await?;
                 cursor = Some(at + block.len() as u64);
             }
-            () = saying.changed(next_words), if !behind && cursor.is_some() => {}
+            () = partial.changed(next_piece), if !behind && cursor.is_some() => {}
             changed = committed.changed(), if !behind && cursor.is_some() => {
                 if changed.is_err() {
                     return Ok(());
                 }
             }
-            // Nothing else tells that it is gone until the agent says something.
-            _ = still_reads.tick(), if !has_requests && !behind => {
+            // Without events nothing else shows that the client is gone.
+            _ = hang_up_poll.tick(), if !has_requests && !behind => {
                 if has_hung_up(&writer) {
                     return Ok(());
                 }
@@ -369,7 +433,7 @@ async fn write(
     }
 }
 
-/// Whether the client has closed both ends, so that nobody reads what is written.
+/// Whether the client has closed both directions.
 fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
     let stream: &UnixStream = writer.as_ref();
     let mut watched = [PollFd::new(stream, PollFlags::empty())];
@@ -377,13 +441,13 @@ fn has_hung_up(writer: &OwnedWriteHalf) -> bool {
         && watched[0].revents().contains(PollFlags::HUP)
 }
 
-/// Words as they go to a client: an event without a number.
-fn delta(words: AgentDelta, face: &HostFace) -> Vec<u8> {
+/// A piece of an unfinished entry is an event without an offset.
+fn delta(piece: AgentDelta, host: &HostContext) -> Vec<u8> {
     let mut line = serde_json::to_vec(&AgentEvent {
-        body: AgentEventBody::Delta(words),
-        agent_id: face.agent_id.clone(),
+        body: AgentEventBody::Delta(piece),
+        agent_id: host.agent_id.clone(),
         offset: 0,
-        timestamp: face.clock.now(),
+        timestamp: host.clock.now(),
     })
     .unwrap_or_default();
     line.push(b'\n');

@@ -1,27 +1,27 @@
-//! JSON values from a stream of bytes, which need no line of their own.
+//! JSON values from a stream of bytes, not necessarily one per line.
 
 use serde_json::Value;
 
 /// Largest value, in bytes.
 pub(super) const MAX_VALUE: usize = 4 * 1024 * 1024;
-/// Below this size an incomplete value is parsed anew at each arrival.
+/// Below this size, in bytes, an incomplete value is parsed anew at each arrival.
 const EAGER: usize = 16 * 1024;
 /// Capacity that is kept between values.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// Takes bytes and gives values. What is no JSON is dropped up to the next newline.
+/// Bytes into values. What is not JSON is dropped up to the next line feed.
 #[derive(Debug, Default)]
 pub(super) struct ValueReader {
     bytes: Vec<u8>,
-    /// What is known of the value that begins at the first byte.
+    /// Of the value that begins at the first byte.
     scan: Scan,
     /// Bytes of the incomplete value when it was last parsed.
     parsed: usize,
-    /// Whether bytes are dropped until a newline.
+    /// Bytes are dropped up to a line feed.
     skips: bool,
 }
 
-/// Finds where a value may end, without looking twice at a byte.
+/// Finds where a value may end; looks at each byte once.
 #[derive(Debug, Default)]
 struct Scan {
     at: usize,
@@ -36,7 +36,7 @@ impl ValueReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next value, or why there is none in what is dropped; `None` if more bytes are needed.
+    /// The next value, or why bytes are dropped; `None` if more bytes are needed.
     pub(super) fn next_value(&mut self) -> Option<Result<Value, String>> {
         if self.skips && !self.skip_line() {
             return None;
@@ -62,7 +62,7 @@ impl ValueReader {
                     self.drop_bytes(end);
                     return Some(Err(too_large()));
                 }
-                // A number or a word may go on.
+                // A number or a literal may go on.
                 if end == size && !matches!(self.bytes[end - 1], b'}' | b']' | b'"') {
                     return None;
                 }
@@ -86,7 +86,7 @@ impl ValueReader {
         }
     }
 
-    /// Drops up to the next newline; `false` if there is none yet.
+    /// Drops up to the next line feed; `false` if there is none yet.
     fn skip_line(&mut self) -> bool {
         let end = self.bytes.iter().position(|byte| *byte == b'\n');
         self.drop_bytes(end.map_or(self.bytes.len(), |end| end + 1));
@@ -136,7 +136,7 @@ fn too_large() -> String {
     format!("the value is larger than {MAX_VALUE} bytes")
 }
 
-/// The byte before which all was JSON. A newline at which the error was seen is still to be found.
+/// The offset of the error. A line feed at that place is not skipped.
 fn position(bytes: &[u8], error: &serde_json::Error) -> usize {
     let lines = error.line().saturating_sub(1);
     let line_start = bytes
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn values_need_no_lines() {
+    fn values_are_read_without_line_feeds() {
         let expected = [Ok(json!({"a": 1})), Ok(json!({"b": "}\"{"})), Ok(json!([2]))];
         let text = b"{\"a\":\n1}{\"b\":\"}\\\"{\"}\n\n [2]";
         assert_eq!(read(&[text]), expected);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_dropped_up_to_the_next_newline() {
+    fn invalid_json_is_dropped_up_to_the_next_line_feed() {
         let next = Ok(json!({"next": 1}));
         for broken in [
             "{bad}\n",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_has_a_limit_and_the_next_is_read() {
+    fn value_above_the_limit_is_dropped_and_the_next_is_read() {
         let fits = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_VALUE - 8));
         assert_eq!(fits.len(), MAX_VALUE);
         assert!(matches!(read(&[fits.as_bytes()])[..], [Ok(_)]));

@@ -1,25 +1,18 @@
-//! What the fuzzer feeds of this room: bytes of agents and of clients.
+//! What the fuzzer feeds here: output of agents, and requests of clients.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-use serde_json::Value;
-use svc_model::AgentId;
-use svc_model::agent::{AgentBackend, AnswerKey, HostSpec, PermissionMode};
+use serde_json::{Value, json};
+use svc_model::agent::{AgentBackend, HostSpec};
 
 use super::backend::{AgentProtocol, Decision, Effect, Effects, PromptInput, protocol_of};
-use super::{connection::request_of, decode::ValueReader, stderr_tail::StderrTail};
+use super::connection::request_of;
+use super::decode::ValueReader;
+use super::record::StderrTail;
 
-/// Reads lines as the output of an agent of each kind, which is prompted, asked and interrupted in between.
+/// Reads lines as the output of an agent of each backend, with prompts and interrupts in between.
 pub fn read_output(bytes: &[u8]) {
-    for backend in [
-        AgentBackend::Claude,
-        AgentBackend::Codex,
-        AgentBackend::Gemini,
-        AgentBackend::OpenCode,
-        AgentBackend::Acp,
-        AgentBackend::Exec,
-    ] {
+    for backend in AgentBackend::ALL {
         let mut protocol = protocol_of(&spec(backend));
         let mut effects = Effects::new();
         protocol.start(&mut effects);
@@ -49,9 +42,9 @@ pub fn read_output(bytes: &[u8]) {
     StderrTail::default().push(bytes);
 }
 
-/// What follows from a line. Each message to the agent is one line, and requests are answered.
+/// Checks that each message to the agent is one line, and answers requests.
 fn check(protocol: &mut dyn AgentProtocol, effects: &mut Effects) {
-    // An answer may lead to further requests; an agent that is asked nothing asks nothing.
+    // An answer may lead to further requests.
     for _ in 0..4 {
         let now = std::mem::take(effects);
         for effect in now {
@@ -86,7 +79,7 @@ pub fn read_socket(bytes: &[u8]) {
     }
 }
 
-/// The values in what comes in such pieces, and `None` for each that is none.
+/// The values of bytes that come in pieces, `None` for each that does not parse.
 fn values(bytes: &[u8], piece: usize) -> Vec<Option<Value>> {
     let mut reader = ValueReader::default();
     let mut all = Vec::new();
@@ -99,31 +92,17 @@ fn values(bytes: &[u8], piece: usize) -> Vec<Option<Value>> {
     all
 }
 
-fn spec(backend: AgentBackend) -> HostSpec {
-    HostSpec {
-        agent_id: AgentId::from("ag_1".to_owned()),
-        folder: "/".into(),
-        project: String::new(),
-        instance: "worker".to_owned(),
-        session_key: "agent:worker:main".to_owned(),
-        backend,
-        command: vec!["program".to_owned()],
-        cwd: "/".into(),
-        env: BTreeMap::new(),
-        task: None,
-        description: None,
-        prompt: None,
-        one_shot: false,
-        permission: PermissionMode::Ask,
-        turn_end: Some("done".to_owned()),
-        model: None,
-        resume: None,
-        system_prompt: None,
-        mcp: None,
-        answer_key: AnswerKey::default(),
-        start_timeout_ms: 60_000,
-        request_timeout_ms: 600_000,
-        idle_timeout_ms: 0,
-        linger_ms: 1_000,
-    }
+/// A specification whose other fields have their defaults.
+pub(super) fn spec(backend: AgentBackend) -> HostSpec {
+    serde_json::from_value(json!({
+        "agent_id": "ag_1",
+        "folder": "/",
+        "instance": "worker",
+        "session_key": "agent:worker:main",
+        "backend": backend,
+        "command": ["program"],
+        "cwd": "/",
+        "turn_end": "done",
+    }))
+    .expect("the required fields are there")
 }

@@ -1,26 +1,18 @@
 //! The agent host: a small process that owns one agent and outlives the daemon.
 //!
-//! Read `run` for its life and `agent` for what an agent is to it. `backend` has the protocols of the vendors, each a
-//! state machine without input or output. The stream is numbered here and kept in the spool of [`crate::runner`]; clients
-//! read it at their own pace in `connection`. `entry` is how the process begins.
+//! Read `run` for its life and `agent` for the state of its agent. `backend` has the protocols of
+//! the vendors, each a state machine without I/O. The spool of [`crate::runner`] holds the numbered
+//! stream; clients read it at their own pace in `connection`. `entry` starts the process.
 
 mod agent;
 mod backend;
-mod commands;
 mod connection;
 mod decode;
 mod entry;
-mod environment;
 mod fuzzed;
-mod output_line;
-mod paths;
-mod requests;
+mod partial_entry;
+mod record;
 mod run;
-mod saying;
-mod server;
-mod stderr_tail;
-#[cfg(test)]
-mod testing;
 mod turn;
 
 pub use entry::run_if_asked;

@@ -1,4 +1,4 @@
-//! The host's life: the program, its outputs, its clients and its clock, one after the other in one thread.
+//! The loop of a host: one thread serves the program, its outputs, its clients and its deadlines.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -14,31 +14,29 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep_until, timeout};
 
-use super::agent::{Action, AgentEnd, HostedAgent};
-use super::commands::HostCommand;
+use super::agent::{Action, HostedAgent};
+use super::connection::HostCommand;
+use super::record::AgentEnd;
 use crate::runner::{AgentExit, AgentPipes, AgentProcess, AgentSpool, RunExit};
 
 /// Bytes of output that are read at once.
 const BLOCK: usize = 64 * 1024;
-/// Longest line of the program that is kept, in bytes. What follows up to the end of the line is dropped.
+/// Longest line of the program, in bytes; the rest of a longer one is dropped.
 const MAX_LINE: usize = 8 * 1024 * 1024;
-/// How long outputs may stay open once nothing of the agent runs: somebody else may hold them.
+/// How long outputs may stay open after the agent: another process may hold them.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the agent may take when the host is asked to end.
+/// How long the agent may take to end after a signal to the host.
 const HOST_STOP: Duration = Duration::from_secs(5);
-/// Default of a stop's timeout.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest that a stop may ask for.
 const LONGEST_STOP_PATIENCE: Duration = Duration::from_hours(1);
 
-/// What is written to the agent's standard input.
 #[derive(Debug)]
 enum InputPart {
     Bytes { bytes: Vec<u8>, after: u64 },
     End,
 }
 
-/// All that the host's thread works with.
 #[derive(Debug)]
 pub(super) struct HostRun {
     pub(super) agent: HostedAgent,
@@ -50,17 +48,18 @@ pub(super) struct HostRun {
     pub(super) linger: Duration,
 }
 
-/// Who waits for a stop, and since when.
+/// A client that waits for a stop, and since when.
 type StopWaiter = (oneshot::Sender<StopAnswer>, Instant);
 
 impl HostRun {
-    /// Runs until the agent has ended, its events are on the disk, and no client asked anything for a while.
+    /// Runs until the agent has ended, no client has asked for a while, and the disk has the
+    /// events.
     pub(super) async fn run(self) -> io::Result<()> {
         let Self { mut agent, mut process, pipes, exit, spool, mut commands, linger } = self;
         let (input, parts) = mpsc::unbounded_channel();
         tokio::spawn(feed(pipes.stdin, parts, spool.clone()));
-        let mut stdout = RunOutput::of(pipes.stdout, spool.clone());
-        let mut stderr = RunOutput::of(pipes.stderr, spool.clone());
+        let mut stdout = RunOutput::new(pipes.stdout, spool.clone());
+        let mut stderr = RunOutput::new(pipes.stderr, spool.clone());
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -96,7 +95,7 @@ impl HostRun {
         .ok();
         agent.exited(ended, Instant::now());
         agent.take_actions();
-        // Whoever hears that the agent was stopped finds that on record.
+        // The end is recorded before clients get the response to a stop.
         while let Some((waiter, since)) = stops.pop_front() {
             if let Some(end) = agent.end() {
                 waiter.send(stop_answer(end, since.elapsed())).ok();
@@ -108,13 +107,13 @@ impl HostRun {
     }
 }
 
-/// Answers what is still asked once the agent has ended.
+/// Answers clients after the end of the agent.
 async fn linger_on(
     mut agent: HostedAgent,
     mut commands: mpsc::Receiver<HostCommand>,
     linger: Duration,
 ) {
-    // However often it is asked: with what its clients take to read the rest, it stays 20 s at most.
+    // However often clients ask. With the time for the rest of the stream: 20 s at most.
     let most = Instant::now() + linger + linger / 2;
     let mut end = Instant::now() + linger;
     loop {
@@ -161,7 +160,7 @@ async fn perform(
 
 fn obey(agent: &mut HostedAgent, command: HostCommand, stops: &mut VecDeque<StopWaiter>) {
     let now = Instant::now();
-    // Who asked may be gone; what was asked is done all the same.
+    // The command is done even if its sender is gone.
     match command {
         HostCommand::Info(reply) => drop(reply.send(agent.info())),
         HostCommand::Send(send, reply) => drop(reply.send(agent.send(send, now))),
@@ -197,7 +196,6 @@ fn stop_answer(end: AgentEnd, took: Duration) -> StopAnswer {
     }
 }
 
-/// One of the program's outputs.
 #[derive(Debug)]
 struct RunOutput {
     pipe: pipe::Receiver,
@@ -208,7 +206,7 @@ struct RunOutput {
 }
 
 impl RunOutput {
-    fn of(pipe: pipe::Receiver, spool: AgentSpool) -> Self {
+    fn new(pipe: pipe::Receiver, spool: AgentSpool) -> Self {
         Self {
             pipe,
             spool,
@@ -218,7 +216,7 @@ impl RunOutput {
         }
     }
 
-    /// Reads the next bytes. While much waits for the disk, none are read.
+    /// Reads the next bytes, once little enough waits for the disk.
     async fn next(&mut self) -> usize {
         self.spool.room().await;
         self.pipe.read(&mut self.block).await.unwrap_or(0)
@@ -242,7 +240,7 @@ impl RunOutput {
     }
 }
 
-/// Writes to the agent's standard input, each part once the event that tells of it is on the disk.
+/// Writes to the agent's standard input, each part once the disk has the event of it.
 async fn feed(
     mut stdin: pipe::Sender,
     mut parts: mpsc::UnboundedReceiver<InputPart>,
@@ -253,7 +251,7 @@ async fn feed(
         if committed.wait_for(|end| end.offset >= after).await.is_err() {
             return;
         }
-        // An agent that takes no more input shows that by other signs.
+        // That the agent takes no more input shows elsewhere.
         if stdin.write_all(&bytes).await.is_err() {
             return;
         }

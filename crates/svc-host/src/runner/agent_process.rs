@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -14,21 +14,11 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, pipe};
 
-use super::exit::RunExit;
-use super::process_tree::signal_descendants;
+use super::program::RunExit;
 use super::reaper::{ReaperCommand, ReaperOrder, ReaperReport};
+use super::reaper::{reap_all, signal_descendants};
 
-/// What is to be started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AgentCommandLine {
-    /// Program and arguments.
-    pub(crate) command: Vec<String>,
-    pub(crate) cwd: PathBuf,
-    /// The whole environment.
-    pub(crate) env: Vec<(String, String)>,
-}
-
-/// Our ends of the program's input and outputs.
+/// Our ends.
 #[derive(Debug)]
 pub(crate) struct AgentPipes {
     pub(crate) stdin: pipe::Sender,
@@ -36,14 +26,13 @@ pub(crate) struct AgentPipes {
     pub(crate) stderr: pipe::Receiver,
 }
 
-/// A program that runs. Dropping it ends all that the program has started.
+/// Dropping it ends the program and all its descendants.
 #[derive(Debug)]
 pub(crate) struct AgentProcess {
     pid: u32,
     control: OwnedWriteHalf,
 }
 
-/// Tells of the program's end.
 #[derive(Debug)]
 pub(crate) struct AgentExit {
     reports: BufReader<OwnedReadHalf>,
@@ -51,15 +40,14 @@ pub(crate) struct AgentExit {
 }
 
 impl AgentProcess {
-    /// Starts a program below a reaper, which `reaper` runs.
-    ///
-    /// The error's text is for people: it names the program or the folder.
+    /// Starts a program below a reaper, which `reaper` runs. The error is for people: it names the
+    /// program or the folder.
     pub(crate) async fn start(
         reaper: &mut Command,
-        command: AgentCommandLine,
+        order: &ReaperOrder,
     ) -> Result<(Self, AgentPipes, AgentExit), String> {
-        let program = command.command.first().cloned().unwrap_or_default();
-        check_folder(&command.cwd)?;
+        let program = order.command.first().cloned().unwrap_or_default();
+        check_folder(&order.cwd)?;
         let failed = |error: io::Error| format!("cannot start {program}: {error}");
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
         let child = reaper
@@ -70,7 +58,7 @@ impl AgentProcess {
             .env_clear()
             .spawn()
             .map_err(failed)?;
-        let pipes = give_order(&ours, command).map_err(failed)?;
+        let pipes = give_order(&ours, order).map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (reports, control) = UnixStream::from_std(ours).map_err(failed)?.into_split();
         let mut exit = AgentExit { reports: BufReader::new(reports), reaper: child };
@@ -81,17 +69,16 @@ impl AgentProcess {
         }
     }
 
-    /// The program's process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends a signal to the program's process group. One that has ended gets nothing.
+    /// To the program's process group, unless it has ended.
     pub(crate) async fn signal(&mut self, signal: Signal) {
         self.command(ReaperCommand::Signal(signal.as_raw())).await;
     }
 
-    /// Kills the program and all that it has started.
+    /// Kills the program and all its descendants.
     pub(crate) async fn kill(&mut self) {
         self.command(ReaperCommand::Kill).await;
     }
@@ -99,16 +86,16 @@ impl AgentProcess {
     async fn command(&mut self, command: ReaperCommand) {
         let Ok(mut line) = serde_json::to_vec(&command) else { return };
         line.push(b'\n');
-        // A reaper that is gone has nobody left to signal.
+        // A reaper that has ended has no process left to signal.
         self.control.write_all(&line).await.ok();
     }
 }
 
 impl AgentExit {
-    /// Waits until the program has ended and nothing that it started is left.
+    /// Waits until the program and all its descendants have ended.
     ///
-    /// If the reaper is killed, the children of the program come to this process, which has to be a subreaper, and are
-    /// killed here.
+    /// If the reaper is killed, they become children of this process, which has to be a subreaper,
+    /// and are killed here.
     pub(crate) async fn wait(mut self) -> RunExit {
         let exit = match self.next().await {
             Ok(Some(ReaperReport::Exited { code: Some(code), .. })) => RunExit::Code(code),
@@ -121,7 +108,7 @@ impl AgentExit {
             }
         };
         self.reaper.wait().ok();
-        while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
+        reap_all();
         exit
     }
 
@@ -142,7 +129,6 @@ fn check_folder(cwd: &Path) -> Result<(), String> {
     }
 }
 
-/// An error of the system, with what to do.
 fn explain(program: &str, error: &str) -> String {
     let remedy = if error.contains("(os error 2)") {
         "install it, or name its path in `command` of the instance"
@@ -154,13 +140,12 @@ fn explain(program: &str, error: &str) -> String {
     format!("cannot start {program}: {error}; {remedy}")
 }
 
-/// Makes the pipes and sends the order, with their other ends.
-fn give_order(control: &StdUnixStream, command: AgentCommandLine) -> io::Result<AgentPipes> {
+/// Sends the order with the other ends of the pipes.
+fn give_order(control: &StdUnixStream, order: &ReaperOrder) -> io::Result<AgentPipes> {
     let (their_stdin, stdin) = io::pipe()?;
     let (stdout, their_stdout) = io::pipe()?;
     let (stderr, their_stderr) = io::pipe()?;
-    let AgentCommandLine { command, cwd, env } = command;
-    let order = serde_json::to_vec(&ReaperOrder { command, cwd, env })?;
+    let order = serde_json::to_vec(order)?;
     let length = u32::try_from(order.len()).map_err(io::Error::other)?.to_le_bytes();
     let descriptors = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -182,10 +167,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_remedy_fits_the_error() {
-        let of = |code: i32| explain("x", &io::Error::from_raw_os_error(code).to_string());
-        assert!(of(2).contains("install it"));
-        assert!(of(13).contains("chmod"));
-        assert!(of(26).contains("in a shell"), "a busy file is there: {}", of(26));
+    fn remedy_fits_the_error() {
+        let text = |code: i32| explain("x", &io::Error::from_raw_os_error(code).to_string());
+        assert!(text(2).contains("install it"));
+        assert!(text(13).contains("chmod"));
+        assert!(text(26).contains("in a shell"), "a busy file is there: {}", text(26));
     }
 }

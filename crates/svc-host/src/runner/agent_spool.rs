@@ -1,8 +1,8 @@
 //! The spool of an agent's events: one line of JSON each, synced before anybody sees it.
 //!
-//! Events are numbered as they are appended and written by a thread, all that wait in one write and one sync. So the
-//! agent's output waits for the disk at most, and never for a reader: readers take bytes of the file, each with a cursor
-//! of its own.
+//! Events are numbered as they are appended and written by a thread, all that wait in one write and
+//! one sync. So the agent's output waits for the disk at most, and never for a reader: readers take
+//! bytes of the file, each with a cursor of its own.
 
 use std::fs::File;
 use std::io;
@@ -19,9 +19,9 @@ use tokio::sync::{Notify, watch};
 
 /// Bytes that may wait for the disk before the agent's output is no longer read.
 const MAX_PENDING: usize = 1024 * 1024;
-/// Bytes of the file between two entries of the index.
+/// Bytes of the file between two marks of the index.
 const INDEX_STEP: u64 = 64 * 1024;
-/// The wait before another attempt to write to a disk that is full or broken.
+/// Wait before a retry on a disk that is full or broken.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// The writing end, and the file to read from.
@@ -31,12 +31,10 @@ pub(crate) struct AgentSpool(Arc<SharedSpool>);
 #[derive(Debug)]
 struct SharedSpool {
     file: File,
-    /// What stands at the end of each event, from `agent_id` to before its offset.
+    /// The end of each event, from `agent_id` up to its offset.
     owner: String,
     pending: Mutex<Pending>,
-    /// Wakes the thread.
     work: Condvar,
-    /// Wakes who waits for room.
     room: Notify,
     committed: watch::Sender<SpoolEnd>,
 }
@@ -50,17 +48,14 @@ struct Pending {
     end: u64,
     index: Vec<SpoolMark>,
     entries: Vec<EntryMark>,
-    /// Why the last write failed.
     error: Option<String>,
     closed: bool,
 }
 
-/// How far the file is on the disk.
+/// What the disk has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SpoolEnd {
-    /// Offset of the last event.
     pub(crate) offset: u64,
-    /// Bytes.
     pub(crate) bytes: u64,
 }
 
@@ -71,10 +66,8 @@ pub(crate) struct SpoolMark {
     pub(crate) at: u64,
 }
 
-/// An entry of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryMark {
-    /// Its event.
     pub(crate) offset: u64,
     at: u64,
     bytes: u32,
@@ -87,7 +80,8 @@ pub(crate) fn agent_spool_path(folder: &Path, agent: &AgentId) -> PathBuf {
 }
 
 impl AgentSpool {
-    /// Creates the file, mode 0600, and locks it as long as this process lives. An agent has one spool, ever.
+    /// Creates the file, mode 0600, and locks it for the life of this process. An agent has one
+    /// spool, ever.
     pub(crate) fn create(folder: &Path, agent: &AgentId) -> io::Result<Self> {
         let path = agent_spool_path(folder, agent);
         let file = private_file::create_new_held(&path, b"")?;
@@ -110,29 +104,22 @@ impl AgentSpool {
         Ok(Self(shared))
     }
 
-    /// Appends an event, of which `body` is all but its owner, its offset and its time, and returns its offset.
-    ///
-    /// `body` has to be an object with members. Nobody sees the event before it is on the disk.
+    /// Appends an event and returns its offset. `body`, an object with members, is all of it but
+    /// owner, offset and time. Readers see it when it is on the disk.
     pub(crate) fn append(&self, body: &impl Serialize, timestamp: Timestamp) -> u64 {
-        self.append_marked(body, timestamp, None)
+        self.write_event(body, timestamp, None)
     }
 
-    /// Appends an entry of the conversation.
     pub(crate) fn append_entry(
         &self,
         body: &impl Serialize,
         timestamp: Timestamp,
         is_of_tool: bool,
     ) -> u64 {
-        self.append_marked(body, timestamp, Some(is_of_tool))
+        self.write_event(body, timestamp, Some(is_of_tool))
     }
 
-    fn append_marked(
-        &self,
-        body: &impl Serialize,
-        timestamp: Timestamp,
-        entry: Option<bool>,
-    ) -> u64 {
+    fn write_event(&self, body: &impl Serialize, timestamp: Timestamp, entry: Option<bool>) -> u64 {
         use std::io::Write as _;
 
         let mut pending = self.0.lock();
@@ -144,7 +131,7 @@ impl AgentSpool {
         let rest =
             write!(pending.bytes, "{}{offset},\"timestamp\":\"{timestamp}\"}}", self.0.owner);
         if written.and(rest).is_err() || closing != Some(b'}') {
-            // No value of ours comes here; an event that cannot be written must not leave a torn line.
+            // Our values serialise; an event that does not must leave no torn line.
             pending.bytes.truncate(began);
             return pending.offset;
         }
@@ -163,12 +150,12 @@ impl AgentSpool {
         offset
     }
 
-    /// Bytes of all events, also of those that wait for the disk.
+    /// Bytes of all events, those that wait for the disk included.
     pub(crate) fn appended(&self) -> u64 {
         self.0.lock().end
     }
 
-    /// Waits until little enough waits for the disk.
+    /// Waits until less than [`MAX_PENDING`] waits for the disk.
     pub(crate) async fn room(&self) {
         loop {
             let freed = self.0.room.notified();
@@ -179,29 +166,28 @@ impl AgentSpool {
         }
     }
 
-    /// Follows how far the file is on the disk.
     pub(crate) fn committed(&self) -> watch::Receiver<SpoolEnd> {
         self.0.committed.subscribe()
     }
 
-    /// How far the file is on the disk.
+    /// What the disk has.
     pub(crate) fn end(&self) -> SpoolEnd {
         *self.0.committed.borrow()
     }
 
-    /// Waits until all that was appended so far is on the disk.
+    /// Waits until the disk has all that was appended so far.
     pub(crate) async fn settled(&self) {
         let offset = self.0.lock().offset;
         let mut committed = self.committed();
         committed.wait_for(|end| end.offset >= offset).await.ok();
     }
 
-    /// Why the disk takes nothing; `None` if it does.
+    /// Why the last write failed; `None` if it did not.
     pub(crate) fn error(&self) -> Option<String> {
         self.0.lock().error.clone()
     }
 
-    /// The byte at which the event after `offset` begins, which has to be on the disk.
+    /// The byte after the event of `offset`, which has to be on the disk.
     pub(crate) fn position_after(&self, offset: u64) -> io::Result<u64> {
         let mark = {
             let pending = self.0.lock();
@@ -226,17 +212,16 @@ impl AgentSpool {
         Ok(at)
     }
 
-    /// Whole events that are on the disk, between two bytes where one begins: about `size` bytes of them.
+    /// Whole events between two bytes where one begins, about `size` bytes.
     pub(crate) fn whole_lines(&self, at: u64, end: u64, size: usize) -> io::Result<Vec<u8>> {
         spool_file::whole_lines(&self.0.file, at, end, size)
     }
 
-    /// Reads bytes of the file that are on the disk.
     pub(crate) fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         self.0.file.read_exact_at(buffer, at)
     }
 
-    /// The entries of events that are on the disk.
+    /// Entries whose events are on the disk.
     pub(crate) fn entries(&self) -> Vec<EntryMark> {
         let last = self.end().offset;
         let pending = self.0.lock();
@@ -250,7 +235,7 @@ impl AgentSpool {
         Ok(line)
     }
 
-    /// Lets the thread end once everything is on the disk.
+    /// Ends the thread once everything is on the disk.
     pub(crate) fn close(&self) {
         self.0.lock().closed = true;
         self.0.work.notify_one();
@@ -277,7 +262,7 @@ impl SharedSpool {
             drop(pending);
             self.room.notify_waiters();
             let at = self.committed.borrow().bytes;
-            // The same bytes at the same place until the disk has them: a torn line is written over.
+            // Retries the same bytes at the same place, over a torn line.
             while let Err(error) =
                 self.file.write_all_at(&batch, at).and_then(|()| self.file.sync_data())
             {
@@ -299,14 +284,14 @@ mod tests {
 
     use super::*;
 
-    fn agent() -> AgentId {
-        AgentId::from("ag_test".to_owned())
+    fn spool(folder: &Path) -> io::Result<AgentSpool> {
+        AgentSpool::create(folder, &AgentId::from("ag_test".to_owned()))
     }
 
     #[tokio::test]
-    async fn events_are_numbered_and_found_by_their_number() {
+    async fn events_are_numbered_and_found_by_offset() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = AgentSpool::create(folder.path(), &agent()).unwrap();
+        let spool = spool(folder.path()).unwrap();
         for number in 1..=5000_u64 {
             let body = json!({ "type": "output", "data": format!("line {number}") });
             assert_eq!(spool.append(&body, Timestamp::from_millis(7)), number);
@@ -331,18 +316,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_has_one_spool() {
+    async fn second_spool_of_an_agent_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let first = AgentSpool::create(folder.path(), &agent()).unwrap();
-        let second = AgentSpool::create(folder.path(), &agent()).unwrap_err();
+        let first = spool(folder.path()).unwrap();
+        let second = spool(folder.path()).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
         drop(first);
     }
 
     #[tokio::test]
-    async fn entries_are_read_by_themselves() {
+    async fn entries_are_read_by_their_marks() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = AgentSpool::create(folder.path(), &agent()).unwrap();
+        let spool = spool(folder.path()).unwrap();
         spool.append(&json!({ "type": "output", "data": "é" }), Timestamp::from_millis(1));
         let entry = json!({ "type": "chat_entry", "chat_entry": 1 });
         spool.append_entry(&entry, Timestamp::from_millis(2), true);

@@ -2,31 +2,35 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
-use svc_client::Discovery;
+use svc_client::{Discovery, FollowItem, Follower, with_query};
 use svc_model::FrameKind;
 use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::cancel::CancelWatcher;
-use super::child::RunnerChild;
-use super::document::TaskDocument;
-use super::event::{EventNumbering, OutputFrame, active, start_failed, terminal};
-use super::exit::RunExit;
-use super::observer::{RunNotice, RunObserver};
+use super::event::{
+    EventNumbering, OutputFrame, RunNotice, RunObserver, TaskDocument, active, start_failed,
+    terminal,
+};
 use super::output::{FrameRecorder, PipeReader, QUEUE};
+use super::program::{ProcessGroup, RunExit, RunnerChild, Signals};
 use super::sender::{EventSender, SendOutcome, SpoolProgress};
-use super::signals::Signals;
 use super::spool::{Spool, SpoolError, SpoolHeader};
-use super::supervise::Supervision;
 
-/// A run whose spool exists, before its program is started.
+/// How long a program may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+const TERMINAL_POLL: Duration = Duration::from_secs(1);
+
+/// A run before its program is started.
 #[derive(Debug)]
 pub struct Run<O> {
     discovery: Discovery,
@@ -37,7 +41,6 @@ pub struct Run<O> {
     observer: Arc<O>,
 }
 
-/// How a run ended.
 #[derive(Debug)]
 pub struct RunReport {
     pub exit: RunExit,
@@ -46,19 +49,14 @@ pub struct RunReport {
     pub leftover: Option<PathBuf>,
 }
 
-/// A run that cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// An event cannot be written as JSON.
     #[error(transparent)]
     Event(#[from] serde_json::Error),
-    /// The system does not say how the program ended.
     #[error("cannot tell how the command ended")]
     Wait(#[source] io::Error),
-    /// A part of the run panicked.
     #[error(transparent)]
     Panicked(#[from] JoinError),
 }
@@ -77,12 +75,12 @@ impl<O: RunObserver> Run<O> {
         Ok(Self { discovery, create: header.create.clone(), spool, numbering, observer })
     }
 
-    /// Forgets the run. Its task, if there is one, gets no event.
+    /// Removes the spool. The task, if there is one, gets no event.
     pub fn discard(self) {
         self.spool.discard();
     }
 
-    /// Ends the task, which exists already, because the program cannot be started.
+    /// Ends a task that exists already, because the program cannot be started.
     pub async fn record_failed_start(
         mut self,
         error: &io::Error,
@@ -97,7 +95,7 @@ impl<O: RunObserver> Run<O> {
         Ok(outcome)
     }
 
-    /// Records what the program prints and how it ends, and passes signals and cancel requests on to it.
+    /// Records the output and the end of the program, and passes signals and cancel requests on.
     ///
     /// Once it has ended, the daemon may be away for `patience`.
     pub async fn attend(
@@ -126,10 +124,11 @@ impl<O: RunObserver> Run<O> {
         let supervision = Supervision::new(child.group(), &*observer);
         let work = program_and_output(&mut child, ended, readers);
         let cancel = cancel_requested(discovery, task_seen);
-        let supervised = supervision.watch(&mut signals, work, cancel, no_task.cancelled()).await;
-        let exit = supervised.output.map_err(RunError::Wait)?;
+        let (exit, cancelled) =
+            supervision.watch(&mut signals, work, cancel, no_task.cancelled()).await;
+        let exit = exit.map_err(RunError::Wait)?;
         let mut recorder = recording.await?;
-        let end = terminal(exit, supervised.cancelled);
+        let end = terminal(exit, cancelled);
         if let Err(error) = recorder.spool.append(&recorder.numbering.line("terminal", &end)?) {
             observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
         }
@@ -146,7 +145,7 @@ impl<O: RunObserver> Run<O> {
                 None
             }
             SendOutcome::Refused(_) | SendOutcome::GaveUp(_) => {
-                // The user is told that the rest is there.
+                // The person is told that the file has the rest.
                 if let Err(error) = recorder.spool.sync() {
                     observer.notice(RunNotice::EndNotRecorded { problem: error.to_string() });
                 }
@@ -168,7 +167,7 @@ impl<O: RunObserver> Run<O> {
     }
 }
 
-/// Sends, and tells the others at once when the daemon takes no more before the end.
+/// Sends, and reports at once when the daemon takes no more before the end.
 async fn send<O: RunObserver>(
     sender: EventSender<O>,
     task: watch::Sender<Option<TaskDocument>>,
@@ -196,12 +195,35 @@ async fn announce<O: RunObserver>(
     }
 }
 
-/// Ends when someone asks for the task, once it is made, to stop.
+/// Returns when someone asks the task, once it is made, to stop; never if nobody does.
+///
+/// Follows the task's own events and not its output, which this process sends.
 async fn cancel_requested(discovery: Discovery, mut task: watch::Receiver<Option<TaskDocument>>) {
-    match made(&mut task).await {
-        Some(task) => CancelWatcher::new(discovery).requested(task.id()).await,
-        None => std::future::pending().await,
+    if let Some(task) = made(&mut task).await {
+        let stream = format!("task/{}", task.id());
+        let events = [("stream", Some(stream.as_str())), ("kind", Some("task"))];
+        // Whoever may not read the log may still follow the task.
+        let frames = [("task_id", Some(task.id()))];
+        if follow_to_cancel(&discovery, with_query("/v1/events", &events)).await
+            || follow_to_cancel(&discovery, with_query("/v1/biam/subscribe", &frames)).await
+        {
+            return;
+        }
     }
+    std::future::pending().await
+}
+
+/// `true` for a cancel request, `false` if the stream is over or refused.
+async fn follow_to_cancel(discovery: &Discovery, path: String) -> bool {
+    let mut follower = Follower::new(discovery.clone(), path).patient();
+    while let Ok(Some(item)) = follower.next().await {
+        if let FollowItem::Event { data, .. } = item
+            && has_cancel_request(&data)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// The task once it is made; `None` if it never will be.
@@ -242,10 +264,111 @@ async fn program_and_output(
     exit
 }
 
-/// A signal after the program has ended means: do not wait for the daemon.
+/// A signal after the end of the program means: do not wait for the daemon.
 async fn abandon(signals: &mut Signals, progress: &watch::Sender<SpoolProgress>) -> Infallible {
     loop {
         signals.next().await;
         progress.send_modify(|progress| progress.abandoned = true);
+    }
+}
+
+/// Passes signals and cancel requests on to the program until it has ended.
+///
+/// The first signal goes to its group as it is; a second one kills the group and mutes the
+/// observer. A program that is asked to stop gets SIGTERM, and SIGKILL after [`GRACE`].
+#[derive(Debug)]
+struct Supervision<'a, O> {
+    group: ProcessGroup,
+    observer: &'a O,
+    signalled: bool,
+    stopping: bool,
+    kill_at: Option<Instant>,
+}
+
+impl<'a, O: RunObserver> Supervision<'a, O> {
+    fn new(group: ProcessGroup, observer: &'a O) -> Self {
+        Self { group, observer, signalled: false, stopping: false, kill_at: None }
+    }
+
+    /// Waits for `work`, the program and its output. Returns its value, and whether the task was
+    /// cancelled. `cancel` ends when someone asks the task to stop, `no_task` when there can be
+    /// none.
+    async fn watch<T>(
+        mut self,
+        signals: &mut Signals,
+        work: impl Future<Output = T>,
+        cancel: impl Future<Output = ()>,
+        no_task: impl Future<Output = ()>,
+    ) -> (T, bool) {
+        tokio::pin!(work, cancel, no_task);
+        let mut cancelled = false;
+        let mut may_need_terminal = io::stdin().is_terminal();
+        let mut polls = interval(TERMINAL_POLL);
+        let output = loop {
+            tokio::select! {
+                output = &mut work => break output,
+                signal = signals.next() => self.pass_on(signal),
+                () = &mut cancel, if !self.stopping => {
+                    cancelled = true;
+                    self.stop();
+                }
+                () = &mut no_task, if !self.stopping => self.stop(),
+                () = sleep_until(self.kill_at.unwrap_or_else(Instant::now)), if self.kill_at.is_some() => {
+                    self.kill_at = None;
+                    self.group.signal(Signal::KILL);
+                }
+                _ = polls.tick(), if may_need_terminal => if self.group.wants_terminal() {
+                    may_need_terminal = false;
+                    self.observer.notice(RunNotice::NeedsTerminal);
+                },
+            }
+        };
+        if self.stopping {
+            // Processes of the group that outlived the program got SIGTERM too.
+            self.group.signal(Signal::KILL);
+        }
+        (output, cancelled)
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        if self.signalled {
+            self.observer.mute();
+            self.group.signal(Signal::KILL);
+        } else {
+            self.group.signal(signal);
+        }
+        self.signalled = true;
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.kill_at = Some(Instant::now() + GRACE);
+        self.group.signal(Signal::TERM);
+    }
+}
+
+/// The request is in the task itself, or in the event of the log that holds the task.
+fn has_cancel_request(data: &str) -> bool {
+    let Ok(event) = serde_json::from_str::<Value>(data) else { return false };
+    let task = event.get("data").filter(|data| data.is_object()).unwrap_or(&event);
+    task.get("cancel_requested_at").is_some_and(|at| !at.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancel_request_is_read_from_a_task_and_from_an_event() {
+        let cases = [
+            (r#"{"task_id":"t","cancel_requested_at":"2025-01-01T00:00:00.000Z"}"#, true),
+            (r#"{"kind":"task","data":{"cancel_requested_at":"x"}}"#, true),
+            (r#"{"task_id":"t","cancel_requested_at":null}"#, false),
+            (r#"{"line":"cancel_requested_at","kind":"stdout"}"#, false),
+            ("nonsense", false),
+        ];
+        for (data, expected) in cases {
+            assert_eq!(has_cancel_request(data), expected, "{data}");
+        }
     }
 }

@@ -10,40 +10,35 @@ use svc_client::{Client, ClientError, Discovery, backoff, encode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::document::TaskDocument;
-use super::observer::{RunNotice, RunObserver};
+use super::event::TaskDocument;
+use super::event::{RunNotice, RunObserver};
 use super::spool::{EventBatch, SpoolReader};
 
-/// After this many failed tries the observer hears of it. A restart is over before that.
+/// Failed tries that the observer does not hear of: a restart of the daemon takes no more.
 const QUIET_FAILURES: u32 = 2;
 
-/// How far the spool is.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SpoolProgress {
-    /// Bytes that may be read.
+    /// Bytes that a reader may read.
     pub(super) written: u64,
-    /// Nothing more will be written.
     pub(super) finished: bool,
-    /// The user does not want to wait any longer.
+    /// The person does not want to wait any longer.
     pub(super) abandoned: bool,
 }
 
-/// How the sending ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// The daemon has everything.
     Complete,
-    /// The task could not be made, so there is nothing that the program could be run for.
+    /// The task could not be made, so the program has nothing to run for.
     NoTask(String),
-    /// Someone else has ended the task. It takes no events any more, and the spool is of no use.
+    /// Someone else has ended the task: it takes no more events, and the spool is useless.
     TaskClosed(String),
     /// The daemon will never take the rest, which the spool still has.
     Refused(String),
-    /// The daemon was away for too long, or the user did not want to wait.
+    /// The daemon was away for too long, or the person did not want to wait.
     GaveUp(String),
 }
 
-/// Sends one spool.
 #[derive(Debug)]
 pub struct EventSender<O> {
     pub discovery: Discovery,
@@ -52,13 +47,13 @@ pub struct EventSender<O> {
     pub reader: SpoolReader,
     /// How long the daemon may be away once nothing more is written.
     pub patience: Duration,
-    /// Whether the task may have begun already, as it has when a spool is sent again.
+    /// Whether the task may have begun already: a spool is sent again.
     pub accept_begun: bool,
     pub observer: Arc<O>,
 }
 
 impl<O: RunObserver> EventSender<O> {
-    /// Makes the task, and sends until the spool is finished and empty. `task` gets the task once it is made.
+    /// Makes the task, gives it to `task`, and sends until the spool is finished and empty.
     pub(super) async fn run(
         self,
         task: watch::Sender<Option<TaskDocument>>,
@@ -75,10 +70,10 @@ impl<O: RunObserver> EventSender<O> {
         }
     }
 
-    /// Sends a spool to which nothing is added any more, and gives its task if it was made.
+    /// Sends a spool that is complete, and returns its task if it was made.
     pub async fn run_to_end(self, written: u64) -> (SendOutcome, Option<TaskDocument>) {
         let (task, made) = watch::channel(None);
-        // The sending end lives until the end of this function: the sender takes its drop for a crash of the run.
+        // Kept to the end: the sender takes its drop for a crash of the run.
         let (_progress, progress) =
             watch::channel(SpoolProgress { written, finished: true, abandoned: false });
         let outcome = self.run(task, progress).await;
@@ -87,7 +82,6 @@ impl<O: RunObserver> EventSender<O> {
     }
 }
 
-/// A sender at work.
 #[derive(Debug)]
 struct Sending<O> {
     link: SenderLink,
@@ -133,7 +127,7 @@ impl<O: RunObserver> Sending<O> {
         let body = serde_json::to_vec(create).map_err(|error| no_task(&error))?;
         let reply = self.post("/v1/tasks", body.into()).await?;
         let task = TaskDocument(reply.map_err(|error| no_task(&error))?);
-        if !task.is_pending() && !accept_begun {
+        if task.status() != "pending" && !accept_begun {
             return Err(SendOutcome::NoTask(format!(
                 "task {} was made under this idempotency key already and is {}",
                 task.id(),
@@ -157,7 +151,7 @@ impl<O: RunObserver> Sending<O> {
         }
     }
 
-    /// Posts until there is an answer that trying again would not change; that answer may be an error.
+    /// Posts until there is a response that a retry would not change; it may be an error.
     async fn post(
         &mut self,
         path: &str,
@@ -178,7 +172,7 @@ impl<O: RunObserver> Sending<O> {
         }
     }
 
-    /// Waits before the next try, or finds that there will be none.
+    /// Waits for the backoff, or fails because there will be no further try.
     async fn pause(&mut self, error: &ClientError) -> Result<(), SendOutcome> {
         let (since, failures) = self.link.failed();
         if failures == QUIET_FAILURES {
@@ -201,14 +195,14 @@ impl<O: RunObserver> Sending<O> {
     }
 }
 
-/// The connection to the daemon, and how often it failed of late.
+/// The connection to the daemon, and its failures since the last response.
 #[derive(Debug)]
 struct SenderLink {
     discovery: Discovery,
     client: Option<Client>,
     away_since: Option<Instant>,
     failures: u32,
-    /// The token was refused and has been read anew since.
+    /// A refused token has been read anew once.
     unauthorized: bool,
 }
 
@@ -217,7 +211,7 @@ impl SenderLink {
         Self { discovery, client: None, away_since: None, failures: 0, unauthorized: false }
     }
 
-    /// One try. After a failure the next one looks for the daemon and the token anew.
+    /// One try. After a failure the next one discovers the daemon and the token anew.
     async fn post(&mut self, path: &str, body: Bytes) -> Result<Value, ClientError> {
         let client = self.client()?;
         let reply = client.request(Method::POST, path, Some(body)).await;
@@ -236,12 +230,12 @@ impl SenderLink {
         Ok(self.client.insert(Client::new(target)).clone())
     }
 
-    /// Whether to try again at once: the token may have been rotated, and the next try reads it anew.
+    /// Whether to retry at once: the token may have been rotated.
     fn retry_with_new_token(&mut self, error: &ClientError) -> bool {
         error.is_refused_token() && !std::mem::replace(&mut self.unauthorized, true)
     }
 
-    /// Counts a failure. Gives when the failures began, and how many there were before this one.
+    /// Counts a failure. Returns when the failures began, and their number before this one.
     fn failed(&mut self) -> (Instant, u32) {
         let since = *self.away_since.get_or_insert_with(Instant::now);
         let failures = self.failures;
@@ -249,7 +243,7 @@ impl SenderLink {
         (since, failures)
     }
 
-    /// The daemon has answered. Whether the observer heard before that it did not.
+    /// The daemon has responded. Returns whether the observer had heard that it was away.
     fn recovered(&mut self) -> bool {
         let was_told = self.failures > QUIET_FAILURES;
         self.away_since = None;

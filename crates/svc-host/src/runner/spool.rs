@@ -1,7 +1,7 @@
 //! The file between the program and the daemon: a header line, then one event per line.
 //!
-//! A run appends to it, the sender reads it from the front, and it is removed when the daemon has acknowledged
-//! everything. The run holds a lock on it, so that nobody else sends it meanwhile.
+//! A run appends to it, the sender reads it from the front, and it is removed when the daemon has
+//! acknowledged everything. The run holds a lock on it, so that nobody else sends it meanwhile.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_sys::{private_file, spool_file};
 
-/// Most events in one request.
 const MAX_EVENTS: usize = 1000;
 /// Most bytes in one request, far enough below the daemon's limit of 1 MiB.
 const MAX_BYTES: usize = 512 * 1024;
@@ -21,66 +20,29 @@ const MAX_BYTES: usize = 512 * 1024;
 /// The first line of a spool file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SpoolHeader {
-    /// The format: [`SpoolHeader::VERSION`].
     pub version: u32,
-    /// The run's unique name. The id of every event begins with it.
+    /// Unique; the id of every event begins with it.
     pub run: String,
     /// The body of the request that makes the task, with an idempotency key.
     pub create: Value,
 }
 
-/// A spool file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// The file or its folder cannot be created.
     #[error("cannot create {path}")]
-    Create {
-        /// The file or folder.
-        path: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file cannot be read.
+    Create { path: String, source: io::Error },
     #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file cannot be written.
+    Read { path: String, source: io::Error },
     #[error("cannot write {path}: {error}")]
-    Write {
-        /// The file.
-        path: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// A run that still goes on holds the file.
+    Write { path: String, error: io::Error },
     #[error("{path} belongs to a `svc task run` that is still at it; it sends the rest itself")]
-    InUse {
-        /// The file.
-        path: String,
-    },
-    /// The first line is no header.
+    InUse { path: String },
     #[error("{path} is not a spool file")]
-    NotASpool {
-        /// The file.
-        path: String,
-        /// What is wrong with the first line.
-        source: serde_json::Error,
-    },
-    /// Another version of the program wrote the file.
+    NotASpool { path: String, source: serde_json::Error },
     #[error("{path} is of format {version}, this program knows {known}", known = SpoolHeader::VERSION)]
-    UnknownFormat {
-        /// The file.
-        path: String,
-        /// Its format.
-        version: u32,
-    },
+    UnknownFormat { path: String, version: u32 },
 }
 
-/// The writing end.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: File,
@@ -88,45 +50,40 @@ pub(crate) struct Spool {
     written: u64,
 }
 
-/// The reading end: requests in order.
 #[derive(Debug)]
 pub struct SpoolReader {
     file: File,
     /// Bytes that the daemon has acknowledged, the header included.
     offset: u64,
-    /// Bytes in one request from now on; halved when the daemon finds a request too large.
+    /// Bytes in one request; halved when the daemon finds a request too large.
     limit: usize,
 }
 
-/// One request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EventBatch {
     /// A JSON array of events.
     pub(super) body: Bytes,
-    /// How many there are.
     pub(super) events: usize,
-    /// The offset after the last of them.
+    /// The offset after the last event.
     end: u64,
 }
 
-/// A spool file that a run left behind.
 #[derive(Debug)]
 pub struct LeftoverSpool {
     pub header: SpoolHeader,
     pub reader: SpoolReader,
-    /// Bytes up to the end of the last whole line; what follows was cut off by a crash, or lost by a power cut.
+    /// Bytes up to the end of the last whole line. A crash or a power cut leaves a torn one.
     pub written: u64,
-    /// Keeps everyone else from sending it.
+    /// Keeps others from sending the spool meanwhile.
     pub lock: File,
 }
 
 impl SpoolHeader {
-    /// The format that this program writes and reads.
     pub const VERSION: u32 = 1;
 }
 
 impl Spool {
-    /// Creates the file of a run, mode 0600, in a folder that is made if it is missing.
+    /// Creates the file of a run, mode 0600, and its folder.
     pub(crate) fn create(folder: &Path, header: &SpoolHeader) -> Result<Self, SpoolError> {
         let create = |path: &Path| {
             let path = path.display().to_string();
@@ -142,10 +99,8 @@ impl Spool {
         Ok(Self { file, path, written: line.len() as u64 })
     }
 
-    /// Appends whole lines.
-    ///
-    /// After a failure the file ends where it ended before, if that can be arranged; else in a torn line that no
-    /// reader takes.
+    /// Appends whole lines. After a failure the file is cut to its old end; if that fails too,
+    /// it ends in a torn line, which readers skip.
     pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), SpoolError> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.written).ok();
@@ -155,27 +110,23 @@ impl Spool {
         Ok(())
     }
 
-    /// Returns when the disk has all of it.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// How many bytes a reader may read.
+    /// Bytes that a reader may read.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Where the file is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file: nothing in it is of use any more.
     pub(crate) fn discard(self) {
         std::fs::remove_file(&self.path).ok();
     }
 
-    /// The reading end.
     pub(super) fn reader(&self) -> Result<SpoolReader, SpoolError> {
         let open = || {
             let mut line = Vec::new();
@@ -187,16 +138,13 @@ impl Spool {
 }
 
 impl LeftoverSpool {
-    /// Opens the file.
-    ///
-    /// # Errors
-    /// If a run still writes it, or it is no spool file.
+    /// Opens the file, unless a run still writes it.
     pub fn open(path: &Path) -> Result<Self, SpoolError> {
         let shown = || path.display().to_string();
         let file = spool_file::take_over(path, true).map_err(read_failed(path))?;
         let file = file.ok_or_else(|| SpoolError::InUse { path: shown() })?;
         let mut line = Vec::new();
-        // No header of ours is larger than a request's body.
+        // A header is no larger than the body of a request.
         BufReader::new(&file)
             .take(1024 * 1024)
             .read_until(b'\n', &mut line)
@@ -223,16 +171,15 @@ impl SpoolReader {
         Self { file, offset, limit: MAX_BYTES }
     }
 
-    /// The next request, of the whole lines before `written`; `None` if all were acknowledged.
+    /// The next request, of whole lines before `written`; `None` if all were acknowledged.
     pub(super) fn next(&self, written: u64) -> io::Result<Option<EventBatch>> {
         let block = spool_file::whole_lines(&self.file, self.offset, written, self.limit)?;
-        // More than the limit is one line that alone is over it, and what was read with it.
+        // A block above the limit begins with one line that alone exceeds it.
         let most = if block.len() > self.limit { 1 } else { MAX_EVENTS };
         let ends: Vec<usize> = memchr::memchr_iter(b'\n', &block).take(most).collect();
         Ok(ends.last().map(|last| self.batch(&block[..=*last], ends.len())))
     }
 
-    /// The daemon has this request.
     pub(super) fn acknowledge(&mut self, batch: &EventBatch) {
         self.offset = batch.end;
     }
@@ -246,7 +193,7 @@ impl SpoolReader {
     fn batch(&self, lines: &[u8], events: usize) -> EventBatch {
         let mut body = Vec::with_capacity(lines.len() + 2);
         body.push(b'[');
-        // JSON text has no line feed of its own, so each line feed ends an event.
+        // JSON text has no raw line feed, so each line feed ends an event.
         body.extend(
             lines[..lines.len() - 1].iter().map(|byte| if *byte == b'\n' { b',' } else { *byte }),
         );
@@ -264,12 +211,11 @@ mod tests {
 
     use super::*;
 
-    fn header() -> SpoolHeader {
-        SpoolHeader {
-            version: 1,
-            run: "run_x".to_owned(),
-            create: json!({ "idempotency_key": "run_x" }),
-        }
+    fn create() -> (tempfile::TempDir, Spool) {
+        let (run, create) = ("run_x".to_owned(), json!({ "idempotency_key": "run_x" }));
+        let folder = tempfile::tempdir().expect("a folder");
+        let spool = Spool::create(folder.path(), &SpoolHeader { version: 1, run, create });
+        (folder, spool.expect("creates"))
     }
 
     fn drain(reader: &mut SpoolReader, written: u64) -> Vec<Vec<Value>> {
@@ -285,15 +231,14 @@ mod tests {
     }
 
     proptest! {
-        // No file of past failures: it would stand at the top of the repository.
+        // A file of past failures would be written to the top of the repository.
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn every_event_once_in_order_within_the_limits(
+        fn every_event_is_sent_once_in_order_within_the_limits(
             sizes in prop::collection::vec(0_usize..200, 0..80),
             limit in 20_usize..600,
         ) {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut spool = Spool::create(folder.path(), &header()).expect("creates");
+            let (_folder, mut spool) = create();
             let mut reader = spool.reader().expect("opens");
             reader.limit = limit;
             for (number, size) in sizes.iter().enumerate() {
@@ -310,9 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_at_most_a_thousand_events_and_is_the_same_until_acknowledged() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut spool = Spool::create(folder.path(), &header()).expect("creates");
+    fn batch_has_at_most_1000_events_and_repeats_until_acknowledged() {
+        let (_folder, mut spool) = create();
         let mut reader = spool.reader().expect("opens");
         assert_eq!(reader.next(spool.written()).expect("reads"), None);
         spool.append("1\n".repeat(2500).as_bytes()).expect("writes");
@@ -323,20 +267,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_left_behind_opens_up_to_its_last_whole_line() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut spool = Spool::create(folder.path(), &header()).expect("creates");
+    fn leftover_spool_opens_up_to_its_last_whole_line() {
+        let (_folder, mut spool) = create();
         spool.append(b"1\n2\n").expect("writes");
         let path = spool.path().to_path_buf();
         let held = LeftoverSpool::open(&path).expect_err("is locked");
         assert!(held.to_string().contains("still at it"), "{held}");
         drop(spool);
-        OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .expect("opens")
-            .write_all(b"3 cut o")
-            .expect("writes");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("opens");
+        file.write_all(b"3 cut o").expect("writes");
         let mut leftover = LeftoverSpool::open(&path).expect("opens");
         assert_eq!(leftover.header.run, "run_x");
         let events = drain(&mut leftover.reader, leftover.written).concat();

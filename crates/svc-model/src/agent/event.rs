@@ -120,19 +120,6 @@ impl AgentEventBody {
             Self::Exit { .. } => "exit",
         }
     }
-
-    /// A change of state and nothing else.
-    pub const fn state(state: AgentState) -> Self {
-        Self::State {
-            state,
-            task: None,
-            description: None,
-            until: None,
-            session_id: None,
-            reason: None,
-            turn: None,
-        }
-    }
 }
 
 /// A line as the program printed it, without its end.

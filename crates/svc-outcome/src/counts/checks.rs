@@ -1,19 +1,18 @@
-//! Compilers, linters and what runs other tools.
+//! Compilers, linters and wrappers of other tools.
 
-use super::line::{after, before, is_of_msbuild, is_problem};
-use super::report::RunReport;
+use super::report::{
+    RunReport, after, before, did_not_start, is_msbuild_error, is_problem, number,
+};
 
-/// `error[E0308]: mismatched types`, then `  --> src/lib.rs:12:22`; `warning: … generated 2 warnings`.
+/// `error[E0308]: mismatched types`, then ` --> src/lib.rs:12:22`; `warning: … generated 2
+/// warnings`.
 pub(super) fn rustc(lines: &[&str]) -> RunReport {
     let mut report = RunReport::default();
     let mut message = None;
     for line in lines {
         if let Some(rest) = line.strip_prefix("error: could not compile ") {
-            report.broken(&format!(
-                "could not compile {}",
-                rest.split(" due to").next().unwrap_or(rest)
-            ));
-        } else if is_of_rustc(line) {
+            report.broken_compilation(rest);
+        } else if is_rustc_error(line) {
             report.problems += 1;
             message.get_or_insert(*line);
         } else if let Some(location) = line.trim_start().strip_prefix("--> ") {
@@ -21,7 +20,7 @@ pub(super) fn rustc(lines: &[&str]) -> RunReport {
                 report.first(&format!("{location}: {message}"));
             }
         } else if let Some((_, count)) = line.split_once(" generated ") {
-            report.warnings += before(count, &["warning", "warnings"]).unwrap_or(0);
+            report.warnings += number(count, "warning warnings");
         } else if line.starts_with("Diff in ") {
             // rustfmt
             report.problems += 1;
@@ -30,20 +29,20 @@ pub(super) fn rustc(lines: &[&str]) -> RunReport {
             report.fine = true;
         }
     }
-    if report.problems > 0 && lines.iter().any(|line| super::line::did_not_start(line)) {
+    if report.problems > 0 && lines.iter().any(|line| did_not_start(line)) {
         return RunReport { nothing: true, ..RunReport::default() };
     }
     report.first(message.unwrap_or_default());
     report
 }
 
-/// Whether it is an error of the compiler, and not what cargo says of tests.
-fn is_of_rustc(line: &str) -> bool {
-    let of_cargo =
+/// An error of the compiler, and not of cargo about tests.
+fn is_rustc_error(line: &str) -> bool {
+    let from_cargo =
         ["aborting due", "test failed", "test run failed", "doctest failed", "command `"];
     line.starts_with("error[")
         || line.strip_prefix("error: ").is_some_and(|rest| {
-            !of_cargo.iter().any(|said| rest.starts_with(said)) && !rest.contains(" failed:")
+            !from_cargo.iter().any(|text| rest.starts_with(text)) && !rest.contains(" failed:")
         })
 }
 
@@ -69,10 +68,10 @@ pub(super) fn eslint(lines: &[&str]) -> RunReport {
     for line in lines {
         if let Some(rest) = line.strip_prefix("✖ ")
             && line.contains(" problem")
-            && let Some(errors) = before(rest, &["error", "errors"])
+            && let Some(errors) = before(rest, "error errors")
         {
             report.problems += errors;
-            report.warnings += before(rest, &["warning", "warnings"]).unwrap_or(0);
+            report.warnings += number(rest, "warning warnings");
             report.fine |= errors == 0;
         } else if line.starts_with(['/', '.']) || line.get(1..3) == Some(":\\") {
             file = line;
@@ -97,12 +96,12 @@ pub(super) fn ruff(lines: &[&str]) -> RunReport {
             after(line, "Found ").filter(|_| line.starts_with("Found ") && line.contains(" error"))
         {
             if line.contains(" error.") || line.contains(" errors.") || line.contains(" fixed,") {
-                report.problems += before(line, &["remaining"]).unwrap_or(errors);
+                report.problems += before(line, "remaining").unwrap_or(errors);
             }
         } else if line.starts_with("All checks passed!") || line.ends_with(" already formatted") {
             report.fine = true;
         } else if let Some(count) = line.strip_suffix(" would be reformatted") {
-            report.problems += before(count, &["file", "files"]).unwrap_or(0);
+            report.problems += number(count, "file files");
         } else if let Some(path) = line.strip_prefix("Would reformat: ") {
             report.first(path);
         } else if let Some(location) = line.trim_start().strip_prefix("--> ") {
@@ -126,7 +125,7 @@ pub(super) fn mypy(lines: &[&str]) -> RunReport {
     let mut report = RunReport::default();
     for line in lines {
         if line.starts_with("Found ") && line.contains(" in ") && line.contains(" file") {
-            report.problems += before(line, &["error", "errors"]).unwrap_or(0);
+            report.problems += number(line, "error errors");
         } else if line.starts_with("Success: no issues found") {
             report.fine = true;
         } else if is_problem(line, ": error: ") && line.contains(".py") {
@@ -147,9 +146,9 @@ pub(super) fn pyright(lines: &[&str]) -> RunReport {
             && line.contains("warning")
             && line.starts_with(|c: char| c.is_ascii_digit())
         {
-            let errors = before(line, &["error", "errors"]).unwrap_or(0);
+            let errors = number(line, "error errors");
             report.problems += errors;
-            report.warnings += before(line, &["warning", "warnings"]).unwrap_or(0);
+            report.warnings += number(line, "warning warnings");
             report.fine |= errors == 0;
         } else if is_problem(line, " - error: ") {
             report.first(line.trim_start());
@@ -182,14 +181,14 @@ pub(super) fn dotnet(lines: &[&str]) -> RunReport {
             report.fine = true;
         } else if let Some(errors) = trimmed.strip_suffix(" Error(s)") {
             report.problems += errors.parse::<u64>().unwrap_or(0);
-        } else if is_of_msbuild(trimmed) {
+        } else if is_msbuild_error(trimmed) {
             report.first(trimmed);
         }
     }
     report
 }
 
-/// `cart.c:3:5: error: …`, as compilers of C and their kin say it.
+/// `cart.c:3:5: error: …`, of compilers of C and the like.
 pub(super) fn cc(lines: &[&str]) -> RunReport {
     let mut report = RunReport::default();
     for line in lines {
@@ -203,7 +202,7 @@ pub(super) fn cc(lines: &[&str]) -> RunReport {
     report
 }
 
-/// What runs other tools and says that one of them failed: make, just, npm and its kin, tox, nox.
+/// Failure of a tool as reported by make, just, npm and the like, tox, nox.
 pub(super) fn wrapper(lines: &[&str]) -> RunReport {
     let mut report = RunReport::default();
     for line in lines {

@@ -1,14 +1,145 @@
-//! What the output of a runner says: how many passed, failed and were skipped, and what failed first.
+//! What the output of a runner says: how many passed, failed and were skipped, and the first
+//! failure.
 //!
-//! Each tool has a line of its own that sums up; only such a line counts, as the output of what is tested may say anything.
-//! Where it is not known which tool writes (`npm test`, `make check`) all of them are tried, so their lines have to be told
-//! apart by themselves.
+//! Each tool has a summary line of its own; only such a line counts, as tested code may print
+//! anything. Where the tool is unknown (`npm test`, `make check`) all readers are tried, so the
+//! lines of one tool must not look like those of another.
 
 mod checks;
-mod line;
-mod read;
+mod compiled;
+mod javascript;
 mod report;
-mod test_runners;
+mod scripts;
 
-pub(super) use read::{is_cut, read};
+use std::borrow::Cow;
+
+use anstream::adapter::strip_str;
+
 pub(super) use report::RunReport;
+
+/// Bytes that are read at the head and the tail of an output. The first failure is near the head,
+/// the summary near the tail.
+const HEAD: usize = 256 * 1024;
+const TAIL: usize = 1024 * 1024;
+
+type Reader = fn(&[&str]) -> RunReport;
+
+pub(crate) fn read(runner: &str, text: &str) -> RunReport {
+    let ends = ends_of(text);
+    let text = without_escapes(&ends);
+    let lines: Vec<&str> = text.split(['\n', '\r']).collect();
+    let reader: Reader = match runner {
+        "pytest" => scripts::pytest,
+        "unittest" => scripts::unittest,
+        "jest" => javascript::jest,
+        "vitest" => javascript::vitest,
+        "mocha" => javascript::mocha,
+        "playwright" => javascript::playwright,
+        "node --test" => javascript::tap,
+        "deno test" => javascript::deno,
+        "bun test" => javascript::bun,
+        "cargo test" => compiled::cargo,
+        "nextest" => compiled::nextest,
+        "go test" => compiled::go,
+        "rspec" => scripts::rspec,
+        "minitest" | "rake test" => scripts::minitest,
+        "dotnet test" => compiled::dotnet,
+        "mvn" => compiled::maven,
+        "gradle" => compiled::gradle,
+        "phpunit" => scripts::phpunit,
+        "ctest" => compiled::ctest,
+        "swift test" => compiled::swift,
+        "bazel test" | "bazel build" => compiled::bazel,
+        "cargo build" | "cargo check" | "cargo clippy" | "cargo fmt" => checks::rustc,
+        "tsc" => checks::tsc,
+        "eslint" => checks::eslint,
+        "ruff" => checks::ruff,
+        "mypy" => checks::mypy,
+        "pyright" => checks::pyright,
+        "go build" | "go vet" => checks::go,
+        "dotnet build" => checks::dotnet,
+        "swift build" | "cmake" => checks::cc,
+        "make" | "just" | "script" => all_or_compiler,
+        _ => all,
+    };
+    let mut report = reader(&lines);
+    if !report.is_informative() && lines.iter().any(|line| report::did_not_start(line)) {
+        report.nothing = true;
+    }
+    report
+}
+
+/// Whether a client, or we, left out the middle of `text`.
+pub(crate) fn is_cut(text: &str) -> bool {
+    let by_client = text.lines().any(|line| {
+        let marked = line.contains("truncated") || line.contains("omitted");
+        let units = ["characters", "chars", "tokens", "lines", "bytes", "output"];
+        marked
+            && (line.contains("...") || line.contains('…') || line.contains('['))
+            && units.iter().any(|unit| line.contains(unit))
+    });
+    by_client || text.len() > HEAD + TAIL
+}
+
+fn ends_of(text: &str) -> Cow<'_, str> {
+    if text.len() <= HEAD + TAIL {
+        return Cow::Borrowed(text);
+    }
+    let head = &text[..text.floor_char_boundary(HEAD)];
+    let tail = &text[text.ceil_char_boundary(text.len() - TAIL)..];
+    Cow::Owned(format!("{head}\n{tail}"))
+}
+
+fn without_escapes(text: &str) -> Cow<'_, str> {
+    if !text.contains('\u{1b}') {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(strip_str(text).to_string())
+}
+
+/// The output of one unknown tool or several.
+fn all(lines: &[&str]) -> RunReport {
+    const ALL: [Reader; 25] = [
+        scripts::pytest,
+        scripts::unittest,
+        javascript::jest,
+        javascript::vitest,
+        javascript::mocha,
+        javascript::tap,
+        javascript::deno,
+        javascript::bun,
+        compiled::cargo,
+        compiled::nextest,
+        compiled::go,
+        scripts::rspec,
+        scripts::minitest,
+        compiled::dotnet,
+        compiled::maven,
+        compiled::gradle,
+        scripts::phpunit,
+        compiled::ctest,
+        compiled::swift,
+        checks::tsc,
+        checks::eslint,
+        checks::ruff,
+        checks::mypy,
+        checks::pyright,
+        checks::wrapper,
+    ];
+    let mut report = RunReport::default();
+    for reader in ALL {
+        report.join(reader(lines));
+    }
+    report
+}
+
+/// The same, with a compiler before it.
+fn all_or_compiler(lines: &[&str]) -> RunReport {
+    let report = all(lines);
+    if report.passed.is_some() || report.problems > 0 {
+        return report;
+    }
+    let mut compiled = checks::cc(lines);
+    compiled.join(report);
+    compiled
+}

@@ -443,7 +443,7 @@ async fn follow(
     });
     let (status, is_killed) = tokio::select! {
         biased;
-        status = process.wait_for_status() => (status, false),
+        status = process.wait() => (status, false),
         () = kill.cancelled() => (None, true),
     };
     // Also what the command has left behind.

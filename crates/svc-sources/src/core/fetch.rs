@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::tools::{ErrorType, ToolError};
 use svc_model::quote;
-use svc_wire::tls::choose_tls;
+use svc_wire::choose_tls;
 
 use crate::markdown::markdown_of;
 

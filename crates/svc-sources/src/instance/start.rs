@@ -362,7 +362,8 @@ impl ServerStarter {
         };
         let mark = process.mark().to_owned();
         // One that has ended by itself is asked how; one that runs is not waited for.
-        let exit = tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok();
+        let exit =
+            tokio::time::timeout(Duration::from_millis(50), process.wait()).await.ok().flatten();
         process.end().await;
         self.parts.containers.end(&mark).await;
         let read = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;

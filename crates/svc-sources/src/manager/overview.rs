@@ -104,7 +104,7 @@ impl SourceManager {
             pid: now.as_ref().and_then(|now| now.pid),
             instances,
             runs: (status.state == SourceState::PendingApproval)
-                .then(|| ApprovedEntry::of(&planned.name, &planned.written).runs()),
+                .then(|| ApprovedEntry::new(&planned.name, &planned.written).runs()),
             from: planned.from.clone(),
             hidden_by: match &planned.standing {
                 SourceStanding::Hidden(by) => Some(by.clone()),

@@ -219,7 +219,7 @@ impl SourceManager {
     }
 
     pub(crate) fn vault(&self) -> SourceVault {
-        SourceVault::of(&self.0.files.home)
+        SourceVault::new(&self.0.files.home)
     }
 
     pub(crate) fn env(&self) -> &Env {

@@ -1,18 +1,18 @@
-//! Claude Code's registry of its sessions: `sessions/<pid>.json` in its folder, one file for each process, which says what its
-//! session does. Hooks do not tell of everything: nothing is called when a person says No at a dialog, or presses Esc.
+//! Claude Code's registry of its sessions: `sessions/<pid>.json` in its folder, one file for each
+//! process, with the state of its session. Hooks miss some states: none is called when a person
+//! says No at a dialog, or presses Esc.
 //!
-//! A file counts if it and its folder are this user's and nobody else can write them, and if it names the process and the session
-//! that are asked for.
+//! A file counts if it and its folder are this user's and nobody else can write them, and if it
+//! names the process and the session in question.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, WaitingKind};
 
-use super::environment;
+use super::record_file;
 use crate::private_file;
 
-/// What Claude Code has on record of a session in a process of its own; `None` if it is nothing that counts.
 pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
     let folder = folder_of(process.pid)?.join("sessions");
     read_in(&folder, process, session_id)
@@ -52,10 +52,9 @@ fn parse(record: &Value, process: &ProcessIdentity, session_id: &str) -> Option<
     Some(ClientRecord { state, at: Timestamp::from_millis(at), failure: None })
 }
 
-/// Claude Code's folder, as its process was told of it.
 fn folder_of(pid: u32) -> Option<PathBuf> {
-    environment::folder(pid, "CLAUDE_CONFIG_DIR")
-        .or_else(|| Some(environment::folder(pid, "HOME")?.join(".claude")))
+    record_file::folder(pid, "CLAUDE_CONFIG_DIR")
+        .or_else(|| Some(record_file::folder(pid, "HOME")?.join(".claude")))
 }
 
 #[cfg(test)]
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_says_what_the_session_of_a_process_does() {
+    fn record_has_the_state_of_a_session() {
         for (status, waiting_for, state) in [
             ("busy", None, RecordedState::Busy),
             ("idle", None, RecordedState::Idle),
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_write_says_nothing() {
+    fn record_that_others_can_write_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let file = folder.path().join("28390.json");

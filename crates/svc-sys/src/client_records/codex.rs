@@ -1,5 +1,6 @@
-//! Codex' record of a thread: `sessions/<year>/<month>/<day>/rollout-<time>-<id of the thread>.jsonl` in its folder, one line of
-//! JSON for each entry. An entry says how a turn ended: no hook is called when one fails.
+//! Codex' record of a thread: `sessions/<year>/<month>/<day>/rollout-<time>-<id of the
+//! thread>.jsonl` in its folder, one line of JSON for each entry. An entry says how a turn ended:
+//! no hook is called when one fails.
 //!
 //! A file counts if it is this user's and nobody else can write it.
 
@@ -10,30 +11,26 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::environment;
-use super::tail::tail_of;
-use crate::{bounded_file, private_file};
+use super::record_file;
 use svc_model::hook::one_line;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp};
 
 /// A day folder is named by the local time at which the thread began.
 const DAY: Duration = Duration::from_hours(24);
 
-/// That the last turn of a thread is over, and why if it failed; `None` if it is not, or the record does not say it.
+/// The end of the last turn, and its failure; `None` if it is not over, or that is unknown.
 pub(super) fn read(process: &ProcessIdentity, thread: &str) -> Option<ClientRecord> {
-    let folder = environment::folder(process.pid, "CODEX_HOME")
-        .or_else(|| Some(environment::folder(process.pid, "HOME")?.join(".codex")))?;
+    let folder = record_file::folder(process.pid, "CODEX_HOME")
+        .or_else(|| Some(record_file::folder(process.pid, "HOME")?.join(".codex")))?;
     read_in(&folder.join("sessions"), thread)
 }
 
 fn read_in(sessions: &Path, thread: &str) -> Option<ClientRecord> {
     let path = file_of(sessions, thread)?;
-    let file = bounded_file::open_regular_itself(&path).ok()?;
-    private_file::check_source(&path, &file.metadata().ok()?).ok()?;
-    parse(&tail_of(file)?)
+    parse(&record_file::tail_of(record_file::open(&path)?)?)
 }
 
-/// The thread's file. Nothing of the id becomes a part of a path.
+/// The thread's file. The id is compared with names and never becomes part of a path.
 fn file_of(sessions: &Path, thread: &str) -> Option<PathBuf> {
     let began = began(thread)?;
     let end = format!("-{thread}.jsonl");
@@ -46,7 +43,7 @@ fn file_of(sessions: &Path, thread: &str) -> Option<PathBuf> {
     })
 }
 
-/// When a thread began: its id is a UUID of version 7.
+/// The id of a thread is a UUID of version 7, which has its time.
 fn began(thread: &str) -> Option<Timestamp> {
     let (high, low) = (thread.get(..8)?, thread.get(9..13)?);
     let millis = i64::from_str_radix(&format!("{high}{low}"), 16).ok()?;
@@ -78,7 +75,7 @@ struct TurnError {
     message: String,
 }
 
-/// Looks for an end after the last beginning of a turn. The first line may be a part of one.
+/// The end after the last start of a turn. The first line may be incomplete.
 fn parse(tail: &str) -> Option<ClientRecord> {
     let mut ended = None;
     for line in tail.lines().filter(|line| line.contains(r#""type":"event_msg""#)) {
@@ -101,7 +98,7 @@ fn parse(tail: &str) -> Option<ClientRecord> {
     ended
 }
 
-/// Why a turn failed, on one line: the words of the vendor's error, which Codex may keep as the JSON that it got.
+/// The failure on one line: the message of the vendor's error, which Codex may keep as JSON.
 fn reason(message: &str) -> String {
     let inner = serde_json::from_str::<Value>(message).ok();
     let inner = inner.as_ref().and_then(|inner| inner["error"]["message"].as_str());
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_over_until_the_next_begins_and_says_why_it_failed() {
+    fn turn_is_over_until_the_next_and_has_its_failure() {
         for (lines, expected) in [
             (vec![STARTED, SAID], None),
             (vec![STARTED, SAID, FAILED], over(Some("scripted failure"))),
@@ -149,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_thread_is_found_by_the_day_in_its_id() {
+    fn record_of_a_thread_is_found_by_the_day_in_its_id() {
         let sessions = tempfile::tempdir().unwrap();
-        // In the local time of a zone the day may be another.
+        // The local day may be another.
         for day in ["2026/11/25", "2026/11/26", "2026/11/27"] {
             let folder = sessions.path().join(day);
             fs::create_dir_all(&folder).unwrap();

@@ -1,7 +1,9 @@
-//! Gemini CLI's record of a conversation: `tmp/<project>/chats/session-<time>-<beginning of the id>.jsonl` in its folder, one line
-//! of JSON for each entry. The first line has the id of the session. An entry says when a person ended a turn.
+//! Gemini CLI's record of a conversation: `tmp/<project>/chats/session-<time>-<beginning of the
+//! id>.jsonl` in its folder, one line of JSON for each entry. The first line has the id of the
+//! session. An entry shows that a person ended a turn.
 //!
-//! A file counts if it is this user's and nobody else can write it, and if it names the session that is asked for.
+//! A file counts if it is this user's and nobody else can write it, and if it names the session in
+//! question.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -10,26 +12,24 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, limits};
 
-use super::environment;
-use super::tail::tail_of;
-use crate::{bounded_file, private_file};
+use super::record_file;
 
-/// What stands in a record when a person has ended a turn, by Esc or by No at a dialog.
+/// Entry after a person has ended a turn, by Esc or by No at a dialog.
 const CANCELLED: &str = "Request cancelled.";
 
-/// That the last turn was ended by its person; `None` if it was not, or the record does not say it.
+/// The end of the last turn by the person; `None` without one.
 pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
-    let home = environment::folder(process.pid, "GEMINI_CLI_HOME")
-        .or_else(|| environment::folder(process.pid, "HOME"))?;
+    let home = record_file::folder(process.pid, "GEMINI_CLI_HOME")
+        .or_else(|| record_file::folder(process.pid, "HOME"))?;
     read_in(&home.join(".gemini/tmp"), session_id)
 }
 
 fn read_in(folder: &Path, session_id: &str) -> Option<ClientRecord> {
     let file = files(folder, session_id).find_map(|path| open(&path, session_id))?;
-    parse(&tail_of(file)?)
+    parse(&record_file::tail_of(file)?)
 }
 
-/// The files whose names have the beginning of the id.
+/// Files whose names have the beginning of the id.
 fn files(folder: &Path, session_id: &str) -> impl Iterator<Item = PathBuf> {
     let beginning: String = session_id.chars().take(8).collect();
     let end = format!("-{beginning}.jsonl");
@@ -42,17 +42,15 @@ fn files(folder: &Path, session_id: &str) -> impl Iterator<Item = PathBuf> {
     )
 }
 
-/// Opens a file that counts.
 fn open(path: &Path, session_id: &str) -> Option<File> {
-    let file = bounded_file::open_regular_itself(path).ok()?;
-    private_file::check_source(path, &file.metadata().ok()?).ok()?;
+    let file = record_file::open(path)?;
     let mut first = String::new();
     BufReader::new(&file).take(limits::RECORD_TAIL_BYTES).read_line(&mut first).ok()?;
     let first: Value = serde_json::from_str(&first).ok()?;
     (first["sessionId"] == session_id).then_some(file)
 }
 
-/// Looks for an end by the person after the last prompt. The first line may be a part of one.
+/// An end by the person after the last prompt. The first line may be incomplete.
 fn parse(tail: &str) -> Option<ClientRecord> {
     let mut ended = None;
     for line in tail.lines().filter(|line| line.contains(r#""type":"#)) {
@@ -68,7 +66,7 @@ fn parse(tail: &str) -> Option<ClientRecord> {
     ended.map(|at| ClientRecord { state: RecordedState::Idle, at, failure: None })
 }
 
-/// Whether a person's entry is a prompt. Results of tools are entries of the person, too, and so is the conversation's beginning,
+/// Entries of the person are also results of tools, and the start of the conversation,
 /// which is written again after an end by No.
 fn is_prompt(content: &Value) -> bool {
     let text = content.as_str().or_else(|| content[0]["text"].as_str());
@@ -89,7 +87,7 @@ mod tests {
     const AGAIN: &str = r#"{"id":"e","timestamp":"2026-11-26T18:16:07.533Z","type":"user","content":[{"text":"<session_context>\\n"},{"text":"hello"}]}"#;
 
     #[test]
-    fn a_turn_that_its_person_ended_is_over_until_the_next_prompt() {
+    fn interrupted_turn_is_over_until_the_next_prompt() {
         let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
         let over = || Some(ClientRecord { state: RecordedState::Idle, at, failure: None });
         for (lines, expected) in [
@@ -106,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_session_or_that_others_can_write_says_nothing() {
+    fn foreign_or_writable_record_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let chats = folder.path().join("api/chats");
         fs::create_dir_all(&chats).unwrap();

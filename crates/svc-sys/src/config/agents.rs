@@ -1,8 +1,7 @@
-//! `[agents.<instance>]`: each entry is read alone, so that a wrong one leaves the others as they are.
+//! `[agents.<instance>]`: each entry is read alone, so that an invalid one leaves the others valid.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,44 +13,39 @@ use svc_model::{
 };
 
 use super::Env;
+use super::setting::duration;
+use crate::server_process::find_program;
 
-/// The instances of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct AgentsConfig {
-    /// By name.
     pub entries: BTreeMap<String, AgentEntry>,
     /// The instance of a dispatch that names none.
     pub default_agent: Option<String>,
 }
 
-/// An entry, as far as it could be read.
 #[derive(Debug, Clone)]
 pub struct AgentEntry {
-    /// The backend as written, for lists; empty if there is none.
+    /// As written, for lists; empty if there is none.
     backend: String,
-    /// The instance, or what is wrong with the entry.
     instance: Result<AgentInstance, InstanceProblem>,
 }
 
-/// What is wrong with an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("key `{key}`: {problem}")]
 pub struct InstanceProblem {
-    /// The key, dotted, from `agents` on.
+    /// Dotted, from `agents` on.
     pub key: String,
-    /// What is wrong with its value.
     pub problem: String,
 }
 
-/// An instance with whether it can be started now.
 #[derive(Debug, Clone)]
 pub struct ResolvedInstance {
-    /// As everybody sees it, without its live agents.
+    /// Without its live agents.
     pub view: InstanceView,
-    /// How it is run, with its variables resolved; `None` if it is not callable.
+    /// With its variables resolved; `None` if it is not callable.
     pub instance: Option<AgentInstance>,
 }
 
-/// An entry as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawEntry {
@@ -85,7 +79,6 @@ struct RawEntry {
 }
 
 impl AgentsConfig {
-    /// Reads the table `agents`.
     pub(super) fn read(
         table: &BTreeMap<String, toml::Value>,
         default_agent: Option<String>,
@@ -95,7 +88,7 @@ impl AgentsConfig {
             .iter()
             .map(|(name, value)| (name.clone(), AgentEntry::read(name, value, env)))
             .collect();
-        // An entry may name one that stands after it, so these are looked at last.
+        // Checked last: an entry may name a later one.
         let known: Vec<String> = entries.keys().cloned().collect();
         for (name, entry) in &mut entries {
             let Ok(instance) = &entry.instance else { continue };
@@ -114,7 +107,7 @@ impl AgentsConfig {
         Self { entries, default_agent }
     }
 
-    /// What is wrong, in the order of names.
+    /// By name.
     pub fn problems(&self) -> Vec<InstanceProblem> {
         let mut problems: Vec<InstanceProblem> =
             self.entries.values().filter_map(|it| it.instance.clone().err()).collect();
@@ -129,22 +122,22 @@ impl AgentsConfig {
         problems
     }
 
-    /// Instances that ask nobody for permission, by name.
+    /// Names of instances that never ask for permission.
     pub fn bypassing(&self) -> Vec<&str> {
         let valid = self.entries.values().filter_map(|entry| entry.instance.as_ref().ok());
         let bypassing = valid.filter(|it| it.permission == PermissionMode::Bypass);
         bypassing.map(|instance| instance.name.as_str()).collect()
     }
 
-    /// All instances as they are now, by name: those of the entries, and the backends whose names no entry has and whose
-    /// program is on the path.
+    /// All instances now, by name: the entries, and the backends whose names no entry has and whose
+    /// program is on the PATH.
     pub fn instances(&self, env: &Env) -> Vec<ResolvedInstance> {
         let known: Vec<String> = self.entries.keys().cloned().collect();
         let mut all: Vec<ResolvedInstance> =
             self.entries.iter().map(|(name, entry)| entry.resolve(name, env)).collect();
         for backend in AgentBackend::ALL {
             let Some(instance) = backend_instance(backend.as_str(), &known) else { continue };
-            if find_program(&instance.command[0], None, env).is_some() {
+            if has_program(&instance.command[0], None, env) {
                 all.push(resolve(instance, env));
             }
         }
@@ -190,13 +183,7 @@ impl InstanceProblem {
     }
 }
 
-impl std::fmt::Display for InstanceProblem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "key `{}`: {}", self.key, self.problem)
-    }
-}
-
-/// The instance that a backend is by itself, if the name is a backend's that has a program and no entry has the name.
+/// The default instance of a backend with a program, if no entry has its name.
 fn backend_instance(name: &str, known: &[String]) -> Option<AgentInstance> {
     let backend = AgentBackend::parse(name)?;
     AgentInstance::of_backend(backend).filter(|_| !known.iter().any(|it| it == name))
@@ -232,8 +219,7 @@ fn read_instance(
     if command.first().is_none_or(|program| program.trim().is_empty()) {
         return Err(wrong("command", "names no program".to_owned()));
     }
-    let texts = [("command", &command), ("args", &raw.args)];
-    for (field, texts) in texts {
+    for (field, texts) in [("command", &command), ("args", &raw.args)] {
         if texts.iter().any(|text| text.contains('\0')) {
             return Err(wrong(field, "has a zero byte".to_owned()));
         }
@@ -309,9 +295,8 @@ fn permission_mode(text: &str) -> Result<PermissionMode, String> {
     }
 }
 
-/// Whether an instance can be started in this environment, and how.
 fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
-    let mut view = InstanceView {
+    let view = InstanceView {
         instance: instance.name.clone(),
         backend: instance.backend.to_string(),
         status: InstanceStatus::Callable,
@@ -327,18 +312,18 @@ fn resolve(mut instance: AgentInstance, env: &Env) -> ResolvedInstance {
             .map(|reason| (InstanceStatus::Misconfigured, reason))
             .or_else(|| {
                 let (program, cwd) = (&instance.command[0], instance.cwd.as_deref());
-                let found = find_program(program, cwd, env).is_some();
+                let found = has_program(program, cwd, env);
                 let reason = format!("there is no program `{program}` on the daemon's PATH");
                 (!found).then_some((InstanceStatus::BinaryMissing, reason))
             })
     } else {
         Some((InstanceStatus::Disabled, "its entry says `enabled = false`".to_owned()))
     };
-    if let Some((status, reason)) = refusal {
-        view = InstanceView { status, callable: false, reason: Some(reason), ..view };
-        return ResolvedInstance { view, instance: None };
-    }
-    ResolvedInstance { view, instance: Some(instance) }
+    let Some((status, reason)) = refusal else {
+        return ResolvedInstance { view, instance: Some(instance) };
+    };
+    let view = InstanceView { status, callable: false, reason: Some(reason), ..view };
+    ResolvedInstance { view, instance: None }
 }
 
 fn resolve_env(instance: &mut AgentInstance, env: &Env) -> Result<(), String> {
@@ -350,7 +335,7 @@ fn resolve_env(instance: &mut AgentInstance, env: &Env) -> Result<(), String> {
     Ok(())
 }
 
-/// A text with each `${VAR}` replaced.
+/// Replaces each `${VAR}`.
 fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -371,26 +356,18 @@ fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(expanded)
 }
 
-/// The file that a program's name means: one on the daemon's `PATH`, or the path itself if it has a `/`.
-fn find_program(program: &str, cwd: Option<&Path>, env: &Env) -> Option<PathBuf> {
-    let is_program = |path: &Path| {
-        std::fs::metadata(path)
-            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+/// Without `cwd` a relative path passes: it starts at the folder of the start, not known yet.
+fn has_program(program: &str, cwd: Option<&Path>, env: &Env) -> bool {
+    let path = match (program.contains('/'), cwd) {
+        (true, None) if Path::new(program).is_relative() => return true,
+        (true, Some(cwd)) => cwd.join(program),
+        (false, _) if env.os("PATH").is_none() => return false,
+        _ => PathBuf::from(program),
     };
-    if program.contains('/') {
-        let path = Path::new(program);
-        // Without a folder of its own a relative path is looked up where it is started, which is not known yet.
-        if path.is_relative() && cwd.is_none() {
-            return Some(path.to_path_buf());
-        }
-        let path = cwd.unwrap_or(Path::new("/")).join(path);
-        return is_program(&path).then_some(path);
-    }
-    let paths = env.os("PATH")?;
-    std::env::split_paths(paths).map(|folder| folder.join(program)).find(|path| is_program(path))
+    find_program(path.as_os_str(), env.os("PATH").unwrap_or_default()).is_ok()
 }
 
-/// A folder as written, with `~` for the home folder.
+/// `~` is the home folder.
 fn folder(text: &str, env: &Env) -> Result<PathBuf, String> {
     let home = || env.os("HOME").map(PathBuf::from).ok_or_else(|| "HOME is not set".to_owned());
     let path = match text.strip_prefix('~') {
@@ -401,29 +378,10 @@ fn folder(text: &str, env: &Env) -> Result<PathBuf, String> {
     if path.is_absolute() { Ok(path) } else { Err(format!("`{text}` is not an absolute folder")) }
 }
 
-/// A time such as `30m`, `90s`, `500ms`, `1h`, or `0`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time such as 90s, 30m or 1h");
-    let text = text.trim();
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60 * 1000,
-        "h" => 60 * 60 * 1000,
-        "d" => 24 * 60 * 60 * 1000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn read(text: &str, env: &[(&str, &str)]) -> (AgentsConfig, Env) {
@@ -439,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_entry_names_its_field_and_leaves_the_others() {
+    fn wrong_entry_names_its_field_and_leaves_the_others_valid() {
         for (entry, field) in [
             ("backend = 'claud'", "x.backend"),
             ("", "agents.x"),
@@ -481,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_its_reason() {
+    fn refused_instance_says_its_reason() {
         let sh = "backend = 'exec'\ncommand = ['/bin/sh']\n";
         let missing = view("[m]\nbackend = 'exec'\ncommand = ['no-such']\n", &[], "m");
         assert_eq!(missing.status, InstanceStatus::BinaryMissing);
@@ -499,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_an_instance_of_its_own_name_if_its_program_is_there() {
+    fn backend_is_an_instance_of_its_own_name_if_its_program_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("claude");
         std::fs::write(&program, "").unwrap();
@@ -512,17 +470,13 @@ mod tests {
         assert!(names("").is_empty(), "it cannot be run");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(names(""), ["claude"]);
-        assert_eq!(
-            names("[reviewer]\nbackend = 'claude'\n"),
-            ["claude", "reviewer"],
-            "another instance of a backend does not take its own away"
-        );
+        assert_eq!(names("[reviewer]\nbackend = 'claude'\n"), ["claude", "reviewer"]);
         let other = "[claude]\nbackend = 'exec'\ncommand = ['cat']\n";
         assert_eq!(names(other), ["claude"], "an entry has the name");
     }
 
     #[test]
-    fn times_and_folders() {
+    fn time_needs_a_unit_and_folder_is_absolute() {
         assert_eq!(duration("30m"), Ok(Duration::from_mins(30)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));

@@ -1,128 +1,92 @@
 //! The TOML file: every key optional, unknown keys refused.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use svc_model::BudgetKind;
 
-use super::ConfigError;
+use super::environment::ConfigError;
+use super::setting::{each, scope};
 use crate::private_file;
 
-/// `config.toml` as written. Keys are the flags' names with underscores.
+/// `config.toml` as written; [`Config`](super::Config) has the meaning of its keys.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileConfig {
-    /// Addresses to listen on.
     pub listen: Option<Vec<String>>,
-    /// Whether to serve without authentication (loopback only).
     pub no_auth: Option<bool>,
-    /// Further accepted `Host` names.
     pub allowed_host: Option<Vec<String>>,
-    /// Further accepted `Origin` values.
     pub allowed_origin: Option<Vec<String>>,
-    /// Users whose programs pass on the requests of others.
     pub proxy_user: Option<Vec<String>>,
-    /// The operator token's file; a relative path starts at this file's folder.
-    pub token_file: Option<std::path::PathBuf>,
-    /// Log filter directives.
+    /// A relative path starts at this file's folder.
+    pub token_file: Option<PathBuf>,
     pub log_level: Option<String>,
-    /// `auto`, `text` or `json`.
     pub log_format: Option<String>,
-    /// `[store]`.
     #[serde(default)]
     pub store: StoreSection,
-    /// `[retention]`.
     #[serde(default)]
     pub retention: RetentionSection,
-    /// `[hooks]`.
     #[serde(default)]
     pub hooks: HooksSection,
-    /// `[sessions]`.
     #[serde(default)]
     pub sessions: SessionsSection,
-    /// `[sources]`.
     #[serde(default)]
     pub sources: SourcesSection,
-    /// `[budget]`: a bound for each kind, by the last part of its key.
+    /// By the last part of the key of a kind.
     #[serde(default)]
     pub budget: BTreeMap<String, u64>,
-    /// `[agents.<instance>]`: each entry is read alone, so that a wrong one leaves the others as they are.
+    /// `[agents.<instance>]`: each entry is read alone, so that an invalid one leaves the others
+    /// valid.
     #[serde(default)]
     pub agents: BTreeMap<String, toml::Value>,
-    /// The instance of a dispatch that names none.
     pub default_agent: Option<String>,
 }
 
-/// `[store]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
-    /// Largest size of the database, in bytes.
     pub max_bytes: Option<u64>,
 }
 
-/// `[retention]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetentionSection {
-    /// Events older than this many days are pruned.
     pub max_age_days: Option<u64>,
-    /// The oldest events are pruned once the log holds more than this many bytes.
     pub max_bytes: Option<u64>,
-    /// A message that nobody took for this many days expires.
     pub messages_days: Option<u64>,
-    /// A task that nobody began for this many days expires.
     pub tasks_days: Option<u64>,
 }
 
-/// `[hooks]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HooksSection {
-    /// How long a prompt waits for a daemon that is not ready, in seconds.
     pub cold_wait: Option<u64>,
-    /// The number of tool calls after which a session is asked to review its record.
     pub check_in: Option<u64>,
-    /// Whether prompts are answered with records that fit them.
     pub context: Option<bool>,
-    /// Whether both also hold for sub-agents.
     pub sub_agents: Option<bool>,
-    /// Which idle sessions a message wakes.
     pub wake: Option<String>,
 }
 
-/// `[sessions]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionsSection {
-    /// Which sessions a session sees.
     pub visibility: Option<String>,
-    /// Who may send to whom.
     pub allow: Option<Vec<String>>,
-    /// Most turns in which replies answer replies.
     pub max_ping_pong: Option<u32>,
-    /// Scopes of the sessions that a person starts.
     pub scopes: Option<Vec<String>>,
 }
 
-/// `[sources]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(try_from = "BTreeMap<String, serde_json::Value>")]
 pub struct SourcesSection {
-    /// `search` or `all`: which tools clients are shown.
     pub expose: Option<String>,
-    /// Clients whose servers are followed.
     pub import: Option<Vec<String>>,
-    /// Bytes above which a result of a tool is kept as a resource.
     pub max_result_bytes: Option<u64>,
-    /// Bytes of such results that are kept of one principal.
     pub max_kept_bytes: Option<u64>,
-    /// URL of the registry of servers.
     pub registry: Option<String>,
-    /// Which tools a session reaches through `ToolCall`, as globs.
     pub tool_call: Option<Vec<String>>,
-    /// A table for each child MCP server. One that is wrong leaves the others as they are.
+    /// One table for each child MCP server; an invalid one leaves the others valid.
     servers: BTreeMap<String, serde_json::Value>,
 }
 
@@ -135,7 +99,6 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
             Some(serde_json::Value::String(word)) => Some(word),
             Some(_) => return Err("sources.expose: must be search or all".to_owned()),
         };
-        let mut registry = None;
         let mut list = |key: &str, of: &str| {
             let wrong = |_| format!("sources.{key}: must be a list of {of}");
             keys.remove(key).map(|value| serde_json::from_value(value).map_err(wrong)).transpose()
@@ -149,11 +112,11 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
         };
         let max_result_bytes = bytes("max_result_bytes").transpose()?;
         let max_kept_bytes = bytes("max_kept_bytes").transpose()?;
-        match keys.remove("registry") {
-            None => {}
-            Some(serde_json::Value::String(url)) => registry = Some(url),
+        let registry = match keys.remove("registry") {
+            None => None,
+            Some(serde_json::Value::String(url)) => Some(url),
             Some(_) => return Err("sources.registry: must be a URL".to_owned()),
-        }
+        };
         match keys.iter().find(|(_, value)| !value.is_object()) {
             Some((name, _)) => Err(format!("sources.{name}: is no key; a server is a table")),
             None => Ok(Self {
@@ -170,7 +133,7 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for SourcesSection {
 }
 
 impl FileConfig {
-    /// Reads a file; one that does not exist is the same as an empty one.
+    /// A missing file is an empty one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         match private_file::read_settings(path) {
             Ok(Some(text)) => Self::parse(&text, path),
@@ -179,8 +142,8 @@ impl FileConfig {
         }
     }
 
-    /// Of a file that cannot be used, the operator token's file alone, as far as it can be read.
-    pub fn token_file_of(path: &Path) -> Self {
+    /// Only `token_file` of an invalid file, if it is readable.
+    pub fn only_token_file(path: &Path) -> Self {
         let text = private_file::read_settings(path).ok().flatten().unwrap_or_default();
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let token = table.get("token_file").and_then(toml::Value::as_str);
@@ -188,7 +151,7 @@ impl FileConfig {
         Self { token_file, ..Self::default() }
     }
 
-    /// Parses the text of a file; `path` is for the message and for relative paths in it.
+    /// `path` is for messages and for relative paths.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: String| ConfigError::File { path: path.to_path_buf(), problem };
         let document = toml::Deserializer::parse(text).map_err(|error| bad(trimmed(&error)))?;
@@ -208,10 +171,7 @@ impl FileConfig {
         }
         Ok(file)
     }
-}
 
-impl FileConfig {
-    /// The servers of `[sources]`, as they are written.
     pub(in crate::config) fn source_entries(
         &self,
     ) -> impl Iterator<Item = (&String, &serde_json::Value)> {
@@ -223,12 +183,41 @@ fn trimmed(error: &toml::de::Error) -> String {
     error.to_string().trim_end().to_owned()
 }
 
+/// Scopes of attended sessions. The file is read for each new client:
+/// a grant counts for the next session, without a restart of the daemon.
+#[derive(Debug, Clone)]
+pub struct SessionScopes {
+    pub(super) file: PathBuf,
+    /// From the environment, which overrides the file.
+    pub(super) fixed: Option<Vec<String>>,
+}
+
+impl SessionScopes {
+    /// An unreadable file gives none.
+    pub fn now(&self) -> Vec<String> {
+        if let Some(fixed) = &self.fixed {
+            return fixed.clone();
+        }
+        let written = match FileConfig::load(&self.file) {
+            Ok(file) => file.sessions.scopes.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(%error, "a new session gets no scopes");
+                return Vec::new();
+            }
+        };
+        each(&written, scope).unwrap_or_else(|problem| {
+            tracing::warn!(problem, "a new session gets no scopes: sessions.scopes");
+            Vec::new()
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_file_names_file_and_key() {
+    fn error_of_a_file_names_file_and_key() {
         let cases = [
             ("listn = []", "listn"),
             ("no_auth = \"yes\"", "no_auth"),
@@ -255,9 +244,30 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_token_file_starts_at_the_files_folder() {
+    fn relative_token_file_starts_at_the_folder_of_the_file() {
         let file = FileConfig::parse("token_file = \"secret\"", Path::new("/etc/svc/config.toml"))
             .expect("parses");
         assert_eq!(file.token_file.as_deref(), Some(Path::new("/etc/svc/secret")));
+    }
+
+    #[test]
+    fn scopes_are_read_from_the_file_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        let scopes = SessionScopes { file: file.clone(), fixed: None };
+        assert!(scopes.now().is_empty(), "no file");
+        for (text, expected) in [
+            ("[sessions]\nscopes = [\"agents\"]", vec!["agents"]),
+            ("[sessions]\nscopes = [\"agents\", \"read_all\"]", vec!["agents", "read_all"]),
+            ("[sessions]\nscopes = [\"a b\"]", vec![]),
+            ("[sessions]\nscopes = [\"agents\"]\nno such key", vec![]),
+            ("", vec![]),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(scopes.now(), expected, "{text}");
+        }
+        std::fs::write(&file, "[sessions]\nscopes = [\"agents\"]").unwrap();
+        let fixed = SessionScopes { fixed: Some(vec!["approve".to_owned()]), ..scopes };
+        assert_eq!(fixed.now(), ["approve"], "the environment is stronger");
     }
 }

@@ -248,7 +248,7 @@ impl Agents {
             };
             let batch = match news {
                 Ok(Some(HostNews::Events(batch))) => batch,
-                Ok(Some(HostNews::Words(delta))) => {
+                Ok(Some(HostNews::Delta(delta))) => {
                     self.hear(id, &mut words, &delta, head).await?;
                     continue;
                 }

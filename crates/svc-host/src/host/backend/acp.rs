@@ -1,4 +1,5 @@
-//! Agents that speak the Agent Client Protocol, version 1: Gemini CLI, `OpenCode`, and any other by its command.
+//! Agents that speak the Agent Client Protocol, version 1: Gemini CLI, `OpenCode`, and any other by
+//! its command.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,29 +11,27 @@ use svc_model::agent::{
     RequestKind, RequestOptionKind, TurnOutcome,
 };
 
-use super::effect::{Effect, Effects, TurnResult, VendorRequest};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::rpc::{RpcFailure, RpcMessage, RpcPeer};
-use super::wording::{call_title, option, summary, text_of};
+use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
+use super::protocol::{call_title, option, summary, text_of};
+use super::rpc::{RpcFailure, RpcMessage, RpcPeer, RpcResult};
 
-/// Updates may follow the answer that ends a turn; so long they are waited for.
+/// Wait for updates that follow the response that ends a turn.
 const AFTERMATH: Duration = Duration::from_millis(150);
 /// The code of an error that asks for a login.
 const AUTH_REQUIRED: i64 = -32000;
-/// Most that is kept of what a call's terminal showed, in bytes.
+/// Longest kept output of a call's terminal, in bytes.
 const MAX_TERMINAL: usize = 1024 * 1024;
 
-/// What a call of ours was for.
+/// The purpose of a call of ours.
 #[derive(Debug)]
 enum AcpPurpose {
     Initialize,
     New,
-    /// The session of this id.
     Resume(String),
     Prompt,
 }
 
-/// A conversation with an agent.
 #[derive(Debug)]
 pub(super) struct AcpProtocol {
     rpc: RpcPeer<AcpPurpose>,
@@ -41,20 +40,19 @@ pub(super) struct AcpProtocol {
     cwd: String,
     mcp: Option<AgentMcpServer>,
     resume: Option<String>,
-    /// Words for the system side, which this protocol has no room for: they stand before the first prompt.
+    /// The system prompt, which this protocol has no field for: it precedes the first prompt.
     preface: Option<String>,
     session: Option<String>,
-    /// A prompt is not answered yet, or was a moment ago. Updates at other times begin no turn: those of a session that is
-    /// loaded repeat what was said before, and `codex-acp` tells of servers that it did not start.
+    /// From a prompt to its end. Updates at other times begin no turn: those of a loaded session
+    /// repeat the past, and `codex-acp` reports servers that it did not start.
     has_turn: bool,
-    /// Words since the last entry.
     text: String,
     last_text: Option<String>,
     calls: HashMap<String, AcpToolCall>,
     requests: HashMap<String, AcpWaitingCall>,
     cost: Option<f64>,
-    told_cost: f64,
-    /// The turn's end, which is told a moment later.
+    reported_cost: f64,
+    /// The end of the turn, which is reported after [`AFTERMATH`].
     ending: Option<(Vec<Effect>, TurnResult)>,
     end_at: Option<Instant>,
 }
@@ -65,15 +63,14 @@ struct AcpToolCall {
     title: Option<String>,
     input: Value,
     content: Value,
-    /// What its terminal showed, of an adapter that tells that beside the content.
+    /// The output of its terminal, which some adapters send beside the content.
     terminal: String,
-    is_told: bool,
+    is_recorded: bool,
 }
 
 #[derive(Debug)]
 struct AcpWaitingCall {
     id: Value,
-    /// The option that says no, if there is one.
     reject: Option<String>,
 }
 
@@ -108,13 +105,12 @@ impl AcpProtocol {
             calls: HashMap::new(),
             requests: HashMap::new(),
             cost: None,
-            told_cost: 0.0,
+            reported_cost: 0.0,
             ending: None,
             end_at: None,
         }
     }
 
-    /// Opens the session, new or known.
     fn open(&mut self, abilities: &Value, effects: &mut Effects) {
         let mut servers = Vec::new();
         if let Some(AgentMcpServer { command, args, env }) = &self.mcp {
@@ -143,7 +139,7 @@ impl AcpProtocol {
     fn answered(
         &mut self,
         purpose: AcpPurpose,
-        answer: Result<Value, RpcFailure>,
+        answer: RpcResult,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -177,12 +173,7 @@ impl AcpProtocol {
         effects.push(Effect::Ready);
     }
 
-    fn turn_answered(
-        &mut self,
-        answer: Result<Value, RpcFailure>,
-        now: Instant,
-        effects: &mut Effects,
-    ) {
+    fn turn_answered(&mut self, answer: RpcResult, now: Instant, effects: &mut Effects) {
         let mut before = Vec::new();
         let end = match answer {
             Ok(result) => {
@@ -199,15 +190,13 @@ impl AcpProtocol {
                     before.push(Effect::Limited { until: None });
                 }
                 let no_login = failure.code == AUTH_REQUIRED || failure.code == 401;
-                let error = with_remedy(self.backend, &failure, words_of(&failure));
+                let error = with_remedy(self.backend, &failure, message_of(&failure));
                 before.push(Effect::Error(error.clone()));
                 before.push(Effect::Entry(HistoryEntry::error(error.clone())));
-                let refused = limited || no_login;
-                let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
-                TurnResult { outcome, ..TurnResult::failed(error) }
+                TurnResult::refused_if(limited || no_login, error)
             }
         };
-        // A turn that had no word yet has begun all the same.
+        // A turn without text has begun all the same.
         if !before.iter().any(|effect| matches!(effect, Effect::Limited { .. })) {
             effects.push(Effect::Working);
         }
@@ -220,10 +209,10 @@ impl AcpProtocol {
         let quota = &result["_meta"]["quota"]["token_count"];
         let tokens = |name: &str, other: &str| plain[name].as_u64().or(quota[other].as_u64());
         let cost = self.cost.map(|cost| {
-            let turn = (cost - self.told_cost).max(0.0);
+            let turn = (cost - self.reported_cost).max(0.0);
             (turn * 1e6).round() / 1e6
         });
-        self.told_cost = self.cost.unwrap_or(self.told_cost);
+        self.reported_cost = self.cost.unwrap_or(self.reported_cost);
         let usage = AgentUsage {
             input_tokens: tokens("inputTokens", "input_tokens"),
             output_tokens: tokens("outputTokens", "output_tokens"),
@@ -240,7 +229,7 @@ impl AcpProtocol {
             _ if !self.has_turn => {}
             Some("agent_message_chunk") => {
                 effects.push(Effect::Working);
-                self.hear(&text_of(&update["content"]).unwrap_or_default(), effects);
+                self.add_text(&text_of(&update["content"]).unwrap_or_default(), effects);
             }
             Some("agent_thought_chunk" | "plan") => effects.push(Effect::Working),
             Some("tool_call" | "tool_call_update") => {
@@ -251,14 +240,14 @@ impl AcpProtocol {
         }
     }
 
-    /// What is known of a call grows; it is told once it runs, and its result when it has ended.
+    /// Updates add to a call; it is recorded once it runs, and its result when it has ended.
     fn tool(&mut self, update: &Value, effects: &mut Effects) {
         let Some(id) = update["toolCallId"].as_str() else { return };
         self.learn(id, update);
         let status = update["status"].as_str();
         let ended = matches!(status, Some("completed" | "failed"));
         if ended || status == Some("in_progress") {
-            self.tell_call(id, effects);
+            self.record_call(id, effects);
         }
         if !ended {
             return;
@@ -269,13 +258,8 @@ impl AcpProtocol {
         let shown = Some(call.terminal).filter(|shown| !shown.is_empty());
         let text = shown.or_else(|| texts.into_iter().find_map(text_of));
         let other = || if raw.is_null() { String::new() } else { raw.to_string() };
-        effects.push(Effect::Entry(HistoryEntry {
-            tool_name: call.name.or(call.title),
-            tool_result: Some(text.unwrap_or_else(other)),
-            tool_use_id: Some(id.to_owned()),
-            is_error: Some(status == Some("failed")),
-            ..HistoryEntry::empty(HistoryRole::Tool)
-        }));
+        let (name, result) = (call.name.or(call.title), text.unwrap_or_else(other));
+        effects.push(Effect::tool_result(name, result, id, status == Some("failed")));
     }
 
     fn learn(&mut self, id: &str, update: &Value) {
@@ -288,7 +272,7 @@ impl AcpProtocol {
         if update["rawInput"].as_object().is_some_and(|input| !input.is_empty()) {
             call.input = update["rawInput"].clone();
         }
-        // Before it runs, the content tells what it would do.
+        // Before it runs, the content is a preview.
         if update["status"] == "in_progress" && update["content"].is_array() {
             call.content = update["content"].clone();
         }
@@ -300,34 +284,30 @@ impl AcpProtocol {
         }
     }
 
-    fn tell_call(&mut self, id: &str, effects: &mut Effects) {
+    fn record_call(&mut self, id: &str, effects: &mut Effects) {
         self.flush(effects);
-        let Some(call) = self.calls.get_mut(id).filter(|call| !call.is_told) else { return };
-        call.is_told = true;
+        let Some(call) = self.calls.get_mut(id).filter(|call| !call.is_recorded) else { return };
+        call.is_recorded = true;
         let title = call.title.clone();
         let input =
             if call.input.is_null() { json!({ "title": title }) } else { call.input.clone() };
-        effects.push(Effect::Entry(HistoryEntry {
-            tool_name: call.name.clone().or(title.clone()),
-            tool_summary: Some(title.unwrap_or_else(|| summary(&input))),
-            tool_input: Some(input.to_string()),
-            tool_use_id: Some(id.to_owned()),
-            ..HistoryEntry::empty(HistoryRole::Tool)
-        }));
+        let name = call.name.clone().or(title.clone());
+        let summary = title.unwrap_or_else(|| summary(&input));
+        effects.push(Effect::tool_call(name, summary, &input, Some(id)));
     }
 
-    /// Words, which are an entry later. Blanks alone are none.
-    fn hear(&mut self, words: &str, effects: &mut Effects) {
+    /// Adds to the text of the next entry. Leading blanks wait for more.
+    fn add_text(&mut self, text: &str, effects: &mut Effects) {
         let was_blank = self.text.trim().is_empty();
-        self.text.push_str(words);
+        self.text.push_str(text);
         if !was_blank {
-            effects.push(Effect::Words(words.to_owned()));
+            effects.push(Effect::Delta(text.to_owned()));
         } else if !self.text.trim().is_empty() {
-            effects.push(Effect::Words(self.text.clone()));
+            effects.push(Effect::Delta(self.text.clone()));
         }
     }
 
-    /// Words up to here are an entry.
+    /// Records the text so far as an entry.
     fn flush(&mut self, effects: &mut Effects) {
         let text = std::mem::take(&mut self.text);
         if !text.trim().is_empty() {
@@ -345,7 +325,7 @@ impl AcpProtocol {
         let call = &params["toolCall"];
         let call_id = call["toolCallId"].as_str().unwrap_or_default();
         self.learn(call_id, call);
-        self.tell_call(call_id, effects);
+        self.record_call(call_id, effects);
         let known = self.calls.get(call_id);
         let name = known.and_then(|call| call.name.clone()).unwrap_or_else(|| "tool".to_owned());
         let input = known.map_or(Value::Null, |call| call.input.clone());
@@ -402,7 +382,7 @@ impl AgentProtocol for AcpProtocol {
         if self.backend != AgentBackend::OpenCode {
             return Vec::new();
         }
-        // It listens on a port, and answers anybody unless there is a password.
+        // It listens on a port, and serves anybody unless it has a password.
         let password = svc_model::new_secret();
         vec![("OPENCODE_SERVER_PASSWORD".to_owned(), password)]
     }
@@ -482,12 +462,12 @@ impl AgentProtocol for AcpProtocol {
 
 fn is_limit(failure: &RpcFailure) -> bool {
     let kind = failure.data["errorKind"].as_str().unwrap_or_default();
-    let of_codex = failure.data["codexErrorInfo"] == "usageLimitExceeded";
-    failure.code == 429 || of_codex || matches!(kind, "rate_limit" | "usage_limit")
+    let codex_limit = failure.data["codexErrorInfo"] == "usageLimitExceeded";
+    failure.code == 429 || codex_limit || matches!(kind, "rate_limit" | "usage_limit")
 }
 
-/// What the agent says of a failure. Some say only in the data what it is.
-fn words_of(failure: &RpcFailure) -> String {
+/// The message of a failure; some agents have it only in the data.
+fn message_of(failure: &RpcFailure) -> String {
     let said = failure.data["message"].as_str().filter(|_| failure.message == "Internal error");
     said.unwrap_or(&failure.message).to_owned()
 }
@@ -500,7 +480,7 @@ fn with_remedy(backend: AgentBackend, failure: &RpcFailure, error: String) -> St
     format!("{error}; log in with {program}, or give a key in `env` of the instance")
 }
 
-/// The files that a call changes, if that is all it does.
+/// The files that a call changes, if it does nothing else.
 fn edits(call: &Value) -> Option<Vec<PathBuf>> {
     if call["kind"] != "edit" {
         return None;
@@ -509,43 +489,4 @@ fn edits(call: &Value) -> Option<Vec<PathBuf>> {
     let changed = call["content"].as_array().into_iter().flatten();
     let files = located.chain(changed).filter_map(|part| part["path"].as_str());
     Some(files.map(PathBuf::from).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_update_while_nothing_was_asked_begins_no_turn() {
-        let mut protocol = AcpProtocol::new(&HostSpec {
-            resume: Some("s1".to_owned()),
-            ..super::super::super::testing::spec(&["codex-acp"])
-        });
-        let say = |protocol: &mut AcpProtocol, line: Value| {
-            let mut effects = Effects::new();
-            protocol.line(line.to_string().as_bytes(), Instant::now(), &mut effects);
-            effects
-        };
-        let update = json!({ "jsonrpc": "2.0", "method": "session/update", "params": {
-            "sessionId": "s1",
-            "update": {
-                "sessionUpdate": "tool_call", "toolCallId": "mcp_startup.svc.1", "kind": "other",
-                "title": "mcp__svc__startup", "status": "failed",
-            },
-        }});
-        let is_working =
-            |effects: &Effects| effects.iter().any(|effect| matches!(effect, Effect::Working));
-        let mut effects = Effects::new();
-        protocol.start(&mut effects);
-        let abilities = json!({ "sessionCapabilities": { "resume": {} } });
-        let started = json!({ "protocolVersion": 1, "agentCapabilities": abilities });
-        say(&mut protocol, json!({ "jsonrpc": "2.0", "id": 1, "result": started }));
-        assert!(!is_working(&say(&mut protocol, update.clone())), "it is being resumed");
-        let effects = say(&mut protocol, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::Ready)));
-        assert!(!is_working(&say(&mut protocol, update.clone())), "nothing was asked yet");
-        let input = PromptInput { text: "hi", message_id: "m1" };
-        protocol.prompt(&input, &mut Effects::new());
-        assert!(is_working(&say(&mut protocol, update)));
-    }
 }

@@ -9,37 +9,33 @@ use sha2::{Digest as _, Sha256};
 use svc_model::HARMLESS_TOOLS;
 use svc_model::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
-    RequestOptionKind, TurnOutcome,
+    RequestOptionKind,
 };
 
-use super::effect::{Effect, Effects, TurnResult, VendorRequest};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::wording::{call_title, option, summary, text_of};
+use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
+use super::protocol::{call_title, option, summary, text_of};
 
-/// The id of the request that shows that the agent lives.
+/// The id of the request that shows that the agent runs.
 const INITIALIZE: &str = "svc-initialize";
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow_always";
 const DENY: &str = "deny";
-/// What helps a program that nobody has logged in.
 const REMEDY: &str = "; log in with `claude`, or give a key in `env` of the instance";
-/// The tool by which the model asks the person.
 const QUESTION: &str = "AskUserQuestion";
 
-/// A conversation with Claude Code.
 #[derive(Debug)]
 pub(super) struct ClaudeProtocol {
     arguments: Vec<String>,
     /// Requests that wait, by the vendor's id.
     requests: HashMap<String, Value>,
-    /// Names of the tools that were called and have not answered, by the call.
+    /// Names of called tools without a result yet, by the id of the call.
     calls: HashMap<String, String>,
     interrupts: u64,
     interrupted: bool,
     limited: bool,
-    /// The last text of the turn.
     last_text: Option<String>,
-    /// What all turns have cost so far, as the vendor tells it.
+    /// Cost of all turns so far, as the vendor reports it.
     cost: f64,
 }
 
@@ -71,7 +67,8 @@ impl ClaudeProtocol {
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
             let svc = json!({ "type": "stdio", "command": command, "args": args, "env": env });
             add("--mcp-config", json!({ "mcpServers": { "svc": svc } }).to_string());
-            // Not all of `mcp__svc`: `ToolCall` reaches every tool of every server, so it needs permission.
+            // Not all of `mcp__svc`: `ToolCall` reaches every tool of every server, so it needs
+            // permission.
             let allowed: Vec<String> =
                 HARMLESS_TOOLS.iter().map(|tool| format!("mcp__svc__{tool}")).collect();
             add("--settings", json!({ "permissions": { "allow": allowed } }).to_string());
@@ -100,13 +97,20 @@ impl ClaudeProtocol {
         }))
     }
 
+    fn control_line(id: &str, subtype: &str) -> Effect {
+        let request = json!({ "subtype": subtype });
+        Effect::write_json(
+            &json!({ "type": "control_request", "request_id": id, "request": request }),
+        )
+    }
+
     fn system(message: &Value, effects: &mut Effects) {
         match message["subtype"].as_str() {
             Some("init") => {
                 if let Some(id) = message["session_id"].as_str() {
                     effects.push(Effect::Session(id.to_owned()));
                 }
-                // A program that does not know `initialize` is ready now.
+                // Ready here too: an older program does not know `initialize`.
                 effects.push(Effect::Ready);
                 effects.push(Effect::Working);
             }
@@ -123,7 +127,7 @@ impl ClaudeProtocol {
     }
 
     fn assistant(&mut self, message: &Value, effects: &mut Effects) {
-        // Texts of the program itself, such as that of a limit, are no work.
+        // Texts of the program itself, such as that of a limit, are not part of a turn.
         if message["message"]["model"] != "<synthetic>" {
             effects.push(Effect::Working);
         }
@@ -146,7 +150,7 @@ impl ClaudeProtocol {
         if text.is_empty() {
             return;
         }
-        // What a sub-agent says is told by the call that made it.
+        // The call that started a sub-agent has its text as result.
         if message["parent_tool_use_id"].is_null() {
             self.last_text = Some(text.to_owned());
             effects.push(Effect::Entry(HistoryEntry::text(HistoryRole::Assistant, text)));
@@ -159,13 +163,8 @@ impl ClaudeProtocol {
         if let Some(id) = id {
             self.calls.insert(id.to_owned(), name.to_owned());
         }
-        effects.push(Effect::Entry(HistoryEntry {
-            tool_name: Some(name.to_owned()),
-            tool_input: Some(block["input"].to_string()),
-            tool_summary: Some(summary(&block["input"])),
-            tool_use_id: id.map(str::to_owned),
-            ..HistoryEntry::empty(HistoryRole::Tool)
-        }));
+        let (name, input) = (Some(name.to_owned()), &block["input"]);
+        effects.push(Effect::tool_call(name, summary(input), input, id));
     }
 
     fn user(&mut self, message: &Value, effects: &mut Effects) {
@@ -174,13 +173,9 @@ impl ClaudeProtocol {
                 continue;
             }
             let id = block["tool_use_id"].as_str().unwrap_or_default();
-            effects.push(Effect::Entry(HistoryEntry {
-                tool_name: self.calls.remove(id),
-                tool_result: Some(text_of(&block["content"]).unwrap_or_default()),
-                tool_use_id: Some(id.to_owned()),
-                is_error: Some(block["is_error"].as_bool().unwrap_or(false)),
-                ..HistoryEntry::empty(HistoryRole::Tool)
-            }));
+            let result = text_of(&block["content"]).unwrap_or_default();
+            let failed = block["is_error"].as_bool().unwrap_or(false);
+            effects.push(Effect::tool_result(self.calls.remove(id), result, id, failed));
         }
     }
 
@@ -230,7 +225,7 @@ impl ClaudeProtocol {
         effects.push(Effect::Usage(AgentUsage {
             input_tokens: tokens(&read),
             output_tokens: tokens(&["output_tokens"]),
-            // Micro-dollars are exact enough, and read better.
+            // Rounded to micro-dollars.
             cost_usd: total.map(|total| ((total - self.cost).max(0.0) * 1e6).round() / 1e6),
         }));
         self.cost = total.unwrap_or(self.cost);
@@ -250,8 +245,7 @@ impl ClaudeProtocol {
                 effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
             }
             let refused = limited || no_login || message["api_error_status"] == 429;
-            let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
-            TurnResult { outcome, ..TurnResult::failed(error) }
+            TurnResult::refused_if(refused, error)
         } else {
             if let Some(text) = text.as_ref().filter(|text| last.as_ref() != Some(text)) {
                 let entry = HistoryEntry::text(HistoryRole::Assistant, text.clone());
@@ -269,11 +263,8 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn start(&mut self, effects: &mut Effects) {
-        // It says nothing before its first prompt unless it is asked.
-        let request = json!({ "subtype": "initialize" });
-        effects.push(Effect::write_json(
-            &json!({ "type": "control_request", "request_id": INITIALIZE, "request": request }),
-        ));
+        // The program is silent before its first prompt unless it gets a request.
+        effects.push(Self::control_line(INITIALIZE, "initialize"));
     }
 
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects) {
@@ -294,11 +285,11 @@ impl AgentProtocol for ClaudeProtocol {
             Some("stream_event") if message["event"]["type"] == "message_start" => {
                 effects.push(Effect::Working);
             }
-            // What a sub-agent says is told by the call that made it.
+            // The call that started a sub-agent has its text as result.
             Some("stream_event") if message["parent_tool_use_id"].is_null() => {
                 let delta = &message["event"]["delta"];
                 if delta["type"] == "text_delta" {
-                    effects.extend(delta["text"].as_str().map(|it| Effect::Words(it.to_owned())));
+                    effects.extend(delta["text"].as_str().map(|it| Effect::Delta(it.to_owned())));
                 }
             }
             Some("user") => self.user(&message, effects),
@@ -333,10 +324,7 @@ impl AgentProtocol for ClaudeProtocol {
         self.interrupted = true;
         self.interrupts += 1;
         let id = format!("svc-interrupt-{}", self.interrupts);
-        let request = json!({ "subtype": "interrupt" });
-        effects.push(Effect::write_json(
-            &json!({ "type": "control_request", "request_id": id, "request": request }),
-        ));
+        effects.push(Self::control_line(&id, "interrupt"));
     }
 
     fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects) {
@@ -369,14 +357,14 @@ impl AgentProtocol for ClaudeProtocol {
     fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 }
 
-/// Whether the program says that it has neither a login nor a key for the vendor's own service.
+/// Whether the program reports neither a login nor a key for the vendor's own service.
 fn is_logged_out(account: &Value) -> bool {
     account["tokenSource"] == "none"
         && account["apiKeySource"].as_str().is_none_or(|source| source == "none")
         && account["apiProvider"] == "firstParty"
 }
 
-/// A UUID for each input, the same for the same: Claude runs none of them twice.
+/// Deterministic UUID of the input: Claude runs no UUID twice.
 fn uuid_of(message_id: &str) -> String {
     let digest = Sha256::digest(message_id.as_bytes());
     let mut bytes = [0; 16];
@@ -384,7 +372,7 @@ fn uuid_of(message_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// The files that a call changes, if that is all it does.
+/// The files that a call changes, if it does nothing else.
 fn edits(name: &str, input: &Value) -> Option<Vec<PathBuf>> {
     let member = match name {
         "Edit" | "Write" | "MultiEdit" => "file_path",
@@ -394,7 +382,7 @@ fn edits(name: &str, input: &Value) -> Option<Vec<PathBuf>> {
     Some(vec![PathBuf::from(input[member].as_str()?)])
 }
 
-/// A question of the model. What it offers are options if it asks one thing.
+/// A single question of the model offers its answers as options; several have none.
 fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
     let questions = input["questions"].as_array().cloned().unwrap_or_default();
     let texts: Vec<_> = questions.iter().filter_map(|it| it["question"].as_str()).collect();
@@ -417,7 +405,7 @@ fn question(key: String, input: &Value, tool: Value) -> VendorRequest {
     }
 }
 
-/// The answer to a question; the same for each if there are several.
+/// The same answer for each question if there are several.
 fn answered(input: &Value, answer: &str) -> Value {
     if answer == DENY {
         return json!({ "behavior": "deny", "message": "nobody wants to answer" });

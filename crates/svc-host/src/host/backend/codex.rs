@@ -7,23 +7,22 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use svc_model::agent::{
     AgentMcpServer, AgentUsage, HistoryEntry, HistoryRole, HostSpec, PermissionMode, RequestKind,
-    RequestOptionKind, TurnOutcome,
+    RequestOptionKind,
 };
 
-use super::effect::{Effect, Effects, TurnResult, VendorRequest};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
-use super::rpc::{RpcFailure, RpcMessage, RpcPeer};
-use super::wording::{call_title, option, summary, text_of};
+use super::protocol::{Effect, Effects, TurnResult, VendorRequest};
+use super::protocol::{call_title, option, summary, text_of};
+use super::rpc::{RpcMessage, RpcPeer, RpcResult};
 
 const ACCEPT: &str = "accept";
 const ACCEPT_ALWAYS: &str = "acceptForSession";
 const DECLINE: &str = "decline";
-/// What helps a program that nobody has logged in.
 const REMEDY: &str = "; log in with `codex login`, with a key by `codex login --with-api-key`";
-/// Items that are no calls of tools.
+/// Items that are not calls of tools.
 const NO_CALLS: [&str; 6] =
     ["userMessage", "agentMessage", "reasoning", "plan", "contextCompaction", "hookPrompt"];
-/// Members of an item that say nothing about what is called.
+/// Members of an item that are not input of its call.
 const BOOKKEEPING: [&str; 9] = [
     "id",
     "type",
@@ -36,7 +35,7 @@ const BOOKKEEPING: [&str; 9] = [
     "processId",
 ];
 
-/// What a call of ours was for.
+/// The purpose of a call of ours.
 #[derive(Debug)]
 enum CodexPurpose {
     Initialize,
@@ -46,7 +45,6 @@ enum CodexPurpose {
     Other,
 }
 
-/// A conversation with Codex.
 #[derive(Debug)]
 pub(super) struct CodexProtocol {
     rpc: RpcPeer<CodexPurpose>,
@@ -54,18 +52,18 @@ pub(super) struct CodexProtocol {
     settings: Value,
     resume: Option<String>,
     thread: Option<String>,
-    /// Whether it has said that it is logged in, or cannot say it.
+    /// It has reported a login, or cannot report one.
     is_account_known: bool,
     turn: Option<String>,
-    /// The turn is to be ended as soon as its id is known.
+    /// Interrupt the turn as soon as its id is known.
     interrupt_pending: bool,
     /// Items that have begun, by their ids.
     items: HashMap<String, Value>,
-    /// Calls of Codex that wait, by their keys.
+    /// Open calls of Codex, by their keys.
     requests: HashMap<String, CodexWaitingCall>,
     usage: Option<AgentUsage>,
     limited: bool,
-    /// When the vendor's limit ends, in Unix milliseconds, if it said so.
+    /// Unix milliseconds, if the vendor reports it.
     limit_ends: Option<i64>,
     last_text: Option<String>,
 }
@@ -94,7 +92,7 @@ impl CodexProtocol {
             settings["developerInstructions"] = json!(text);
         }
         if let Some(AgentMcpServer { command, args, env }) = &spec.mcp {
-            // An entry `svc` of the user's that is a program, too, is merged with this one.
+            // Codex merges this with an entry `svc` of the person's that is a program too.
             let svc = json!({ "command": command, "args": args, "env": env, "enabled": true,
                 "default_tools_approval_mode": "approve" });
             settings["config"] = json!({ "mcp_servers": { "svc": svc } });
@@ -128,12 +126,7 @@ impl CodexProtocol {
         self.rpc.call(CodexPurpose::Thread, method, &settings, effects);
     }
 
-    fn answered(
-        &mut self,
-        purpose: &CodexPurpose,
-        answer: Result<Value, RpcFailure>,
-        effects: &mut Effects,
-    ) {
+    fn answered(&mut self, purpose: &CodexPurpose, answer: RpcResult, effects: &mut Effects) {
         match (purpose, answer) {
             (CodexPurpose::Initialize, Ok(_)) => {
                 self.rpc.notify("initialized", &json!({}), effects);
@@ -144,7 +137,7 @@ impl CodexProtocol {
             (CodexPurpose::Account, Ok(result)) if is_logged_out(&result) => {
                 effects.push(Effect::Fatal(format!("Codex is not logged in{REMEDY}")));
             }
-            // A version that does not know the question is ready all the same.
+            // Versions that do not know `account/read` are ready too.
             (CodexPurpose::Account, _) => {
                 self.is_account_known = true;
                 self.become_ready(effects);
@@ -165,13 +158,13 @@ impl CodexProtocol {
                 }
             }
             (CodexPurpose::Turn, Err(failure)) => {
-                Self::fail(failure.message, TurnOutcome::Failed, effects);
+                Self::fail(failure.message, false, effects);
             }
             (CodexPurpose::Other, _) => {}
         }
     }
 
-    /// It is ready with a conversation and an account.
+    /// Ready needs a thread and an account.
     fn become_ready(&self, effects: &mut Effects) {
         if self.thread.is_some() && self.is_account_known {
             effects.push(Effect::Ready);
@@ -190,7 +183,7 @@ impl CodexProtocol {
                 self.item_started(&params["item"], effects);
             }
             "item/agentMessage/delta" => {
-                effects.extend(params["delta"].as_str().map(|it| Effect::Words(it.to_owned())));
+                effects.extend(params["delta"].as_str().map(|it| Effect::Delta(it.to_owned())));
             }
             "item/completed" => self.item_completed(&params["item"], effects),
             "thread/tokenUsage/updated" if params["turnId"].as_str() == self.turn.as_deref() => {
@@ -238,13 +231,7 @@ impl CodexProtocol {
         }
         self.items.insert(id.to_owned(), item.clone());
         let (name, input) = call_of(item);
-        effects.push(Effect::Entry(HistoryEntry {
-            tool_name: Some(name),
-            tool_summary: Some(summary(&input)),
-            tool_input: Some(input.to_string()),
-            tool_use_id: Some(id.to_owned()),
-            ..HistoryEntry::empty(HistoryRole::Tool)
-        }));
+        effects.push(Effect::tool_call(Some(name), summary(&input), &input, Some(id)));
     }
 
     fn item_completed(&mut self, item: &Value, effects: &mut Effects) {
@@ -269,13 +256,8 @@ impl CodexProtocol {
             [&item["aggregatedOutput"], &item["result"]["content"], &item["error"]["message"]];
         let text = texts.into_iter().find_map(text_of);
         let status = || item["status"].as_str().unwrap_or_default().to_owned();
-        effects.push(Effect::Entry(HistoryEntry {
-            tool_name: Some(call_of(item).0),
-            tool_result: Some(text.unwrap_or_else(status)),
-            tool_use_id: Some(id.to_owned()),
-            is_error: Some(failed),
-            ..HistoryEntry::empty(HistoryRole::Tool)
-        }));
+        let result = text.unwrap_or_else(status);
+        effects.push(Effect::tool_result(Some(call_of(item).0), result, id, failed));
     }
 
     fn turn_completed(&mut self, turn: &Value, effects: &mut Effects) {
@@ -300,9 +282,7 @@ impl CodexProtocol {
                 let no_login = *info == "unauthorized"
                     || info["httpConnectionFailed"]["httpStatusCode"] == 401;
                 let remedy = if no_login { REMEDY } else { "" };
-                let refused = limited || no_login;
-                let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
-                Self::fail(format!("{message}{remedy}"), outcome, effects);
+                Self::fail(format!("{message}{remedy}"), limited || no_login, effects);
             }
             _ => {
                 self.limited = false;
@@ -311,9 +291,9 @@ impl CodexProtocol {
         }
     }
 
-    fn fail(error: String, outcome: TurnOutcome, effects: &mut Effects) {
+    fn fail(error: String, refused: bool, effects: &mut Effects) {
         effects.push(Effect::Entry(HistoryEntry::error(error.clone())));
-        effects.push(Effect::TurnEnd(TurnResult { outcome, ..TurnResult::failed(error) }));
+        effects.push(Effect::TurnEnd(TurnResult::refused_if(refused, error)));
     }
 
     fn asked(&mut self, id: &Value, method: &str, params: &Value, effects: &mut Effects) {
@@ -334,7 +314,7 @@ impl CodexProtocol {
                     .filter_map(|change| change["path"].as_str().map(PathBuf::from))
                     .collect();
                 let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-                // With a root that is to be writable, more than these files is asked for.
+                // A request for a writable root covers more than these files.
                 edits = params["grantRoot"].is_null().then_some(files);
                 let input = json!({ "changes": changes });
                 (
@@ -445,7 +425,7 @@ impl AgentProtocol for CodexProtocol {
     fn end(&mut self, _exit_code: Option<i32>, _effects: &mut Effects) {}
 }
 
-/// Whether it says that its model's service wants a login, and that it has none.
+/// Whether the model's service wants a login and there is none.
 fn is_logged_out(result: &Value) -> bool {
     result["requiresOpenaiAuth"] == true && result["account"].is_null()
 }

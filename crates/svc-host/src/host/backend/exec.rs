@@ -1,27 +1,24 @@
-//! Any program: its lines are its words.
+//! Any program: its lines are its text.
 
 use std::time::{Duration, Instant};
 
 use svc_model::agent::{HistoryEntry, HistoryRole, HostSpec};
 
-use super::effect::{Effect, Effects, TurnResult};
 use super::protocol::{AgentProtocol, Decision, PromptInput};
+use super::protocol::{Effect, Effects, TurnResult};
 
-/// The silence after a line that ends a turn.
+/// Silence after a line that ends a turn.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Most bytes of a turn's text that are kept for its entry: its end.
+/// Kept bytes at the end of the text of a turn; up to twice as many before they are cut.
 const MAX_TEXT: usize = 256 * 1024;
-/// SIGINT.
 const INTERRUPT: i32 = 2;
 
-/// A program that takes each prompt as a line.
 #[derive(Debug)]
 pub(super) struct ExecProtocol {
     turn_end: Option<String>,
     one_shot: bool,
-    /// The words of the turn.
     text: Vec<u8>,
-    /// Bytes that are no longer in `text`.
+    /// Bytes that were cut from `text`.
     dropped: usize,
     in_turn: bool,
     interrupted: bool,

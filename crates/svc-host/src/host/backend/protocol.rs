@@ -1,74 +1,280 @@
-//! What every kind of agent can be told.
+//! What every protocol takes and gives, and the texts that all of them make.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use super::effect::Effects;
+use serde::Serialize;
+use serde_json::Value;
+use svc_model::agent::{
+    AgentUsage, HistoryEntry, HistoryRole, RequestKind, RequestOption, RequestOptionKind,
+    TurnOutcome,
+};
 
-/// Input for an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::host) struct PromptInput<'a> {
-    pub(in crate::host) text: &'a str,
-    /// Its id.
-    pub(in crate::host) message_id: &'a str,
+pub(crate) struct PromptInput<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) message_id: &'a str,
 }
 
-/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::host) enum Decision {
-    /// One of the options that it offered.
+pub(crate) enum Decision {
+    /// One of the offered options.
     Option {
-        /// Its id.
         option_id: String,
-        /// What is said to it.
         text: Option<String>,
     },
-    /// Words in place of an option.
     Text(String),
-    /// No, for this reason.
     Denied(String),
-    /// The turn is ended.
     Cancelled,
 }
 
 /// A protocol that an agent speaks on its standard input and output.
-pub(in crate::host) trait AgentProtocol: Debug + Send {
-    /// What to add to the program and arguments of the settings.
+pub(crate) trait AgentProtocol: Debug + Send {
+    /// Added to the program and arguments of the settings.
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Variables that the agent needs.
     fn environment(&self) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// The program runs.
     fn start(&mut self, effects: &mut Effects);
 
     /// Begins a turn. Only called when the agent is ready and no turn is under way.
     fn prompt(&mut self, input: &PromptInput<'_>, effects: &mut Effects);
 
-    /// Adds to the turn that is under way; `false` if the agent cannot take it now.
+    /// Adds to the current turn; `false` if the agent cannot take input now.
     fn steer(&mut self, input: &PromptInput<'_>, effects: &mut Effects) -> bool;
 
-    /// Takes a line of standard output, without its end.
+    /// A line of standard output, without its end.
     fn line(&mut self, line: &[u8], now: Instant, effects: &mut Effects);
 
-    /// Ends the turn that is under way.
+    /// Ends the current turn.
     fn interrupt(&mut self, effects: &mut Effects);
 
     /// Answers a request by its key.
     fn answer(&mut self, key: &str, decision: &Decision, effects: &mut Effects);
 
-    /// Standard output has ended, and the program with this exit code if it was one.
+    /// Standard output has ended; `exit_code` is `None` after a signal.
     fn end(&mut self, exit_code: Option<i32>, effects: &mut Effects);
 
-    /// When [`Self::tick`] wants to be called.
+    /// When [`Self::tick`] is to be called.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// The deadline has passed.
     fn tick(&mut self, _effects: &mut Effects) {}
+}
+
+/// Several, in order.
+pub(crate) type Effects = Vec<Effect>;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Effect {
+    /// Bytes for the agent's standard input.
+    Write(Vec<u8>),
+    CloseInput,
+    /// To its process group, by its number.
+    Signal(i32),
+    Ready,
+    Working,
+    TurnEnd(TurnResult),
+    /// The vendor refuses requests.
+    Limited {
+        /// Unix milliseconds, if the vendor reports it.
+        until: Option<i64>,
+    },
+    /// The vendor's id of the conversation.
+    Session(String),
+    /// Text that the next entry of the agent will have.
+    Delta(String),
+    /// An entry of the conversation; the recorder sets its time.
+    Entry(HistoryEntry),
+    Usage(AgentUsage),
+    /// The agent goes on.
+    Error(String),
+    Request(VendorRequest),
+    /// The agent no longer waits for the request of this key.
+    RequestGone(String),
+    Fatal(String),
+}
+
+impl Effect {
+    pub(crate) fn write_json(value: &impl Serialize) -> Self {
+        let mut line = serde_json::to_vec(value).unwrap_or_default();
+        line.push(b'\n');
+        Self::Write(line)
+    }
+
+    pub(super) fn tool_call(
+        name: Option<String>,
+        summary: String,
+        input: &Value,
+        id: Option<&str>,
+    ) -> Self {
+        Self::Entry(HistoryEntry {
+            tool_name: name,
+            tool_summary: Some(summary),
+            tool_input: Some(input.to_string()),
+            tool_use_id: id.map(str::to_owned),
+            ..HistoryEntry::empty(HistoryRole::Tool)
+        })
+    }
+
+    pub(super) fn tool_result(
+        name: Option<String>,
+        result: String,
+        id: &str,
+        failed: bool,
+    ) -> Self {
+        Self::Entry(HistoryEntry {
+            tool_name: name,
+            tool_result: Some(result),
+            tool_use_id: Some(id.to_owned()),
+            is_error: Some(failed),
+            ..HistoryEntry::empty(HistoryRole::Tool)
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TurnResult {
+    pub(crate) outcome: TurnOutcome,
+    /// The final text, if the vendor marks one.
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<String>,
+}
+
+impl TurnResult {
+    pub(crate) const fn completed(result: Option<String>) -> Self {
+        Self { outcome: TurnOutcome::Completed, result, error: None }
+    }
+
+    pub(crate) const fn interrupted() -> Self {
+        Self { outcome: TurnOutcome::Interrupted, result: None, error: None }
+    }
+
+    pub(crate) const fn failed(error: String) -> Self {
+        Self { outcome: TurnOutcome::Failed, result: None, error: Some(error) }
+    }
+
+    /// A limit or a missing login, as opposed to a failure of the turn.
+    pub(super) fn refused_if(refused: bool, error: String) -> Self {
+        let outcome = if refused { TurnOutcome::Refused } else { TurnOutcome::Failed };
+        Self { outcome, ..Self::failed(error) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VendorRequest {
+    /// The protocol's id of it.
+    pub(crate) key: String,
+    pub(crate) kind: RequestKind,
+    pub(crate) title: String,
+    pub(crate) options: Vec<RequestOption>,
+    pub(crate) tool: Option<Value>,
+    /// Files that it would change, if it does nothing else.
+    pub(crate) edits: Option<Vec<PathBuf>>,
+}
+
+/// Longest summary of a call, in characters.
+const WIDTH: usize = 160;
+/// Members of a call's input that summarise it, the best first.
+const TELLING: [&str; 10] = [
+    "command",
+    "file_path",
+    "notebook_path",
+    "path",
+    "pattern",
+    "url",
+    "query",
+    "prompt",
+    "description",
+    "question",
+];
+
+pub(super) fn summary(input: &Value) -> String {
+    let telling = TELLING.iter().find_map(|name| input.get(name));
+    let text = match telling.unwrap_or(input) {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) if parts.iter().all(Value::is_string) => {
+            parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    one_line(&text)
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.chars().count() <= WIDTH {
+        return words;
+    }
+    words.chars().take(WIDTH - 1).chain(['…']).collect()
+}
+
+pub(super) fn call_title(name: &str, input: &Value) -> String {
+    let summary = summary(input);
+    if summary.is_empty() { name.to_owned() } else { format!("{name}: {summary}") }
+}
+
+/// The texts of a string, a part, or a list of parts; other content is skipped.
+pub(super) fn text_of(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => {
+            let texts: Vec<_> = parts.iter().filter_map(text_of).collect();
+            (!texts.is_empty()).then(|| texts.join("\n"))
+        }
+        Value::Object(part) => match (part.get("text"), part.get("content")) {
+            (Some(Value::String(text)), _) => Some(text.clone()),
+            (_, Some(inner)) => text_of(inner),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+pub(super) fn option(id: &str, name: &str, kind: RequestOptionKind) -> RequestOption {
+    RequestOption { option_id: id.to_owned(), name: name.to_owned(), kind }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn summary_of_a_call_is_one_line() {
+        for (input, expected) in [
+            (json!({"command": "ls\n -l", "description": "x"}), "ls -l"),
+            (json!({"command": ["bash", "-c", "ls"]}), "bash -c ls"),
+            (json!({"file_path": "/a"}), "/a"),
+            (json!({"n": 1}), "{\"n\":1}"),
+            (json!(null), ""),
+        ] {
+            assert_eq!(summary(&input), expected);
+        }
+        assert_eq!(one_line(&"é".repeat(500)).chars().count(), WIDTH);
+    }
+
+    #[test]
+    fn texts_are_read_from_every_shape_of_content() {
+        for (content, expected) in [
+            (json!("a"), Some("a")),
+            (
+                json!([{"type": "text", "text": "a"}, {"type": "image"}, {"text": "b"}]),
+                Some("a\nb"),
+            ),
+            (json!({"type": "content", "content": {"type": "text", "text": "a"}}), Some("a")),
+            (json!([{"type": "image"}]), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(text_of(&content).as_deref(), expected);
+        }
+    }
 }

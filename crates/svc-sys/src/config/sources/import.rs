@@ -1,4 +1,4 @@
-//! Servers that coding agents have in files of their own, each in its client's form.
+//! Servers in files of coding agents, converted from each client's form.
 
 use std::{
     fmt::Write as _,
@@ -10,39 +10,29 @@ use serde_json::{Map, Value, json};
 use svc_install::{
     KnownClient,
     document::{ConfigDocument, FileFormat},
-    edit::{command_of, is_our_server, url_of},
+    entries::{command_of, is_our_server, url_of},
 };
 
 use super::{super::Env, FoundSource, SourceDocument};
 use crate::{bounded_file, config::DEFAULT_LISTEN};
 
-/// A client whose servers can be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportedClient {
-    /// Claude Code.
     ClaudeCode,
-    /// Codex.
     Codex,
-    /// Gemini CLI.
     Gemini,
-    /// OpenCode.
     Opencode,
 }
 
-/// The file of a client that names servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportFile {
-    /// The client.
     pub client: ImportedClient,
-    /// The file.
     pub path: PathBuf,
 }
 
 impl ImportedClient {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::ClaudeCode, Self::Codex, Self::Gemini, Self::Opencode];
 
-    /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ClaudeCode => "claude-code",
@@ -52,7 +42,6 @@ impl ImportedClient {
         }
     }
 
-    /// Where its servers are.
     pub fn file(self, env: &Env) -> ImportFile {
         let folder = |name: &str| env.os(name).map(PathBuf::from);
         let home = folder("HOME").unwrap_or_else(|| PathBuf::from("/"));
@@ -72,7 +61,6 @@ impl ImportedClient {
         ImportFile { client: self, path }
     }
 
-    /// The same among the clients that `svc install` knows.
     pub const fn known(self) -> KnownClient {
         match self {
             Self::ClaudeCode => KnownClient::ClaudeCode,
@@ -82,7 +70,6 @@ impl ImportedClient {
         }
     }
 
-    /// The key under which its file has servers.
     pub const fn key(self) -> &'static str {
         match self {
             Self::ClaudeCode | Self::Gemini => "mcpServers",
@@ -91,7 +78,6 @@ impl ImportedClient {
         }
     }
 
-    /// Whether its file has this program among its servers.
     pub fn has_us(self, text: &str) -> bool {
         let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
         let document = ConfigDocument::parse(format, text).map(|document| document.value());
@@ -100,7 +86,7 @@ impl ImportedClient {
         servers.into_iter().flatten().any(|(name, entry)| leads_to_us(name, entry))
     }
 
-    /// The servers of its file as entries of ours, without those that start this program.
+    /// Without entries that start this program.
     pub fn entries(self, text: &str) -> Result<Vec<(String, Value)>, String> {
         let format = if self == Self::Codex { FileFormat::Toml } else { FileFormat::Json };
         let document = ConfigDocument::parse(format, text).map_err(|error| error.to_string())?;
@@ -115,9 +101,9 @@ impl ImportedClient {
         let Value::Object(entry) = entry else { return entry.clone() };
         Value::Object(match self {
             Self::ClaudeCode => entry.clone(),
-            Self::Codex => of_codex(entry),
-            Self::Gemini => of_gemini(entry),
-            Self::Opencode => of_opencode(entry),
+            Self::Codex => from_codex(entry),
+            Self::Gemini => from_gemini(entry),
+            Self::Opencode => from_opencode(entry),
         })
     }
 }
@@ -134,7 +120,7 @@ impl FromStr for ImportedClient {
 }
 
 impl ImportFile {
-    /// The servers of the file; `None` if there is no such file.
+    /// `None` if there is no such file.
     pub fn read(&self) -> Option<Result<Vec<(String, Value)>, String>> {
         match bounded_file::read_text(&self.path, bounded_file::CLIENT_FILE_BYTES) {
             Ok(text) => text.map(|text| self.client.entries(&text)),
@@ -142,23 +128,20 @@ impl ImportFile {
         }
     }
 
-    /// The servers of the file as they are followed.
     pub(super) fn found(&self) -> Option<Result<Vec<FoundSource>, String>> {
-        Some(self.read()?.map(|entries| SourceDocument::of_client(entries).0))
+        Some(self.read()?.map(|entries| SourceDocument::from_client(entries).0))
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether a server is this program.
 fn leads_to_us(name: &str, entry: &Value) -> bool {
     url_of(entry).map_or_else(|| runs_us(entry), |_| is_our_url(name, entry))
 }
 
-/// Whether a URL is a daemon's of ours. Other programs on this machine have servers at `/mcp`, too: ours is known by the name that
+/// Other local programs have servers at `/mcp` too: ours is recognised by the name that
 /// `svc install` gives it, by its usual port, or by a token of ours.
 fn is_our_url(name: &str, entry: &Value) -> bool {
     let (text, port) = (entry.to_string(), DEFAULT_LISTEN.rsplit(':').next().unwrap_or_default());
@@ -168,7 +151,7 @@ fn is_our_url(name: &str, entry: &Value) -> bool {
             || ["svc_", "SVC_TOKEN"].iter().any(|word| text.contains(word)))
 }
 
-/// Whether an entry starts this program, also by way of a shell or another program that starts programs.
+/// Also through a shell or another program that starts programs.
 fn runs_us(entry: &Value) -> bool {
     const STARTERS: [&str; 12] = [
         "sh", "bash", "dash", "zsh", "ksh", "fish", "env", "exec", "nohup", "nice", "setsid",
@@ -191,12 +174,12 @@ fn runs_us(entry: &Value) -> bool {
     })
 }
 
-/// The same text where `${` begins a variable.
+/// Escapes `${`.
 fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }
 
-/// Text in which `$NAME` stands for a variable.
+/// From `$NAME`.
 fn with_bare_variables(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -218,7 +201,7 @@ fn with_bare_variables(text: &str) -> String {
     out
 }
 
-/// Text in which `{env:NAME}` stands for a variable.
+/// From `{env:NAME}`.
 fn with_braced_variables(text: &str) -> String {
     let text = literal(text);
     let mut out = String::new();
@@ -237,7 +220,6 @@ fn with_braced_variables(text: &str) -> String {
     out
 }
 
-/// All texts of a value changed.
 fn mapped(value: &Value, change: fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => json!(change(text)),
@@ -249,7 +231,6 @@ fn mapped(value: &Value, change: fn(&str) -> String) -> Value {
     }
 }
 
-/// Members under new names.
 fn renamed(
     entry: &Map<String, Value>,
     names: &[(&str, &str)],
@@ -266,7 +247,7 @@ fn millis(seconds: &Value) -> Option<Value> {
     u64::try_from(duration.as_millis()).ok().map(|millis| json!(millis))
 }
 
-fn of_codex(entry: &Map<String, Value>) -> Map<String, Value> {
+fn from_codex(entry: &Map<String, Value>) -> Map<String, Value> {
     let same = [
         ("command", "command"),
         ("args", "args"),
@@ -303,7 +284,7 @@ fn of_codex(entry: &Map<String, Value>) -> Map<String, Value> {
     ours
 }
 
-fn of_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
+fn from_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
     let same = [
         ("command", "command"),
         ("args", "args"),
@@ -326,7 +307,7 @@ fn of_gemini(entry: &Map<String, Value>) -> Map<String, Value> {
     ours
 }
 
-fn of_opencode(entry: &Map<String, Value>) -> Map<String, Value> {
+fn from_opencode(entry: &Map<String, Value>) -> Map<String, Value> {
     let same = [
         ("environment", "env"),
         ("url", "url"),
@@ -356,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_starts_this_program_in_any_way_is_left_out() {
+    fn entry_that_starts_this_program_is_skipped() {
         for (command, args, is_ours) in [
             ("svc", json!(["stdio"]), true),
             ("sh", json!(["-c", "svc stdio"]), true),
@@ -377,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_another_program_on_this_machine_is_no_daemon_of_ours() {
+    fn other_local_servers_are_not_skipped() {
         let plain = json!({ "type": "http", "url": "http://127.0.0.1:3845/mcp" });
         let mut token = plain.clone();
         token["headers"] = json!({ "Authorization": "Bearer ${SVC_TOKEN}" });
@@ -395,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn each_clients_form_becomes_ours() {
+    fn entries_of_each_client_are_converted() {
         let claude = r#"{"numStartups": 3, "mcpServers": {
             "a": {"type": "stdio", "command": "x", "args": ["${A:-b}"], "env": {"K": "v"}},
             "svc": {"command": "/opt/bin/svc", "args": ["stdio"]}
@@ -478,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_where_their_clients_look() {
+    fn files_are_where_clients_read_them() {
         let env: Env = [("HOME", "/h"), ("CODEX_HOME", "/c")].into_iter().collect();
         for (client, path) in [
             ("claude-code", "/h/.claude.json"),

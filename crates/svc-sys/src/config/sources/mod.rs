@@ -1,21 +1,17 @@
-//! Where child MCP servers are named, and which entry counts: files are read here, and nothing is started.
+//! The files that name child MCP servers, and which entry counts. Nothing is started here.
 //!
-//! Reading order: `file` reads one document, `flags` those of `svc serve`, `choices` is what a person has decided (approvals, switches), `approval` what is
-//! shown of a file before that, `import` reads other clients' files, `plan` puts all of them in order. `vault` keeps secrets and
-//! logins.
+//! `document` reads one document, also of `svc serve --mcp-config`, `choices` keeps the approvals
+//! and switches of a person, `import` reads files of other clients, `plan` orders all of them.
+//! `vault` keeps secrets and logins.
 
-mod approval;
 mod choices;
-mod file;
-mod flags;
+mod document;
 mod import;
 mod plan;
 mod vault;
 
-pub use approval::ApprovedEntry;
-pub use choices::{SourceChoices, content_hash};
-pub use file::{FoundSource, SourceDocument};
-pub use flags::{FlagSources, HandedDocument};
+pub use choices::{ApprovedEntry, SourceChoices, content_hash};
+pub use document::{FlagSources, FoundSource, HandedDocument, SourceDocument};
 pub use import::{ImportFile, ImportedClient};
 pub use plan::{
     PlannedSource, SourceFiles, SourcePlan, SourceStanding, naming_folder, project_files,

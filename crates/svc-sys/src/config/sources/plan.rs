@@ -1,4 +1,4 @@
-//! All servers that files name, and which entry of each name counts.
+//! The servers of all files, and which entry of each name counts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,85 +11,70 @@ use svc_model::source::{SecretDestination, SourceEntry, SourceProblem};
 use super::super::FileConfig;
 use super::{
     FlagSources, FoundSource, ImportFile, SourceChoices, SourceDocument, content_hash,
-    flags::folder_of,
+    document::folder_of,
 };
 use crate::bounded_file;
 use crate::project_folder::project_root;
 
-/// The file of a folder that names servers for its project's callers.
+/// Names servers for callers of its project.
 const PROJECT_FILE: &str = ".mcp.json";
 
-/// Where to look for servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFiles {
-    /// The data folder.
     pub home: PathBuf,
-    /// `config.toml`.
     pub config_file: PathBuf,
-    /// Servers of `--mcp-config`, in the order of the flags.
+    /// In the order of the flags.
     pub flags: Vec<FlagSources>,
-    /// Files of other clients that are followed.
+    /// Followed files of other clients.
     pub imports: Vec<ImportFile>,
-    /// Whether nothing but those flags counts.
+    /// Only those flags count.
     pub strict: bool,
 }
 
-/// A server that some file names, and whether it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedSource {
-    /// Its name.
     pub name: String,
-    /// Root of the project whose file names it.
+    /// Root of the project of the file.
     pub project: Option<String>,
     /// The folder of that file: the root, or one below it.
     pub folder: Option<String>,
-    /// The file that names it.
     pub from: String,
-    /// The folder that relative paths of the entry begin at: that of the file.
+    /// Relative paths of the entry start at this folder of the file.
     pub base: String,
-    /// The entry, or what is wrong with it.
     pub entry: Result<SourceEntry, SourceProblem>,
-    /// What is odd about it.
     pub warnings: Vec<String>,
-    /// Whether it counts.
     pub standing: SourceStanding,
     /// Changes with each change of the entry.
     pub fingerprint: String,
-    /// The entry as it was written.
     pub written: Value,
-    /// Whether the person's own files name it: no project's, and no plugin's.
+    /// From the person's own files, not from a project or a plugin.
     pub is_own: bool,
-    /// What names the approval of the project's file; `None` if no project's file names it.
+    /// The id of the approval of a project's file.
     pub approval: Option<String>,
-    /// The hash of the project's file as it was read; `None` if no project's file names it.
+    /// The hash of a project's file as it was read.
     pub content: Option<String>,
 }
 
-/// Whether an entry counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceStanding {
-    /// It does.
     InForce,
-    /// It does, and a person has turned it off.
+    /// It counts, and a person has turned it off.
     Disabled,
-    /// A person has to approve its file.
     PendingApproval,
-    /// It cannot be used.
     Bad,
-    /// The entry of this file counts in its place.
+    /// The entry of this file counts instead.
     Hidden(String),
 }
 
-/// All servers for callers of one folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourcePlan {
-    /// By name; of one name the entry that counts first.
+    /// By name, the entry that counts first.
     pub sources: Vec<PlannedSource>,
-    /// Documents that could not be read.
+    /// Unreadable documents.
     pub problems: Vec<String>,
 }
 
-/// Servers of one file, before the files are put in order.
+/// The servers of one file.
 struct Layer {
     from: String,
     base: String,
@@ -103,7 +88,6 @@ struct Layer {
 }
 
 impl PlannedSource {
-    /// The server as its file named it.
     fn as_found(&self) -> FoundSource {
         FoundSource {
             name: self.name.clone(),
@@ -113,7 +97,7 @@ impl PlannedSource {
         }
     }
 
-    /// Where its secrets go; `None` if it cannot be used.
+    /// `None` for an invalid entry.
     pub fn secret_destination(&self) -> Option<SecretDestination> {
         let file = (!self.is_own).then_some(self.from.as_str());
         self.entry.as_ref().ok().map(|entry| SecretDestination::of(entry, file))
@@ -121,7 +105,8 @@ impl PlannedSource {
 }
 
 impl SourcePlan {
-    /// The entry that a name means for a person: the one in force, else one that is turned off, else one that waits for approval.
+    /// The entry of a name for a person: one in force or turned off, else one that waits for
+    /// approval.
     pub fn meant(&self, name: &str) -> Option<&PlannedSource> {
         let rank = |source: &PlannedSource| match source.standing {
             SourceStanding::InForce | SourceStanding::Disabled => Some(0),
@@ -135,13 +120,13 @@ impl SourcePlan {
 }
 
 impl SourceFiles {
-    /// The servers for callers of `folder`; without one no project's file counts.
+    /// Without a folder no file of a project counts.
     pub fn plan(&self, folder: Option<&Path>) -> SourcePlan {
         self.plan_after(folder, &SourcePlan::default())
     }
 
-    /// The same, for one who knows the plan `before`: what one of the person's own files named stays while the file cannot be
-    /// read. A project's file has to be approved as it is, so nothing of it stays.
+    /// As [`Self::plan`]; servers of the person's own files in `before` stay while the file cannot
+    /// be read. A project's file has to be approved as it is, so its servers do not stay.
     pub fn plan_after(&self, folder: Option<&Path>, before: &SourcePlan) -> SourcePlan {
         let mut problems = Vec::new();
         let choices = SourceChoices::load(&self.home).unwrap_or_else(|error| {
@@ -150,7 +135,7 @@ impl SourceFiles {
             SourceChoices::default()
         });
         // The strongest first.
-        let mut layers: Vec<Layer> = self.flags.iter().rev().map(Layer::of_flag).collect();
+        let mut layers: Vec<Layer> = self.flags.iter().rev().map(Layer::from_flag).collect();
         if !self.strict {
             if let Some(folder) = folder {
                 layers.extend(project_layers(folder, &choices, &mut problems));
@@ -165,12 +150,12 @@ impl SourceFiles {
     fn config_layer(&self, before: &SourcePlan, problems: &mut Vec<String>) -> Layer {
         let from = self.config_file.display().to_string();
         match FileConfig::load(&self.config_file) {
-            Ok(file) => Layer::own(from, SourceDocument::of_config(file.source_entries()).0),
+            Ok(file) => Layer::own(from, SourceDocument::from_config(file.source_entries()).0),
             Err(error) => Layer::kept(from, before, error.to_string(), problems),
         }
     }
 
-    /// The folder of plugins, and the file that each of them has, if it is one.
+    /// The folder of plugins, and the file of each.
     pub fn plugin_files(&self) -> (PathBuf, Vec<PathBuf>) {
         let folder = self.home.join("plugins");
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -199,9 +184,7 @@ impl SourceFiles {
         });
         layers.collect()
     }
-}
 
-impl SourceFiles {
     /// The client that is named first is the weakest.
     fn import_layers(&self, before: &SourcePlan, problems: &mut Vec<String>) -> Vec<Layer> {
         let layers = self.imports.iter().rev().filter_map(|file| {
@@ -219,7 +202,7 @@ impl SourceFiles {
 }
 
 impl Layer {
-    /// What one of the person's own files names.
+    /// From one of the person's own files.
     fn own(from: String, found: Vec<FoundSource>) -> Self {
         Self {
             base: folder_of(&from),
@@ -234,7 +217,7 @@ impl Layer {
         }
     }
 
-    /// What such a file named before, because it cannot be read now.
+    /// The earlier servers of a file that cannot be read now.
     fn kept(
         from: String,
         before: &SourcePlan,
@@ -250,7 +233,7 @@ impl Layer {
         Self::own(from, found)
     }
 
-    fn of_flag(flag: &FlagSources) -> Self {
+    fn from_flag(flag: &FlagSources) -> Self {
         let base = flag.base.clone();
         Self { base, ..Self::own(flag.from.clone(), flag.document.0.clone()) }
     }
@@ -282,9 +265,8 @@ fn layer_of_file(
 }
 
 impl FileConfig {
-    /// What is wrong with the servers of `[sources]`.
     pub fn server_problems(&self) -> Vec<String> {
-        let found = SourceDocument::of_config(self.source_entries()).0;
+        let found = SourceDocument::from_config(self.source_entries()).0;
         let problems = found.into_iter().filter_map(|found| {
             let problem = found.entry.err()?;
             let dot = if problem.path.is_empty() { "" } else { "." };
@@ -294,22 +276,22 @@ impl FileConfig {
     }
 }
 
-/// The files of a folder's project that may name servers for it, the nearest first.
+/// The nearest first.
 pub fn project_files(folder: &Path) -> Vec<PathBuf> {
     let root = project_root(folder);
     let folders = folder.ancestors().take_while(|up| up.starts_with(root));
     folders.map(|up| up.join(PROJECT_FILE)).collect()
 }
 
-/// The nearest folder above a folder, up to its project's, that names servers; else the project's. All below it have the same
-/// servers.
+/// The nearest folder up to the project's root that names servers, else the root. All folders below
+/// have the same servers.
 pub fn naming_folder(folder: &Path) -> PathBuf {
     let files = project_files(folder);
     let nearest = files.iter().find(|file| file.symlink_metadata().is_ok()).or(files.last());
     nearest.and_then(|file| file.parent()).unwrap_or(folder).to_owned()
 }
 
-/// The servers of a project's files, the nearest to the folder first.
+/// The nearest first.
 fn project_layers(
     folder: &Path,
     choices: &SourceChoices,
@@ -317,7 +299,7 @@ fn project_layers(
 ) -> Vec<Layer> {
     let project = project_root(folder).to_string_lossy();
     let layers = project_files(folder).into_iter().filter_map(|path| {
-        // What is approved is what was read.
+        // Checks the text that was read.
         let is_approved = |text: &str| choices.is_approved(&path, text);
         let layer = layer_of_file(&path, Some(&project), is_approved, problems)?;
         Some(Layer { approval: Some(choices.approval(&path).to_owned()), ..layer })
@@ -325,7 +307,7 @@ fn project_layers(
     layers.collect()
 }
 
-/// The servers of all layers, of which the strongest comes first.
+/// The strongest layer comes first.
 fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
     let mut all: Vec<PlannedSource> = Vec::new();
     // The file of the entry that counts, by name.
@@ -368,7 +350,7 @@ fn in_order(layers: Vec<Layer>, choices: &SourceChoices) -> Vec<PlannedSource> {
             });
         }
     }
-    // Those of one name stay in the order of their strength.
+    // Stable: entries of one name stay in the order of their strength.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
@@ -395,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strongest_good_entry_counts() {
+    fn strongest_valid_entry_counts() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         let write = |name: &str, text: &str| {
@@ -454,7 +436,7 @@ mod tests {
             of(&[("a:.mcp.json", "in force"), ("a:config.toml", "hidden")])
         );
         assert_eq!(plan.sources[0].project.as_deref(), root.join("project").to_str());
-        // It changes, and has to be approved again.
+        // A changed file has to be approved again.
         std::fs::write(&project, text.replace("prj", "other")).expect("is written");
         assert_eq!(standings(&files.plan(Some(&sub)))[0].1, "pending");
         assert_eq!(standings(&files.plan(None))[0].0, "a:config.toml");

@@ -1,7 +1,8 @@
 //! Secrets and logins of servers, encrypted in a file of their own.
 //!
-//! `credentials` is sealed with AES-256-GCM under a key in `credentials.key`. Both are the user's alone, and no link to them is followed.
-//! Each change happens under a lock, as a command and the daemon may both write.
+//! `credentials` is encrypted with AES-256-GCM and the key in `credentials.key`. Both are the
+//! user's alone, and no link to them is followed. Each change happens under a lock, as a command
+//! and the daemon may both write.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,28 +17,24 @@ use svc_model::source::SecretDestination;
 
 use crate::private_file;
 
-/// What the file begins with.
 const MARK: &[u8] = b"svc-credentials-1\n";
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
 /// Longest secret, in bytes.
 pub const MAX_SOURCE_SECRET: usize = 64 * 1024;
 
-/// Values of secrets, by name.
 type SecretValues = BTreeMap<String, String>;
 
-/// The entry that secrets are wanted for.
+/// An entry that needs secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretBearer {
-    /// The server's name.
     pub server: String,
-    /// Where they would go.
     pub destination: SecretDestination,
     /// Whether the person's own files name it.
     pub is_own: bool,
 }
 
-/// Secrets of all servers as they were at one time.
+/// A snapshot of the secrets of all servers.
 #[derive(Default)]
 pub struct KeptSecrets(VaultContent);
 
@@ -47,7 +44,6 @@ impl std::fmt::Debug for KeptSecrets {
     }
 }
 
-/// Secrets and logins of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceVault {
     home: PathBuf,
@@ -55,13 +51,13 @@ pub struct SourceVault {
 
 #[derive(Default, Serialize, Deserialize)]
 struct VaultContent {
-    /// By server, by name: set before any entry bore the server's name. They are for the person's own entry alone.
+    /// By server, by name: set before an entry had the server's name. Only for the person's own
+    /// entry.
     #[serde(default)]
     secrets: BTreeMap<String, SecretValues>,
-    /// By server, by what names the destination, by name.
+    /// By server, by id of the destination, by name.
     #[serde(default)]
     bound: BTreeMap<String, BTreeMap<String, SecretValues>>,
-    /// By what names a server.
     #[serde(default)]
     logins: BTreeMap<String, Value>,
 }
@@ -78,17 +74,17 @@ impl VaultContent {
 }
 
 impl KeptSecrets {
-    /// The secrets that an entry is given, by name.
+    /// The secrets for an entry, by name.
     pub fn given_to(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
         let unbound = self.0.secrets.get(&bearer.server).filter(|_| bearer.is_own);
         let bound = self.0.bound.get(&bearer.server);
         let bound = bound.and_then(|own| own.get(bearer.destination.id()));
-        // What was set for it wins.
+        // Bound secrets override.
         let all = unbound.into_iter().chain(bound).flatten();
         all.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// The secrets of an entry's name that it is not given, by name, with where they are to go.
+    /// Secrets of the entry's name that it does not get, with their destinations.
     pub fn kept_from(&self, bearer: &SecretBearer) -> BTreeMap<String, String> {
         let given = self.given_to(bearer);
         let of = |values: &SecretValues, destination: &str| -> Vec<(String, String)> {
@@ -106,7 +102,7 @@ impl KeptSecrets {
         all
     }
 
-    /// The names of a server's secrets, with where they are to go: nowhere yet, if that is not known.
+    /// Names of secrets with their destinations, if bound.
     pub fn of_server(&self, server: &str) -> Vec<(String, Option<SecretDestination>)> {
         let unbound = self.0.secrets.get(server).into_iter().flat_map(BTreeMap::keys);
         let unbound = unbound.map(|name| (name.clone(), None));
@@ -116,13 +112,12 @@ impl KeptSecrets {
         unbound.chain(bound).collect()
     }
 
-    /// Whether a server has secrets that are bound to no entry yet.
     pub fn has_unbound(&self, server: &str) -> bool {
         self.0.secrets.contains_key(server)
     }
 
-    /// What changes with the secrets that an entry is given, or is not.
-    pub fn stamp(&self, bearer: &SecretBearer) -> String {
+    /// Changes with the secrets that the entry gets or does not get.
+    pub fn fingerprint(&self, bearer: &SecretBearer) -> String {
         let (given, kept) = (self.given_to(bearer), self.kept_from(bearer));
         if given.is_empty() && kept.is_empty() {
             return String::new();
@@ -140,27 +135,23 @@ impl KeptSecrets {
 }
 
 impl SourceVault {
-    /// The vault of a data folder.
-    pub fn of(home: &Path) -> Self {
+    pub fn new(home: &Path) -> Self {
         Self { home: home.to_owned() }
     }
 
-    /// The file.
     pub fn file(&self) -> PathBuf {
         self.home.join("credentials")
     }
 
-    /// The file with the key.
     pub fn key_file(&self) -> PathBuf {
         self.home.join("credentials.key")
     }
 
-    /// The secrets of all servers.
     pub fn kept(&self) -> io::Result<KeptSecrets> {
         self.read().map(KeptSecrets)
     }
 
-    /// Keeps a secret of a server for an entry; without one for the person's own entry of that name, when there is one.
+    /// Without a bearer the secret is for the person's future entry of that name.
     pub fn set_secret(
         &self,
         server: &str,
@@ -183,7 +174,7 @@ impl SourceVault {
         })
     }
 
-    /// Binds the secrets that are bound to no entry yet to the person's own entries of those names.
+    /// Binds unbound secrets to the person's own entries of their names.
     pub fn bind(&self, bearers: &[SecretBearer]) -> io::Result<()> {
         self.change(|content| {
             for bearer in bearers.iter().filter(|bearer| bearer.is_own) {
@@ -197,7 +188,7 @@ impl SourceVault {
         })
     }
 
-    /// Forgets a secret of a server, wherever it was to go; `false` if there is none of that name.
+    /// For all destinations; `false` if there is none.
     pub fn unset_secret(&self, server: &str, name: &str) -> io::Result<bool> {
         self.change(|content| {
             let mut was_there = content.remove_unbound(server, name);
@@ -213,12 +204,11 @@ impl SourceVault {
         })
     }
 
-    /// A login.
     pub fn login(&self, id: &str) -> io::Result<Option<Value>> {
         Ok(self.read()?.logins.remove(id))
     }
 
-    /// Keeps a login, or forgets it.
+    /// `None` removes the login.
     pub fn set_login(&self, id: &str, login: Option<Value>) -> io::Result<()> {
         self.change(|content| match login {
             Some(login) => drop(content.logins.insert(id.to_owned(), login)),
@@ -322,15 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_goes_where_it_was_set_for_and_nowhere_else() {
+    fn secret_is_given_only_to_its_destination() {
         let home = tempfile::tempdir().expect("a folder");
-        let vault = SourceVault::of(home.path());
+        let vault = SourceVault::new(home.path());
         let mine = own("a", "https://a.example");
         let of_project = |id: &str| SecretBearer { is_own: false, ..own("a", id) };
         let theirs = of_project("https://b.example");
         vault.set_secret("a", Some(&mine), "KEY", "one").expect("is kept");
         assert_eq!(given(&vault, &mine)["KEY"], "one");
-        // The same address is the same server, whoever names it.
+        // The same address is the same server.
         assert_eq!(given(&vault, &of_project("https://a.example"))["KEY"], "one");
         for other in [&theirs, &own("a", "https://b.example"), &own("b", "https://a.example")] {
             assert_eq!(given(&vault, other), BTreeMap::new(), "{other:?}");
@@ -342,14 +332,18 @@ mod tests {
             (&*given(&vault, &mine)["KEY"], &*given(&vault, &theirs)["KEY"]),
             ("one", "two")
         );
-        // Those of before, and those set before there was an entry, are for the person's own entry as it stands.
+        // Unbound secrets are for the person's own entry.
         vault.set_secret("c", None, "OLD", "old").expect("is kept");
         let mine = own("c", "own");
         let theirs = SecretBearer { is_own: false, ..own("c", "/p/.mcp.json") };
         assert_eq!(given(&vault, &theirs), BTreeMap::new());
-        let before = vault.kept().expect("opens").stamp(&mine);
+        let before = vault.kept().expect("opens").fingerprint(&mine);
         vault.bind(&[theirs.clone(), mine.clone()]).expect("is bound");
-        assert_eq!(vault.kept().expect("opens").stamp(&mine), before, "nothing starts anew for it");
+        assert_eq!(
+            vault.kept().expect("opens").fingerprint(&mine),
+            before,
+            "nothing starts anew for it"
+        );
         assert!(!vault.kept().expect("opens").has_unbound("c"));
         assert_eq!(given(&vault, &mine)["OLD"], "old");
         assert_eq!(given(&vault, &own("c", "https://c.example")), BTreeMap::new());
@@ -359,9 +353,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_sealed_and_comes_back() {
+    fn secrets_are_encrypted_and_read_back() {
         let home = tempfile::tempdir().expect("a folder");
-        let vault = SourceVault::of(home.path());
+        let vault = SourceVault::new(home.path());
         let bearer = own("a", "https://a.example");
         assert_eq!(given(&vault, &bearer), BTreeMap::new());
         vault.set_secret("a", Some(&bearer), "KEY", "hidden-value").expect("is kept");
@@ -373,7 +367,7 @@ mod tests {
                 String::from_utf8_lossy(&std::fs::read(&file).expect("is read")).into_owned();
             assert!(!text.contains("hidden") && !text.contains("KEY"), "{text}");
         }
-        let again = SourceVault::of(home.path());
+        let again = SourceVault::new(home.path());
         assert_eq!(given(&again, &bearer)["KEY"], "hidden-value");
         assert_eq!(again.login("a\n").expect("opens"), Some(json!({ "token": "hidden-token" })));
         assert!(again.unset_secret("a", "KEY").expect("is gone"));
@@ -383,9 +377,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_open_to_others_or_a_link_is_refused_and_stays() {
+    fn file_that_is_damaged_open_to_others_or_a_link_is_refused_and_stays() {
         let home = tempfile::tempdir().expect("a folder");
-        let vault = SourceVault::of(home.path());
+        let vault = SourceVault::new(home.path());
         vault.set_secret("a", None, "KEY", "value").expect("is kept");
         let good = std::fs::read(vault.file()).expect("is read");
         let mut bad = good.clone();

@@ -1,0 +1,257 @@
+//! What is recorded of an agent: its state, the events of its stream, its last standard error.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use anstream::adapter::strip_str;
+use base64::Engine as _;
+use serde::Serialize;
+use svc_model::agent::{
+    AgentEventBody, AgentInfo, AgentState, HistoryEntry, HistoryRole, HostSpec, TurnEnd,
+};
+use svc_model::{Clock, Timestamp};
+use svc_sys::lines::Line;
+
+use super::partial_entry::PartialEntry;
+use crate::runner::AgentSpool;
+
+/// Longest line of an event, in bytes.
+const MAX_LINE: usize = 1024 * 1024;
+/// Longest text of an entry, in bytes.
+const MAX_ENTRY_TEXT: usize = 1024 * 1024;
+/// Lines of standard error that are kept.
+const STDERR_LINES: usize = 20;
+/// Longest kept line of standard error, in characters.
+const STDERR_WIDTH: usize = 500;
+
+/// The record of one agent.
+#[derive(Debug)]
+pub(super) struct AgentRecord {
+    pub(super) info: AgentInfo,
+    pub(super) partial: PartialEntry,
+    clock: Arc<dyn Clock>,
+    spool: AgentSpool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AgentEnd {
+    pub(super) exit_code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    pub(super) state: AgentState,
+    /// No SIGKILL of ours was needed.
+    pub(super) graceful: bool,
+}
+
+/// What an event tells beside the new state.
+#[derive(Debug, Default)]
+pub(super) struct StateDetails {
+    /// Unix milliseconds.
+    pub(super) until: Option<i64>,
+    pub(super) reason: Option<String>,
+    pub(super) turn: Option<TurnEnd>,
+}
+
+impl AgentRecord {
+    /// Records that the agent starts.
+    pub(super) fn new(
+        spec: &HostSpec,
+        clock: Arc<dyn Clock>,
+        spool: AgentSpool,
+        partial: PartialEntry,
+        pid: u32,
+    ) -> Self {
+        let info = AgentInfo {
+            id: spec.agent_id.clone(),
+            project: spec.project.clone(),
+            state: AgentState::Starting,
+            pid,
+            worktree: spec.cwd.display().to_string(),
+            started_at: clock.now(),
+            task: spec.task.clone(),
+            description: spec.description.clone(),
+            backend: spec.backend,
+            instance: spec.instance.clone(),
+            session_key: spec.session_key.clone(),
+            session_id: None,
+            exit_code: None,
+            signal: None,
+            error: None,
+        };
+        let record = Self { info, partial, clock, spool };
+        record.append(&AgentEventBody::State {
+            state: AgentState::Starting,
+            task: spec.task.clone(),
+            description: spec.description.clone(),
+            until: None,
+            session_id: None,
+            reason: None,
+            turn: None,
+        });
+        record
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The agent as clients see it.
+    pub(super) fn info(&self) -> AgentInfo {
+        let mut info = self.info.clone();
+        if info.error.is_none() {
+            info.error = self.spool.error().map(|error| {
+                format!("its events cannot be written: {error}; it waits until they can")
+            });
+        }
+        info
+    }
+
+    pub(super) fn set_state(&mut self, state: AgentState) {
+        self.set_state_with(state, StateDetails::default());
+    }
+
+    pub(super) fn set_state_with(&mut self, state: AgentState, details: StateDetails) {
+        self.info.state = state;
+        let StateDetails { until, reason, turn } = details;
+        let session_id = self.info.session_id.clone();
+        let (task, description) = (None, None);
+        self.append(&AgentEventBody::State {
+            state,
+            task,
+            description,
+            until,
+            session_id,
+            reason,
+            turn,
+        });
+    }
+
+    /// Records the end of the agent, and of the turn that it ended.
+    pub(super) fn end(&mut self, end: AgentEnd, turn: Option<TurnEnd>) {
+        let AgentEnd { exit_code, signal, state: final_state, .. } = end;
+        (self.info.pid, self.info.exit_code, self.info.signal) = (0, exit_code, signal);
+        self.set_state_with(final_state, StateDetails { turn, ..StateDetails::default() });
+        self.append(&AgentEventBody::Exit { exit_code, signal, final_state });
+    }
+
+    /// Records an entry. Returns its text if it is the agent's own.
+    pub(super) fn entry(&mut self, mut entry: HistoryEntry) -> Option<String> {
+        entry.timestamp = self.clock.now();
+        for text in [&mut entry.content, &mut entry.tool_result].into_iter().flatten() {
+            entry.truncated |= shorten(text, MAX_ENTRY_TEXT);
+        }
+        let is_own = entry.role == HistoryRole::Assistant;
+        let text = entry.content.clone().filter(|_| is_own);
+        if text.is_some() {
+            self.partial.finish();
+        }
+        let (now, is_of_tool) = (entry.timestamp, entry.is_of_tool());
+        self.spool.append_entry(&AgentEventBody::ChatEntry { chat_entry: entry }, now, is_of_tool);
+        text
+    }
+
+    pub(super) fn append(&self, event: &impl Serialize) -> u64 {
+        self.spool.append(event, self.clock.now())
+    }
+
+    /// Text of an entry that is not finished.
+    pub(super) fn add_partial(&self, text: &str) {
+        self.partial.add(text, || self.spool.appended());
+    }
+}
+
+/// Returns whether the text was cut.
+fn shorten(text: &mut String, most: usize) -> bool {
+    if text.len() <= most {
+        return false;
+    }
+    let dropped = text.len() - most;
+    text.truncate(text.floor_char_boundary(most));
+    write!(text, "\n[{dropped} bytes more are in the stream]")
+        .expect("writing to a string does not fail");
+    true
+}
+
+/// An event of one line, without a copy of it.
+#[derive(Serialize)]
+pub(super) struct TurnOutputLine<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    data: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+impl<'a> TurnOutputLine<'a> {
+    /// `kind` is `output` or `stderr`.
+    pub(super) fn new(kind: &'static str, line: Line<'a>) -> Self {
+        let truncated = line.is_cut || line.bytes.len() > MAX_LINE;
+        let mut bytes = &line.bytes[..line.bytes.len().min(MAX_LINE)];
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text),
+            // The cut may have gone through a character.
+            Err(error) if truncated && bytes.len() - error.valid_up_to() < 4 => {
+                bytes = &bytes[..error.valid_up_to()];
+                std::str::from_utf8(bytes)
+            }
+            Err(error) => Err(error),
+        };
+        if let Ok(text) = text {
+            Self { kind, data: text.into(), encoding: None, truncated }
+        } else {
+            let data = base64::engine::general_purpose::STANDARD.encode(bytes).into();
+            Self { kind, data, encoding: Some("base64"), truncated }
+        }
+    }
+}
+
+/// The last lines of standard error, without colours.
+#[derive(Debug, Default)]
+pub(super) struct StderrTail {
+    lines: VecDeque<String>,
+}
+
+impl StderrTail {
+    pub(super) fn push(&mut self, line: &[u8]) {
+        if self.lines.len() == STDERR_LINES {
+            self.lines.pop_front();
+        }
+        let text = String::from_utf8_lossy(&line[..line.len().min(4 * STDERR_WIDTH)]);
+        let plain = strip_str(&text).to_string();
+        self.lines.push_back(plain.chars().take(STDERR_WIDTH).collect());
+    }
+
+    /// An error with the last lines behind it, if there are any.
+    pub(super) fn explain(&self, error: String) -> String {
+        let lines: Vec<_> = self.lines.iter().map(String::as_str).collect();
+        let text = lines.join("\n");
+        let text = text.trim();
+        if text.is_empty() { error } else { format!("{error}; it said:\n{text}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stderr_tail_has_no_escape_sequences() {
+        for (text, is) in [
+            ("\u{1b}[2m2026-03-31\u{1b}[0m \u{1b}[31mERROR\u{1b}[0m lost", "2026-03-31 ERROR lost"),
+            ("\u{1b}]0;title\u{7}words", "words"),
+            ("\u{1b}]0;title\u{1b}\\words", "words"),
+            ("\u{1b}7words", "words"),
+            ("[31m is no sequence", "[31m is no sequence"),
+            ("cut \u{1b}[3", "cut "),
+            ("größer \u{9b}", "größer \u{9b}"),
+            ("", ""),
+        ] {
+            let mut tail = StderrTail::default();
+            tail.push(text.as_bytes());
+            assert_eq!(tail.lines, [is], "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is an entry of svc in a client's file.
+//!
+//! The server named `svc` that runs `svc stdio` (or has the URL of a daemon on this machine), and
+//! handlers whose command is `svc … hook …`, wherever they stand and however an earlier version
+//! wrote them. All else is the person's and stays.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// The name of svc among a client's servers.
+pub const SERVER: &str = "svc";
+
+pub(crate) const HOOKS: &str = "hooks";
+/// The words that follow `svc hook` in a handler.
+const HOOK_WORDS: &[&str] = &["claude-code", "claude", "codex", "gemini", "opencode", "wait"];
+
+/// The first line of a file that svc writes whole.
+pub const OUR_FILE: &str = "// Written by `svc install`";
+/// The first line of a file of rules that svc writes whole.
+pub(crate) const OUR_RULES: &str = "# Written by `svc install`";
+
+pub(crate) fn is_our_file(text: &str) -> bool {
+    text.starts_with(OUR_FILE) || text.starts_with(OUR_RULES)
+}
+
+/// Written by `svc install`, or by a person as documented.
+pub fn is_our_server(entry: &Value) -> bool {
+    let (program, arguments) = command_of(entry);
+    if let Some(program) = program {
+        return is_our_program(program) && arguments.contains(&"stdio");
+    }
+    url_of(entry).is_some_and(|url| {
+        let local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
+        local.iter().any(|start| url.starts_with(start)) && url.ends_with("/mcp")
+    })
+}
+
+/// Program and arguments of a server that is a process.
+pub fn command_of(entry: &Value) -> (Option<&str>, Vec<&str>) {
+    fn strings(value: &Value) -> Vec<&str> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+    match entry.get("command") {
+        Some(Value::String(program)) => {
+            (Some(program), entry.get("args").map(strings).unwrap_or_default())
+        }
+        Some(line @ Value::Array(_)) => {
+            let mut words = strings(line).into_iter();
+            (words.next(), words.collect())
+        }
+        _ => (None, Vec::new()),
+    }
+}
+
+pub fn url_of(entry: &Value) -> Option<&str> {
+    ["url", "httpUrl", "serverUrl"].iter().find_map(|key| entry.get(key)?.as_str())
+}
+
+fn is_our_program(program: &str) -> bool {
+    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(is_our_name)
+}
+
+/// `svc`, or `svc-0.1`: earlier versions wrote the target of a link.
+fn is_our_name(name: &str) -> bool {
+    match name.strip_prefix("svc") {
+        Some("") => true,
+        Some(rest) => rest
+            .strip_prefix(['-', '_'])
+            .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())),
+        None => false,
+    }
+}
+
+/// Whether a handler runs `svc … hook …`, as arguments or as a line for the shell.
+pub fn is_our_handler(handler: &Value) -> bool {
+    let (program, arguments) = command_of(handler);
+    let Some(line) = program else { return false };
+    if !arguments.is_empty() {
+        let is_hook = |words: &[&str]| words[0] == "hook" && HOOK_WORDS.contains(&words[1]);
+        return is_our_program(line) && arguments.windows(2).any(is_hook);
+    }
+    // As [`super::ClientCommand`] writes them. A folder's name may contain ` hook `.
+    line.match_indices(" hook ").any(|(at, between)| {
+        let (before, after) = (&line[..at], &line[at + between.len()..]);
+        let program = before.trim_end_matches('\'').rsplit(['/', ' ', '\'']).next();
+        let client = after.split(' ').next().unwrap_or_default();
+        program.is_some_and(is_our_name) && HOOK_WORDS.contains(&client)
+    })
+}
+
+/// With the event of each.
+pub(crate) fn our_handlers(document: &Value) -> Vec<(&str, &Value)> {
+    let events = document.get(HOOKS).and_then(Value::as_object).into_iter().flatten();
+    let of_event = |(event, groups)| {
+        let ours =
+            handlers(groups).map(|(_, _, _, handler)| handler).filter(|it| is_our_handler(it));
+        ours.map(move |handler| (event, handler)).collect::<Vec<_>>()
+    };
+    events
+        .map(|(event, groups): (&String, &Value)| (event.as_str(), groups))
+        .flat_map(of_event)
+        .collect()
+}
+
+pub(crate) fn events_of_ours(document: &Value) -> Vec<&str> {
+    let events = document.get(HOOKS).and_then(Value::as_object);
+    let ours = |groups: &Value| handlers(groups).any(|(_, _, _, handler)| is_our_handler(handler));
+    events
+        .into_iter()
+        .flatten()
+        .filter(|(_, groups)| ours(groups))
+        .map(|(name, _)| name.as_str())
+        .collect()
+}
+
+/// Index of the group, index in it, the group, the handler.
+pub(crate) fn handlers(groups: &Value) -> impl Iterator<Item = (usize, usize, &Value, &Value)> {
+    groups.as_array().into_iter().flatten().enumerate().flat_map(|(index, group)| {
+        let inner = group.get(HOOKS).and_then(Value::as_array).into_iter().flatten();
+        inner.enumerate().map(move |(within, handler)| (index, within, group, handler))
+    })
+}
+
+/// No matcher, an empty one and `*` mean the same.
+pub(crate) fn matcher(group: &Value) -> Value {
+    match group.get("matcher") {
+        None | Some(Value::Null) => json!("*"),
+        Some(Value::String(text)) if text.is_empty() => json!("*"),
+        Some(other) => other.clone(),
+    }
+}
+
+pub fn at<'a>(document: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(document, |value, key| value.get(key))
+}

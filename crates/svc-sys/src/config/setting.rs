@@ -1,0 +1,354 @@
+//! A value with its origin, its sources by strength, and the parsers of values.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Deref;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+use super::environment::{ConfigError, Env};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting<T> {
+    pub value: T,
+    pub origin: Origin,
+}
+
+/// Where a value came from, strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    Flag,
+    Env,
+    File,
+    Default,
+}
+
+/// One line of `svc config show`.
+#[derive(Debug, Clone, Serialize)]
+pub struct ConfigRow {
+    /// The key as written in the file, dotted.
+    pub key: &'static str,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+impl<T> Deref for Setting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Setting<T> {
+    pub(super) fn row_as(&self, key: &'static str, value: Value) -> ConfigRow {
+        ConfigRow { key, value, origin: self.origin }
+    }
+}
+
+impl<T: Serialize> Setting<T> {
+    pub(super) fn row(&self, key: &'static str) -> ConfigRow {
+        self.row_as(key, json!(self.value))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flag => "flag",
+            Self::Env => "env",
+            Self::File => "file",
+            Self::Default => "default",
+        })
+    }
+}
+
+impl<T> Setting<Option<T>> {
+    pub(super) fn or(self, default: T) -> Setting<T> {
+        Setting { value: self.value.unwrap_or(default), origin: self.origin }
+    }
+}
+
+/// The sources of a key. The strongest counts; all are checked.
+pub(super) struct SettingSources<'a> {
+    pub(super) env: &'a Env,
+    pub(super) file: &'a Path,
+}
+
+impl SettingSources<'_> {
+    pub(super) fn value<R, T>(
+        &self,
+        key: &str,
+        flag: Option<R>,
+        file: Option<R>,
+        from_env: impl Fn(&str) -> Result<R, String>,
+        check: impl Fn(R) -> Result<T, String>,
+    ) -> Result<Setting<Option<T>>, ConfigError> {
+        let name = env_name(key);
+        let env = self.env.text(&name)?;
+        let mut strongest = Setting { value: None, origin: Origin::Default };
+        let given = [
+            (Origin::Flag, flag.map(Ok)),
+            (Origin::Env, env.map(from_env)),
+            (Origin::File, file.map(Ok)),
+        ];
+        for (origin, raw) in given {
+            let Some(raw) = raw else { continue };
+            let value =
+                raw.and_then(&check).map_err(|problem| self.invalid(key, origin, &problem))?;
+            if strongest.value.is_none() {
+                strongest = Setting { value: Some(value), origin };
+            }
+        }
+        Ok(strongest)
+    }
+
+    pub(super) fn list<T>(
+        &self,
+        key: &str,
+        flag: &[String],
+        file: Option<&Vec<String>>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Setting<Option<Vec<T>>>, ConfigError> {
+        let flag = (!flag.is_empty()).then(|| flag.to_vec());
+        let comma = |text: &str| Ok(comma(text));
+        self.value(key, flag, file.cloned(), comma, |items| each(&items, &parse))
+    }
+
+    pub(super) fn text<T>(
+        &self,
+        key: &str,
+        flag: Option<&String>,
+        file: Option<&String>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Setting<Option<T>>, ConfigError> {
+        let text = |text: &str| Ok(text.to_owned());
+        self.value(key, flag.cloned(), file.cloned(), text, |text| parse(&text))
+    }
+
+    pub(super) fn boolean(
+        &self,
+        key: &str,
+        flag: bool,
+        file: Option<bool>,
+    ) -> Result<Setting<Option<bool>>, ConfigError> {
+        self.value(key, flag.then_some(true), file, boolean, Ok)
+    }
+
+    pub(super) fn number(
+        &self,
+        key: &str,
+        file: Option<u64>,
+    ) -> Result<Setting<Option<u64>>, ConfigError> {
+        self.value(key, None, file, whole_number, positive)
+    }
+
+    fn invalid(&self, key: &str, origin: Origin, problem: &str) -> ConfigError {
+        let (source_name, fix) = match origin {
+            Origin::Flag => (format!("--{}:", key.replace('_', "-")), "correct the flag"),
+            Origin::Env => {
+                (format!("environment variable {}:", env_name(key)), "correct the variable")
+            }
+            Origin::File | Origin::Default => {
+                (format!("{}, key `{key}`:", self.file.display()), "correct the file")
+            }
+        };
+        ConfigError::Invalid { source_name, problem: problem.to_owned(), advice: fix.to_owned() }
+    }
+}
+
+fn env_name(key: &str) -> String {
+    format!("SVC_{}", key.replace('.', "_").to_ascii_uppercase())
+}
+
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:6334";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    Text,
+    /// One JSON object per record.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{text}` is not auto, text or json")),
+        }
+    }
+}
+
+pub(super) fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is not a whole number"))
+}
+
+/// Clients end a hook after 10 s.
+pub(super) fn cold_wait(seconds: u64) -> Result<u64, String> {
+    if seconds <= 8 { Ok(seconds) } else { Err("must be from 0 to 8 seconds".to_owned()) }
+}
+
+pub fn scope(text: &str) -> Result<String, String> {
+    let is_word =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':');
+    if text.is_empty() || !text.bytes().all(is_word) {
+        return Err(format!("`{text}` is no scope: a word such as agents, approve or read_all"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Which idle sessions a message wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeMode {
+    Terminal,
+    /// Also sessions that a program keeps open; the program has to end them.
+    Always,
+    Never,
+}
+
+impl FromStr for WakeMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "terminal" => Ok(Self::Terminal),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("`{text}` is not terminal, always or never")),
+        }
+    }
+}
+
+pub(super) fn default_listen() -> SocketAddr {
+    listen(DEFAULT_LISTEN).expect("the default address is well formed")
+}
+
+/// The base URL of a registry, without trailing slashes.
+pub(super) fn url(text: &str) -> Result<String, String> {
+    let url = text.trim_end_matches('/');
+    let is_url = url.starts_with("https://") || url.starts_with("http://");
+    if is_url { Ok(url.to_owned()) } else { Err(format!("`{text}` is not a URL")) }
+}
+
+/// An address to listen on: `127.0.0.1:6334`, `[::1]:6334`, `localhost:6334` (IPv4), or `:6334`
+/// (all addresses). Port 0 lets the system choose.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    }
+    if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    text.parse().map_err(|_| {
+        format!("`{text}` is not an address with a port, such as 127.0.0.1:6334, [::1]:6334 or :6334 (all addresses)")
+    })
+}
+
+/// As in a `Host` header, with or without a port.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+        return Err(format!("`{text}` is not a host name, such as svc.example.com"));
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// A name or number. The start of the daemon checks that the user exists.
+pub(super) fn user(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
+        return Err(format!("`{text}` is not the name of a user, such as www-data"));
+    }
+    Ok(text.to_owned())
+}
+
+/// As in an `Origin` header: scheme, host and perhaps a port; no path.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest.map(host) {
+        Some(Ok(_)) => Ok(text.to_ascii_lowercase()),
+        _ => Err(format!("`{text}` is not an origin, such as https://svc.example.com")),
+    }
+}
+
+/// Log filter directives, such as `info` or `svc=debug,warn`.
+pub(super) fn log_level(text: &str) -> Result<String, String> {
+    // The filter reads an unknown word as the name of a module, and would log nothing else.
+    let is_level = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    let is_filter = text.parse::<Targets>().is_ok() && text.split(',').all(is_level);
+    if is_filter {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` is not a log level (error, warn, info, debug, trace) or a list such as svc=debug,warn"
+    ))
+}
+
+/// Such as `30m`, `90s`, `500ms`, `1h`, or `0`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time such as 90s, 30m or 1h");
+    let text = text.trim();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        "d" => 24 * 60 * 60 * 1000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither true nor false")),
+    }
+}
+
+/// Up to the largest number of a column of the database.
+pub(super) fn positive(number: u64) -> Result<u64, String> {
+    if (1..=i64::MAX.cast_unsigned()).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("{number} is not between 1 and {}", i64::MAX))
+}
+
+pub(super) fn ping_pong(turns: u32) -> Result<u32, String> {
+    if turns <= 5 { Ok(turns) } else { Err(format!("{turns} is not between 0 and 5")) }
+}
+
+pub(super) fn each<T>(
+    items: &[String],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    items.iter().map(|item| parse(item)).collect()
+}
+
+/// Without blank items.
+pub(super) fn comma(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}

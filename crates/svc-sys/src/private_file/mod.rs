@@ -1,0 +1,347 @@
+//! Files and folders of one user: mode 0600 and 0700, never half written, and never under a name
+//! that somebody else could have prepared.
+//!
+//! A new file gets a random name in its folder, is written and synced, and is then renamed. No link
+//! is followed at the last part of a path. What others own, or can write, is refused with the
+//! command that repairs it.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
+};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use tempfile::NamedTempFile;
+
+use crate::bounded_file;
+
+/// Largest file with a secret, in bytes.
+const MAX_SECRET: u64 = 4096;
+/// Largest file with settings, in bytes.
+const MAX_SETTINGS: u64 = 4 << 20;
+const OTHERS_WRITE: u32 = 0o022;
+const EVERYBODY_WRITES: u32 = 0o002;
+const OTHERS: u32 = 0o077;
+/// In a folder with this bit only the owner of a file removes or renames it.
+const STICKY: u32 = 0o1000;
+
+/// A file or folder that somebody else may have made or changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path} {fault}: {remedy}")]
+pub struct UntrustedPath {
+    path: String,
+    fault: String,
+    remedy: String,
+}
+
+impl UntrustedPath {
+    /// The fault and the remedy.
+    pub fn parts(&self) -> (String, &str) {
+        (format!("{} {}", self.path, self.fault), &self.remedy)
+    }
+}
+
+impl From<UntrustedPath> for io::Error {
+    fn from(untrusted: UntrustedPath) -> Self {
+        Self::new(ErrorKind::PermissionDenied, untrusted)
+    }
+}
+
+/// Creates a file. Fails if it exists, or a link of that name.
+pub fn create_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let file = written_beside(path, contents)?;
+    file.as_file().sync_all()?;
+    persist_new(file, path)
+}
+
+/// As [`create_new`], with an exclusive lock that is held before the file gets its name: nobody
+/// sees it unlocked, as if its writer had ended. The file is open for reading and writing.
+pub fn create_new_held(path: &Path, contents: &[u8]) -> io::Result<File> {
+    let file = written_beside(path, contents)?;
+    file.as_file().sync_all()?;
+    file.as_file().try_lock()?;
+    let file = file.persist_noclobber(path)?;
+    sync_folder_of(path)?;
+    Ok(file)
+}
+
+/// Replaces a file atomically: a reader sees the old one or the new one, also after a power cut.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let file = written_beside(path, contents)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    sync_folder_of(path)
+}
+
+/// Replaces a file atomically without syncing it, for a file that is useless after a power cut.
+pub fn replace_fleeting(path: &Path, contents: &[u8]) -> io::Result<()> {
+    written_beside(path, contents)?.persist(path)?;
+    Ok(())
+}
+
+/// With mode 0644.
+pub fn replace_public(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let file = written_beside(path, contents)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    sync_folder_of(path)
+}
+
+/// An empty file with a random name in the folder of `path`; dropping it removes the file.
+pub fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let mut prefix = OsString::from(".");
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push(".");
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(".tmp")
+        .rand_bytes(12)
+        .permissions(Permissions::from_mode(0o600))
+        .tempfile_in(folder_of(path))
+}
+
+/// Gives a temporary file its name, which must be free, and syncs the folder.
+pub fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.persist_noclobber(path)?;
+    sync_folder_of(path)
+}
+
+/// Opens or creates a file for appending, mode 0600, and removes write permission of others.
+pub fn append(path: &Path) -> io::Result<File> {
+    let is_pipe = |kind: std::fs::FileType| kind.is_fifo() || kind.is_socket();
+    let pipe = || io::Error::from(untrusted(path, "is not a file", "move it away"));
+    // Opening a pipe must not wait for its other end.
+    if std::fs::symlink_metadata(path).is_ok_and(|meta| is_pipe(meta.file_type())) {
+        return Err(pipe());
+    }
+    let mut options = OpenOptions::new();
+    options
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let file = options.open(path).map_err(|error| name_link(path, error))?;
+    let meta = file.metadata()?;
+    if is_pipe(meta.file_type()) {
+        return Err(pipe());
+    }
+    // A device such as /dev/null keeps its owner and mode.
+    if meta.is_file() {
+        check_owner(path, &meta)?;
+        if meta.mode() & OTHERS_WRITE != 0 {
+            let mode = meta.mode() & 0o7777 & !OTHERS_WRITE;
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(file)
+}
+
+/// Opens a regular file for reading; refuses a link.
+pub fn open(path: &Path) -> io::Result<File> {
+    bounded_file::open_regular_itself(path).map_err(|error| name_link(path, error))
+}
+
+/// Reads a file with a secret, which nobody else may read or write; `None` if there is none.
+pub fn read_secret(path: &Path) -> io::Result<Option<String>> {
+    let Some(bytes) = read_secret_bytes(path, MAX_SECRET)? else { return Ok(None) };
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// As [`read_secret`], for one of up to `most` bytes. Refuses a file with a second name, which
+/// another folder may expose.
+pub fn read_secret_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let meta = file.metadata()?;
+    check_private(path, &meta, 0o600)?;
+    check_names(path, &meta)?;
+    check_above(folder_of(path))?;
+    if meta.len() > most {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is too large to be a token"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Creates a folder with mode 0700, and its parents; an existing one stays as it is. Syncs the
+/// names of those that it made: a lost folder loses what was synced into it.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    missing.into_iter().rev().try_for_each(sync_folder_of)
+}
+
+/// Creates the data folder if it is missing, and refuses one that others own or can write.
+pub fn prepare_home(home: &Path) -> io::Result<()> {
+    create_folder(home).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot create {}: {error}", home.display()))
+    })?;
+    check_folder(home)
+}
+
+/// Refuses a folder that others own or can write, or that everybody may replace. A link is judged
+/// by its target. A missing folder passes.
+pub fn check_folder(path: &Path) -> io::Result<()> {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+        }
+    };
+    if !meta.is_dir() {
+        let remedy = "move it away, or choose another with SVC_HOME";
+        return Err(untrusted(path, "is not a folder", remedy).into());
+    }
+    check_owner(path, &meta)?;
+    check_mode(path, &meta, OTHERS_WRITE, 0o700)?;
+    match std::fs::canonicalize(path)?.parent() {
+        Some(above) => check_above(above),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a folder in which everybody may replace the files of others, and any folder below.
+fn check_above(folder: &Path) -> io::Result<()> {
+    for path in std::fs::canonicalize(folder)?.ancestors() {
+        let mode = std::fs::metadata(path)?.mode();
+        if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
+            let fault = format!("lets everybody replace what is in it (mode {:o})", mode & 0o7777);
+            let remedy = format!("chmod o-w {}", path.display());
+            return Err(untrusted(path, &fault, &remedy).into());
+        }
+    }
+    Ok(())
+}
+
+/// As `check_above`, for the folder of a file.
+pub fn check_above_file(path: &Path) -> io::Result<()> {
+    check_above(folder_of(path))
+}
+
+/// Refuses what belongs to another user, or others may read or write; `mode` is for the remedy.
+pub fn check_private(path: &Path, meta: &Metadata, mode: u32) -> Result<(), UntrustedPath> {
+    check_owner(path, meta)?;
+    check_mode(path, meta, OTHERS, mode)
+}
+
+/// Refuses a file of another user than root, and one that others can write.
+pub fn check_source(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
+    if !meta.is_file() {
+        return Err(untrusted(path, "is not a file", "name a file"));
+    }
+    if meta.uid() != 0 {
+        check_owner(path, meta)?;
+    }
+    check_mode(path, meta, OTHERS_WRITE, 0o600)
+}
+
+/// Refuses a link, and a file with a second name: files beside the one name, such as a lock, are
+/// not beside the other. A missing file passes.
+pub fn check_one_name(path: &Path) -> Result<(), UntrustedPath> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if meta.is_symlink() { Err(link(path)) } else { check_names(path, &meta) }
+}
+
+fn check_names(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
+    if meta.is_file() && meta.nlink() > 1 {
+        let fault = format!("has {} names (hard links)", meta.nlink());
+        let remedy = "remove the others, or put a copy there in its place";
+        return Err(untrusted(path, &fault, remedy));
+    }
+    Ok(())
+}
+
+/// Reads a regular file that is no secret; `None` if there is none. Refuses a file that another
+/// user than root owns, or others can write.
+pub fn read_settings(path: &Path) -> io::Result<Option<String>> {
+    let file = match bounded_file::open_regular(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let meta = file.metadata()?;
+    if meta.uid() != 0 {
+        check_owner(path, &meta)?;
+    }
+    check_mode(path, &meta, OTHERS_WRITE, 0o644)?;
+    let bytes = bounded_file::read_open(file, MAX_SETTINGS)?;
+    bounded_file::text_of(bytes).map(Some)
+}
+
+fn check_owner(path: &Path, meta: &Metadata) -> Result<(), UntrustedPath> {
+    let me = rustix::process::geteuid().as_raw();
+    if meta.uid() == me {
+        return Ok(());
+    }
+    let fault = format!("belongs to user {} and not to you (user {me})", meta.uid());
+    let remedy = format!("run svc as that user, or `chown {me} {}`", path.display());
+    Err(untrusted(path, &fault, &remedy))
+}
+
+fn check_mode(
+    path: &Path,
+    meta: &Metadata,
+    forbidden: u32,
+    wanted: u32,
+) -> Result<(), UntrustedPath> {
+    let mode = meta.mode() & 0o7777;
+    let verb = match mode & forbidden {
+        0 => return Ok(()),
+        open if open & OTHERS_WRITE != 0 => "can be written by others",
+        _ => "can be read by others",
+    };
+    let remedy = format!("chmod {wanted:o} {}", path.display());
+    Err(untrusted(path, &format!("{verb} (mode {mode:o})"), &remedy))
+}
+
+fn untrusted(path: &Path, fault: &str, remedy: &str) -> UntrustedPath {
+    UntrustedPath {
+        path: path.display().to_string(),
+        fault: fault.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// The system's own message for a link is "too many levels of symbolic links".
+fn name_link(path: &Path, error: io::Error) -> io::Error {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    if is_link {
+        return link(path).into();
+    }
+    error
+}
+
+fn link(path: &Path) -> UntrustedPath {
+    let remedy = "links are not followed here; put the file itself there";
+    untrusted(path, "is a symbolic link", remedy)
+}
+
+fn written_beside(path: &Path, contents: &[u8]) -> io::Result<NamedTempFile> {
+    let mut file = temporary_beside(path)?;
+    file.write_all(contents)?;
+    Ok(file)
+}
+
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests;
