@@ -9,6 +9,7 @@ mod admission;
 mod agents;
 mod api;
 mod body;
+mod bounds;
 mod client_connection;
 mod client_io;
 mod connection;
