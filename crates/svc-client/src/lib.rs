@@ -28,4 +28,4 @@ pub use follow::{FollowGap, FollowItem, Follower};
 pub use keyed_post::post_keyed;
 pub use mcp_reply::{McpReply, one_line};
 pub use token_source::TokenSource;
-pub use url::{Url, encode, with_query};
+pub use url::{Url, encode, with_object, with_query};

@@ -38,6 +38,7 @@
 
 mod access;
 pub mod agent;
+mod argument;
 mod budget;
 mod caller;
 mod client_record;
@@ -59,6 +60,7 @@ mod json_size;
 mod json_weight;
 pub mod learning;
 pub mod limits;
+mod list;
 mod message;
 mod open_calls;
 mod operator_name;
@@ -78,6 +80,7 @@ mod time;
 mod visibility;
 
 pub use access::{AccessLevel, Ownership, RowReader};
+pub use argument::{NOT_BLANK, TAG, parse_word};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{
     AGENTS_SCOPE, APPROVE_SCOPE, Caller, EXEC_SCOPE, OWN_SCOPES, READ_ALL, READ_SCOPE, Scope,
@@ -96,6 +99,10 @@ pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_size::json_bytes;
 pub use json_weight::json_weight;
+pub use list::{
+    AgentFilter, GhapFilter, GhapSearch, ListQuery, MessageFilter, PageQuery, PeerFilter,
+    RequestFilter, SessionFilter, TaskFilter, ToolFilter,
+};
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
 };
@@ -115,8 +122,8 @@ pub use session_standing::{
 };
 pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{
-    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
-    TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,
+    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEvent,
+    TaskEventBody, TaskReply, TaskReport, TaskStatus,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 pub use visibility::{StreamReader, StreamVisibility, holds_answers};

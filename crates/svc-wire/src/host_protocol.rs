@@ -17,6 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -317,21 +318,21 @@ pub struct AttachAnswer {
 }
 
 /// Payload of `host.history`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryQuery {
-    /// How many entries at most; 0 or absent: all.
+    /// How many of the last entries; 0, the default: all.
     #[serde(default)]
     pub limit: u64,
     /// Only entries of events before this offset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
-    /// Whether calls of tools and their results are entries too; they are unless this says no.
+    /// Whether calls of tools and their results are entries too; by default they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include_tools: Option<bool>,
 }
 
 /// Answer to `host.history`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryPage {
     /// The agent.
     pub agent_id: AgentId,
@@ -381,7 +382,7 @@ pub enum SendMode {
 }
 
 /// Answer to `host.send`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SendAnswer {
     /// The input's id.
     pub message_id: String,
@@ -417,12 +418,12 @@ pub struct InterruptAgent {
 }
 
 /// Payload of `host.stop`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopAgent {
     /// Kill it at once.
     #[serde(default)]
     pub force: bool,
-    /// Seconds until it is killed; 30 if 0 or absent.
+    /// Seconds until it is killed: from 0 to 3600, by default 30.
     #[serde(default)]
     pub timeout: i64,
     /// Why.
@@ -431,7 +432,7 @@ pub struct StopAgent {
 }
 
 /// Answer to `host.stop`. It comes when the program is reaped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopAnswer {
     /// Whether the program has ended.
     pub stopped: bool,

@@ -24,7 +24,6 @@ mod exposition;
 mod health;
 mod identify;
 mod journal;
-mod list;
 mod listener;
 mod messages;
 mod metrics;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Map, Value};
 use svc_core::service::{Error, team::NewSession};
-use svc_model::{Caller, SessionStanding, is_daemons_session_id, journal::SessionSource, limits};
+use svc_model::{Caller, SessionStanding, is_daemons_session_id, limits};
 use svc_sys::telemetry;
 use svc_wire::mcp::CLIENT_PROCESS;
 
@@ -132,7 +132,7 @@ impl McpServer {
             let new = NewSession {
                 session_id: Some(client_session.to_string()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             team.start_session(caller, None, new).await?;

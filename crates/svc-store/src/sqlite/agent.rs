@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use svc_model::{
-    AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
+    AgentFilter, AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
     agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
 };
 
@@ -17,7 +17,7 @@ use super::{
     },
     tx::WriteTx,
 };
-use crate::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError};
+use crate::{AgentRow, HostProcess, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawAgent {

@@ -53,6 +53,7 @@ impl TryFrom<RawRequest> for RequestRow {
                 ..Ownership::of_row(&raw.created_by, raw.project)
             },
             session_key: raw.session_key,
+            peer_id: None,
             kind: raw.kind,
             title: raw.title,
             options,

@@ -1,10 +1,10 @@
 //! Records of attempts, with their former texts and notes.
 
 use svc_model::{
-    GhapId, OutcomeId, RowReader, Timestamp,
+    GhapFilter, GhapId, OutcomeId, RowReader, Timestamp,
     journal::{
-        Domain, Ghap, GhapState, GhapStatus, Iteration, Lesson, ResolvedGhap, RootCause,
-        RootCauseCategory, Strategy, Tier, Verdict,
+        Domain, Ghap, GhapEnd, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
+        Strategy, Tier,
     },
 };
 
@@ -16,7 +16,7 @@ use super::{
     statement::{change, direct_row, pool_query, select_one, select_values},
     tx::WriteTx,
 };
-use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
+use crate::{LessonKind, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawGhap {
@@ -51,7 +51,7 @@ impl TryFrom<RawGhap> for Ghap {
     type Error = StoreError;
 
     fn try_from(raw: RawGhap) -> Result<Self, StoreError> {
-        let state = state(&raw)?;
+        let end = end(&raw)?;
         Ok(Self {
             id: raw.ghap_id.into(),
             session_id: raw.session_id,
@@ -64,7 +64,8 @@ impl TryFrom<RawGhap> for Ghap {
             prediction: raw.prediction,
             probability: raw.probability,
             iteration_count: raw.iteration_count,
-            state,
+            status: raw.status,
+            end,
             confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
             updated_at: raw.updated_at,
@@ -72,33 +73,23 @@ impl TryFrom<RawGhap> for Ghap {
     }
 }
 
-/// The state of a record. An ended one has a tier and a time; an active one has nothing of an end.
-fn state(raw: &RawGhap) -> Result<GhapState, StoreError> {
+/// How a record ended. An ended one has a tier and a time; an active one has nothing of an end.
+fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
     let bad = |why: &str| StoreError::BadRow {
         table: "ghap",
         id: raw.ghap_id.clone(),
         why: why.to_owned(),
     };
-    let verdict = match raw.status {
-        GhapStatus::Active => {
-            let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
-            return if is_clean {
-                Ok(GhapState::Active)
-            } else {
-                Err(bad("it is active and has ended"))
-            };
-        }
-        GhapStatus::Confirmed => Verdict::Confirmed,
-        GhapStatus::Falsified => Verdict::Falsified,
-        GhapStatus::Abandoned => Verdict::Abandoned,
-    };
+    if raw.status == GhapStatus::Active {
+        let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
+        return if is_clean { Ok(None) } else { Err(bad("it is active and has ended")) };
+    }
     let (Some(tier), Some(at)) = (raw.tier, raw.resolved_at) else {
         return Err(bad("it has ended, without a tier or a time"));
     };
     let root_cause = raw.root_cause_category.zip(raw.root_cause.clone());
     let takeaway = raw.takeaway.clone();
-    Ok(GhapState::Resolved(Box::new(ResolvedGhap {
-        verdict,
+    Ok(Some(Box::new(GhapEnd {
         result: raw.result.clone(),
         surprise: raw.surprise.clone(),
         root_cause: root_cause.map(|(category, description)| RootCause { category, description }),
@@ -125,7 +116,7 @@ struct EndColumns<'a> {
 impl<'a> From<&'a Ghap> for EndColumns<'a> {
     fn from(ghap: &'a Ghap) -> Self {
         let (cause, lesson) = (ghap.root_cause(), ghap.lesson());
-        let outcome = ghap.resolved().and_then(|resolved| resolved.outcome_id.as_ref());
+        let outcome = ghap.end.as_ref().and_then(|end| end.outcome_id.as_ref());
         Self {
             result: ghap.result(),
             surprise: ghap.surprise(),
@@ -171,7 +162,7 @@ impl WriteTx {
     /// Stores a new record.
     pub async fn insert_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
-        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        let (status, end) = (ghap.status, EndColumns::from(ghap));
         change!(
             self,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
@@ -208,7 +199,7 @@ impl WriteTx {
     /// Writes a record back as it is now.
     pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
-        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        let (status, end) = (ghap.status, EndColumns::from(ghap));
         let done = change!(
             self,
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,

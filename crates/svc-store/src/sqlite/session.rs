@@ -1,7 +1,7 @@
 //! Sessions of clients with their counters, and settings of the daemon.
 
 use svc_model::{
-    Ownership, PeerId, Principal, RowReader, Timestamp, TokenHash,
+    Ownership, PeerId, Principal, RowReader, SessionFilter, Timestamp, TokenHash,
     journal::{Session, SessionSource, ToolUse},
 };
 
@@ -17,7 +17,7 @@ use super::{
     },
     tx::WriteTx,
 };
-use crate::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError};
+use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError};
 
 direct_row! {
     struct RawSession {

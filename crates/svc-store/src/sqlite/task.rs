@@ -3,7 +3,7 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 use svc_model::{
-    Ownership, Principal, RowReader, Seq, StreamName, Task, TaskId, TaskReport, TaskState,
+    Ownership, Principal, RowReader, Seq, StreamName, Task, TaskFilter, TaskId, TaskReport,
     TaskStatus, Timestamp,
 };
 
@@ -14,7 +14,7 @@ use super::{
     statement::{change, direct_row, pool_query, select_one},
     tx::WriteTx,
 };
-use crate::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow};
+use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
 direct_row! {
     struct RawTask {
@@ -68,9 +68,10 @@ impl TryFrom<RawTask> for TaskRow {
             .map(u32::try_from)
             .transpose()
             .map_err(|error| bad("runner_pid", error.to_string()))?;
-        let state = TaskState::of_row(raw.status, raw.closed_at).ok_or_else(|| {
-            bad("closed_at", format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str()))
-        })?;
+        if raw.status.is_terminal() != raw.closed_at.is_some() {
+            let why = format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str());
+            return Err(bad("closed_at", why));
+        }
         Ok(Self {
             task: Task {
                 task_id: TaskId::from(raw.task_id),
@@ -79,13 +80,14 @@ impl TryFrom<RawTask> for TaskRow {
                 prompt: raw.prompt,
                 from: raw.from_peer,
                 metadata,
-                state,
+                status: raw.status,
                 report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
                 reason: raw.reason,
                 result: raw.result,
                 cancel_requested_at: raw.cancel_requested_at,
                 created_at: raw.created_at,
                 updated_at: raw.updated_at,
+                closed_at: raw.closed_at,
                 last_id: raw.last_id,
             },
             owned: Ownership {
@@ -169,7 +171,6 @@ impl WriteTx {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
-        let status = task.status();
         change!(
             self,
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
@@ -181,7 +182,7 @@ impl WriteTx {
             task.prompt,
             task.from,
             metadata,
-            status,
+            task.status,
             created_by,
             runner,
             project,
@@ -194,20 +195,20 @@ impl WriteTx {
     /// Stores what changed of a task.
     pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
-        let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
+        let id = task.task_id.as_str();
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
         let done = change!(
             self,
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
-            status,
+            task.status,
             task.report.exit_code,
             task.report.signal,
             task.report.error,
             row.runner_pid,
             row.runner_started,
             task.cancel_requested_at,
-            closed_at,
+            task.closed_at,
             runner,
             task.reason,
             task.result,

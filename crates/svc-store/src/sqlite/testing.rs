@@ -283,8 +283,7 @@ pub mod journal {
     use svc_model::{
         GhapId, Timestamp,
         journal::{
-            Domain, Ghap, GhapDraft, GhapState, ResolvedGhap, SessionSource, Strategy, Tier,
-            Verdict,
+            Domain, Ghap, GhapDraft, GhapEnd, GhapStatus, SessionSource, Strategy, Tier, Verdict,
         },
     };
 
@@ -315,14 +314,13 @@ pub mod journal {
         };
         let id = GhapId::from(format!("ghap_{number}"));
         let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
-        ghap.state = ended(Verdict::Confirmed, now);
+        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
         ghap
     }
 
     /// An end at `at` that says nothing but its verdict.
-    pub fn ended(verdict: Verdict, at: Timestamp) -> GhapState {
-        GhapState::Resolved(Box::new(ResolvedGhap {
-            verdict,
+    pub fn ended(verdict: Verdict, at: Timestamp) -> (GhapStatus, Option<Box<GhapEnd>>) {
+        let end = GhapEnd {
             result: None,
             surprise: None,
             root_cause: None,
@@ -330,6 +328,7 @@ pub mod journal {
             tier: Tier::Silver,
             outcome_id: None,
             at,
-        }))
+        };
+        (verdict.status(), Some(Box::new(end)))
     }
 }

@@ -203,7 +203,7 @@ impl Agents {
             }
             _ if !is_there && is_given => Some(Progress::Unknown),
             _ if !is_there => Some(Progress::Gone("the session ended before it took the prompt")),
-            _ if is_given && task.task.status() == TaskStatus::Pending => Some(Progress::Given),
+            _ if is_given && task.task.status == TaskStatus::Pending => Some(Progress::Given),
             _ => None,
         })
     }

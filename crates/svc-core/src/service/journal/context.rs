@@ -182,7 +182,7 @@ impl Journal {
         // Of what was given up without a word on why there is nothing to learn.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
-            .filter(|ghap| ghap.status() != GhapStatus::Abandoned || ghap.lesson().is_some())
+            .filter(|ghap| ghap.status != GhapStatus::Abandoned || ghap.lesson().is_some())
             .collect())
     }
 
@@ -263,9 +263,9 @@ impl ContextItem {
     fn of_ghap(ghap: &Ghap) -> Self {
         Self {
             kind: ContextKind::Experiences,
-            lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status(), ghap.id),
+            lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
             item: SeenItem::from(ghap),
-            is_failed: ghap.status() == GhapStatus::Falsified,
+            is_failed: ghap.status == GhapStatus::Falsified,
             texts: texts_of(ghap),
         }
     }

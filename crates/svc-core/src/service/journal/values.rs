@@ -337,7 +337,7 @@ fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
 }
 
 fn text_on(axis: Axis, ghap: &Ghap) -> Option<String> {
-    let status = ghap.status().to_string();
+    let status = ghap.status.to_string();
     let result = ghap.result().unwrap_or_default();
     let surprise = ghap.surprise();
     let cause = ghap.root_cause();

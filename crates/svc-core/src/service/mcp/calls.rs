@@ -10,7 +10,7 @@ use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, Store
 use svc_wire::mcp::Revision;
 
 use super::Mcp;
-use crate::service::{Error, Page};
+use crate::service::{Error, Page, PageBounds};
 
 /// Wish for a session.
 #[derive(Debug, Clone)]
@@ -368,7 +368,8 @@ impl Mcp {
             self.core.store.latest_streams(&reader, before, limit).await
         };
         let page =
-            Page::read(cursor, Some(limit).into(), read, |row: &(i64, String)| row.0).await?;
+            Page::read(PageBounds::new(cursor, Some(limit)), read, |row: &(i64, String)| row.0)
+                .await?;
         Ok(page.map(|(_, name)| name))
     }
 

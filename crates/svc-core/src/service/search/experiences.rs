@@ -5,13 +5,15 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{
-    Caller, RowReader, Timestamp,
+    Caller, GhapFilter, RowReader, Timestamp,
     journal::{Ghap, GhapStatus, Tier},
     limits,
     text::Prompt,
 };
-use svc_store::{GhapFilter, PageSize, SearchCandidate, SearchFilter, Store, StoreError};
+use svc_store::{PageSize, SearchCandidate, SearchFilter, Store, StoreError};
 
 use super::{
     candidates,
@@ -54,9 +56,10 @@ pub struct ExperienceQuery<'a> {
 }
 
 /// A record that was found.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ExperienceHit {
     /// The record.
+    #[serde(flatten)]
     pub ghap: Ghap,
     /// How well it fits. Comparable within one answer only.
     pub score: f64,
@@ -256,7 +259,7 @@ fn trust(tier: Option<Tier>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::journal::{Domain, GhapState, Verdict};
+    use svc_model::journal::{Domain, Verdict};
     use svc_store::{
         ShownBy,
         testing::{
@@ -300,7 +303,7 @@ mod tests {
             ghap.id = format!("ghap_{number}").into();
             if number == 0 {
                 ghap.domain = Domain::Testing;
-                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+                (ghap.status, ghap.end) = ended(Verdict::Falsified, ghap.created_at);
             }
             ghap
         });
@@ -340,7 +343,7 @@ mod tests {
         let at = TestStore::open().await;
         let resolved = record(&at, 1, "The tokenizer hangs on a lone surrogate").await;
         let mut open = record(&at, 2, "The tokenizer of the zeppelin hangs").await;
-        open.state = GhapState::Active;
+        (open.status, open.end) = (GhapStatus::Active, None);
         put(&at, vec![resolved, open]).await;
         let ask = async |prompt: &'static str, status| {
             let filter = SearchFilter { status, ..SearchFilter::default() };
@@ -376,7 +379,7 @@ mod tests {
         for number in 1..=words.len() {
             let mut ghap = record(&at, number, &words[..number].join(" ")).await;
             if number <= 2 {
-                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+                (ghap.status, ghap.end) = ended(Verdict::Falsified, ghap.created_at);
             }
             ghaps.push(ghap);
         }

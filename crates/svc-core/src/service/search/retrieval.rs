@@ -7,8 +7,8 @@ use serde::Deserialize;
 use svc_model::{
     GhapId, RowReader, Timestamp,
     journal::{
-        Domain, Ghap, GhapDraft, GhapState, Lesson, ResolvedGhap, RootCause, RootCauseCategory,
-        SessionSource, Strategy, Tier, Verdict,
+        Domain, Ghap, GhapDraft, GhapEnd, Lesson, RootCause, RootCauseCategory, SessionSource,
+        Strategy, Tier, Verdict,
     },
     limits, text,
 };
@@ -62,8 +62,7 @@ impl FixtureRecord {
             None => takeaway.map(|what_worked| Lesson { what_worked, takeaway: None }),
         };
         let root_cause = self.root_cause_category.zip(self.root_cause);
-        let resolved = ResolvedGhap {
-            verdict: self.status,
+        let end = GhapEnd {
             result: self.result,
             surprise: self.surprise,
             root_cause: root_cause
@@ -84,7 +83,7 @@ impl FixtureRecord {
         };
         let id = GhapId::from(self.ghap_id);
         let ghap = Ghap::begin(id, self.project.clone(), Some(self.project), draft, at);
-        Ghap { state: GhapState::Resolved(Box::new(resolved)), ..ghap }
+        Ghap { status: self.status.status(), end: Some(Box::new(end)), ..ghap }
     }
 }
 
@@ -239,8 +238,8 @@ impl RetrievalFixture {
                 ghap.hypothesis.clone_from(&from(7).hypothesis);
                 ghap.action.clone_from(&from(11).action);
                 ghap.prediction.clone_from(&from(13).prediction);
-                if let GhapState::Resolved(resolved) = &mut ghap.state {
-                    resolved.result = from(17).result().map(str::to_owned);
+                if let Some(end) = &mut ghap.end {
+                    end.result = from(17).result().map(str::to_owned);
                 }
                 // A corpus has its own words, too: about one new one for each record.
                 ghap.goal = format!("{} x{}", ghap.goal, number % 9973);

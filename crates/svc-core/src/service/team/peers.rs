@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
-    Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerStatus,
-    ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility,
-    Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
+    Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerPresence, PeerRole, PeerSilence,
+    PeerStatus, ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName,
+    StreamVisibility, Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
 };
-use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
+use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
 
 use super::{
@@ -16,7 +16,9 @@ use super::{
     delivery::{AGENT_ENDED, end_deliveries},
     sessions::end_left,
 };
-use crate::service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root};
+use crate::service::{
+    Error, Page, PageBounds, ResourceKind, check, process, project::project_root,
+};
 
 /// The reason that an event gives for a peer or a session whose process the sweep did not find.
 const PROCESS_GONE: &str = "its process is gone";
@@ -190,33 +192,35 @@ impl Team {
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
-    /// A page of peers, as far as the caller may see them: in the order of their states, and by name among those.
+    /// A page of peers, as far as the caller may see them: in the order of their states, and by
+    /// name among those. Living are those that are not offline, without the agents that were
+    /// started for one task.
     pub async fn peers(
         &self,
         caller: &Caller,
         filter: &PeerFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        is_living: bool,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let (reader, limit) = (RowReader::of(caller), limit.into());
-        let read = || self.read_peers(&reader, filter, cursor, limit);
-        self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
+        let (reader, page) = (RowReader::of(caller), page.into());
+        let read = || self.read_peers(&reader, filter, is_living, page);
+        self.peer_pages.get(&self.core.store, (&reader, filter, is_living, page), read).await
     }
 
     async fn read_peers(
         &self,
         reader: &RowReader,
         filter: &PeerFilter,
-        cursor: Option<&str>,
-        limit: PageLimit,
+        is_living: bool,
+        page: PageBounds<'_>,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
-            self.core.store.peers(reader, filter, after.as_ref(), limit).await
+            self.core.store.peers(reader, filter, is_living, after.as_ref(), limit).await
         };
         let key = |PeerRow { peer, .. }: &PeerRow| {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
         };
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.shown_to(reader)))
+        Ok(Page::read(page, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
     /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline otherwise. Who ran in
@@ -617,7 +621,7 @@ fn given_owned(text: Option<String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{DeliveryState, NewMessage, journal::SessionSource};
+    use svc_model::{DeliveryState, NewMessage};
     use svc_store::testing::TestStore;
 
     use super::*;
@@ -719,8 +723,15 @@ mod tests {
         let peer = services.team.register_peer(&caller, input("a")).await.unwrap();
         let id = peer.peer_id.as_str();
         services.team.send_message(&caller, id, message()).await.unwrap();
-        let take =
-            async || services.team.take_messages(&caller, id, None).await.unwrap().items.len();
+        let take = async || {
+            services
+                .team
+                .take_messages(&caller, id, PageBounds::new(None, None))
+                .await
+                .unwrap()
+                .items
+                .len()
+        };
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
         let before = test.store.log_bounds().await.unwrap().1;
@@ -783,7 +794,7 @@ mod tests {
             let new = NewSession {
                 session_id: Some("s-1".to_owned()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             services.team.start_session(&operator, None, new).await.unwrap();
@@ -862,7 +873,7 @@ mod tests {
             let new = NewSession {
                 session_id: Some(session.to_owned()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             services.team.start_session(&operator, None, new).await.unwrap();
