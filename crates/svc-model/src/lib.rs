@@ -109,8 +109,7 @@ pub use message::{
 pub use open_calls::OpenCalls;
 pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};
 pub use peer::{
-    Peer, PeerPresence, PeerRole, PeerSilence, PeerStatus, RegisterInput, ReportedStatus,
-    WaitingFor, WaitingKind,
+    Peer, PeerRole, PeerSilence, PeerStatus, RegisterInput, ReportedStatus, WaitingFor, WaitingKind,
 };
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;

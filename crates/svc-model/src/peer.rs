@@ -67,57 +67,26 @@ pub struct Peer {
     pub last_seen: Timestamp,
 }
 
-/// What everybody sees of a peer, also those of other projects.
-#[derive(Debug, Clone, Serialize)]
-pub struct PeerPresence {
-    peer_id: PeerId,
-    display_name: String,
-    backend: String,
-    circle: String,
-    role: PeerRole,
-    status: PeerStatus,
-    since: Timestamp,
-    registered_at: Timestamp,
-    last_seen: Timestamp,
-}
-
-impl PeerPresence {
-    /// That of a peer.
-    pub fn of(peer: &Peer) -> Self {
+impl Peer {
+    /// What everybody sees of it, also those of other projects.
+    pub fn presence(&self) -> Self {
         Self {
-            peer_id: peer.peer_id.clone(),
-            display_name: peer.display_name.clone(),
-            backend: peer.backend.clone(),
-            circle: peer.circle.clone(),
-            role: peer.role,
-            status: peer.status,
-            since: peer.since,
-            registered_at: peer.registered_at,
-            last_seen: peer.last_seen,
-        }
-    }
-}
-
-impl From<PeerPresence> for Peer {
-    /// A peer of which no more than this is shown.
-    fn from(presence: PeerPresence) -> Self {
-        Self {
-            peer_id: presence.peer_id,
-            display_name: presence.display_name,
+            peer_id: self.peer_id.clone(),
+            display_name: self.display_name.clone(),
             path: None,
-            backend: presence.backend,
-            circle: presence.circle,
-            role: presence.role,
-            status: presence.status,
-            since: presence.since,
+            backend: self.backend.clone(),
+            circle: self.circle.clone(),
+            role: self.role,
+            status: self.status,
+            since: self.since,
             waiting_for: None,
             session_id: None,
             agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,
-            registered_at: presence.registered_at,
-            last_seen: presence.last_seen,
+            registered_at: self.registered_at,
+            last_seen: self.last_seen,
         }
     }
 }

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Message, OpenCalls, Ownership, Peer, PeerId, PeerPresence, PeerRole, Principal,
-    ProcessIdentity, RowReader, Task, Timestamp, TokenId, is_agent_key, stamp,
+    Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal, ProcessIdentity, RowReader,
+    Task, Timestamp, TokenId, is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -52,7 +52,7 @@ impl PeerRow {
         };
         let is_of_project = self.project.is_some() && self.project.as_deref() == reader.project();
         match reader.key() {
-            Some(key) if !is_own(key) && !is_of_project => PeerPresence::of(&self.peer).into(),
+            Some(key) if !is_own(key) && !is_of_project => self.peer.presence(),
             _ => self.peer,
         }
     }

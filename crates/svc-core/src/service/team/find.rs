@@ -2,8 +2,8 @@
 
 use svc_model::{
     AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
-    PeerId, PeerPresence, PeerReference, Principal, READ_ALL, RowReader, StreamName,
-    StreamVisibility, choose, limits,
+    PeerId, PeerReference, Principal, READ_ALL, RowReader, StreamName, StreamVisibility, choose,
+    limits,
 };
 use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx};
 
@@ -206,7 +206,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
     tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
-    let registered = NewEvent::new("peer.registered", &PeerPresence::of(&row.peer));
+    let registered = NewEvent::new("peer.registered", &row.peer.presence());
     tx.append(&team, vec![registered]).await?;
     Ok(row)
 }

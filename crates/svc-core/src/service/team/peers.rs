@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
-    Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerPresence, PeerRole, PeerSilence,
-    PeerStatus, ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName,
-    StreamVisibility, Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
+    Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerStatus,
+    ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility,
+    Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
@@ -581,7 +581,7 @@ async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), S
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
     // Everybody reads this stream.
-    tx.append(&team, vec![NewEvent::new(kind, &PeerPresence::of(peer))]).await?;
+    tx.append(&team, vec![NewEvent::new(kind, &peer.presence())]).await?;
     Ok(())
 }
 
