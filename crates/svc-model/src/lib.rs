@@ -6,15 +6,12 @@
 //!
 //! # Who may read what
 //!
-//! `access.rs` has the rule for things: `Caller::access_to` says of an [`Ownership`] (owner,
-//! runner, project) whether a caller may write the thing, read it, or sees nothing of it. A single
-//! thing is read and then checked. A list is a query that is given the [`RowReader`], so a page
-//! keeps its size and a search its candidates. A project is never what the caller names: it comes
-//! from the credential.
-//!
-//! `visibility.rs` has the rule for streams, which have more kinds of readers: the stream of a
-//! peer is for its owner and the operator, and streams of answers are for the operator alone.
-//! [`StreamReader`] checks a commit in memory; a query is given its level, owner and project.
+//! `access.rs` has the rule: `Caller::access_to` says of an [`Ownership`] (owner, runner, project)
+//! whether a caller may write a thing, read it, or sees nothing of it, and [`Reader`] the same of
+//! streams, which may also be for the team, for their owner, or for the operator alone. A single
+//! thing is read and then checked. A list is a query that is given the [`Reader`], so a page keeps
+//! its size and a search its candidates. A project is never what the caller names: it comes from
+//! the credential.
 //!
 //! `principal.rs` reads the text form of a [`Principal`]. A text that it does not know is nobody,
 //! and what belongs to nobody is given to nobody.
@@ -77,9 +74,8 @@ mod start_allowance;
 mod task;
 pub mod text;
 mod time;
-mod visibility;
 
-pub use access::{AccessLevel, Ownership, RowReader};
+pub use access::{AccessLevel, Ownership, Reader, StreamVisibility, holds_answers};
 pub use argument::{NOT_BLANK, TAG, parse_word};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{
@@ -125,4 +121,3 @@ pub use task::{
     TaskEventBody, TaskReply, TaskReport, TaskStatus,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
-pub use visibility::{StreamReader, StreamVisibility, holds_answers};

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal, ProcessIdentity, RowReader,
+    Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal, ProcessIdentity, Reader,
     Task, Timestamp, TokenId, is_agent_key, stamp,
 };
 
@@ -45,7 +45,7 @@ impl PeerRow {
     }
 
     /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
-    pub fn shown_to(self, reader: &RowReader) -> Peer {
+    pub fn shown_to(self, reader: &Reader) -> Peer {
         let is_own = |key: &str| {
             self.owner.as_deref() == Some(key)
                 || self.owner.is_none() && self.peer.session_id.as_deref() == Some(key)

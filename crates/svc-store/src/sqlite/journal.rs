@@ -1,7 +1,7 @@
 //! Records of attempts, with their former texts and notes.
 
 use svc_model::{
-    GhapFilter, GhapId, OutcomeId, RowReader, Timestamp,
+    GhapFilter, GhapId, OutcomeId, Reader, Timestamp,
     journal::{
         Domain, Ghap, GhapEnd, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
         Strategy, Tier,
@@ -299,11 +299,9 @@ impl Store {
     }
 
     /// A record by its id, if the reader may read it.
-    pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn ghap(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))",
+        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))",
             id,
             key,
             project
@@ -316,15 +314,13 @@ impl Store {
     /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
     pub async fn ghaps_with_prefix(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             order by g.status = 'active' desc, g.id desc limit ?2",
             prefix,
             limit,
@@ -339,7 +335,7 @@ impl Store {
     /// A page of records that the reader may read, the latest made first.
     pub async fn ghaps(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
         size: PageSize,
@@ -351,9 +347,7 @@ impl Store {
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
-                and (?8 is null or g.project = ?9
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8
-                        or created_by = 'operator' and session_id = ?8))
+                and (?8 is null or g.project = ?9 or g.session_id in (select session_id from session where reader_key = ?8))
             order by g.id desc limit ?7",
             filter.domain,
             filter.status,
@@ -418,14 +412,12 @@ impl Store {
     /// The latest records that are over and that the reader may read.
     pub async fn latest_resolved(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.status <> 'active'
-                and (?2 is null or g.project = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))
+                and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
             order by g.id desc limit ?1",
             limit,
             key,
@@ -440,7 +432,7 @@ impl Store {
     /// lesson, then the latest. Those that the reader may read.
     pub async fn telling(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
         kind: LessonKind,
@@ -451,9 +443,7 @@ impl Store {
         let (key, read_project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
-                and (?6 is null or g.project = ?7
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
-                        or created_by = 'operator' and session_id = ?6))
+                and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
             order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
             domain,
             strategy,
@@ -482,18 +472,18 @@ mod tests {
         let done: Result<(), StoreError> =
             at.store.write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await })).await;
         done.unwrap();
-        assert_eq!(at.store.ghap(&RowReader::Everything, &id).await.unwrap(), Some(stored));
+        assert_eq!(at.store.ghap(&Reader::All, &id).await.unwrap(), Some(stored));
         for (half, whole) in [
             ("tier = null", "tier = 'silver'"),
             ("resolved_at = null", "resolved_at = 1000"),
             ("status = 'active'", "status = 'confirmed'"),
         ] {
             run(&at, &format!("update ghap set {half}")).await;
-            let refused = at.store.ghap(&RowReader::Everything, &id).await;
+            let refused = at.store.ghap(&Reader::All, &id).await;
             let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
             assert!(is_refused, "{half}: {refused:?}");
             run(&at, &format!("update ghap set {whole}")).await;
-            assert!(at.store.ghap(&RowReader::Everything, &id).await.unwrap().is_some(), "{whole}");
+            assert!(at.store.ghap(&Reader::All, &id).await.unwrap().is_some(), "{whole}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use svc_model::{
-    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, RowReader, Timestamp, is_agent_key,
+    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, Timestamp, is_agent_key,
 };
 
 use super::{
@@ -495,7 +495,7 @@ impl Store {
     /// those whose path it may see.
     pub async fn peers(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &PeerFilter,
         is_living: bool,
         after: Option<&(i64, String, String)>,

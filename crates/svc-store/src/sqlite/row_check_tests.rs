@@ -36,7 +36,7 @@ fn task() -> TaskRow {
         closed_at: None,
         last_id: 0,
     };
-    let owned = Ownership::of_row("operator", String::new());
+    let owned = Ownership::from_row("operator", String::new());
     TaskRow { task, owned, runner_pid: None, runner_started: None }
 }
 

@@ -3,7 +3,7 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 use svc_model::{
-    Ownership, Principal, RowReader, Seq, StreamName, Task, TaskFilter, TaskId, TaskReport,
+    Ownership, Principal, Reader, Seq, StreamName, Task, TaskFilter, TaskId, TaskReport,
     TaskStatus, Timestamp,
 };
 
@@ -92,7 +92,7 @@ impl TryFrom<RawTask> for TaskRow {
             },
             owned: Ownership {
                 runner: raw.runner.as_deref().and_then(Principal::parse),
-                ..Ownership::of_row(&raw.created_by, raw.project)
+                ..Ownership::from_row(&raw.created_by, raw.project)
             },
             runner_pid,
             runner_started: raw.runner_started,
@@ -231,7 +231,7 @@ impl Store {
     /// `limit`.
     pub async fn tasks(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
@@ -242,10 +242,10 @@ impl Store {
             Some((at, id)) => (at.as_millis(), id.as_str()),
             None => (i64::MAX, ""),
         };
-        let (key, project) = (reader.key(), reader.project());
+        let (owner, project) = (reader.owner(), reader.project());
         let rows = tasks!(pool_query, "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
-                and (?8 is null or t.created_by = 'session:' || ?8 or t.runner = 'session:' || ?8 or t.project = ?9)
+                and (?8 is null or t.created_by = ?8 or t.runner = ?8 or t.project = ?9)
             order by t.created_at desc, t.task_id desc limit ?7",
             filter.status,
             filter.agent,
@@ -254,7 +254,7 @@ impl Store {
             at,
             id,
             limit,
-            key,
+            owner,
             project
         )
         .fetch(&self.page_readers);
@@ -264,17 +264,19 @@ impl Store {
     /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
     pub async fn tasks_with_prefix(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<TaskRow>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let rows = tasks!(pool_query, "where t.task_id >= ?1 and t.task_id < ?1 || '~'
-                and (?3 is null or t.created_by = 'session:' || ?3 or t.runner = 'session:' || ?3 or t.project = ?4)
+        let (owner, project) = (reader.owner(), reader.project());
+        let rows = tasks!(
+            pool_query,
+            "where t.task_id >= ?1 and t.task_id < ?1 || '~'
+                and (?3 is null or t.created_by = ?3 or t.runner = ?3 or t.project = ?4)
             order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
             prefix,
             limit,
-            key,
+            owner,
             project
         )
         .fetch(&self.page_readers);

@@ -79,7 +79,7 @@ pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
                 let visibility = match name.kind() {
                     "mcp" => StreamVisibility::Answers,
                     "" => StreamVisibility::Team,
-                    _ => StreamVisibility::of_daemon(),
+                    _ => StreamVisibility::for_daemon(),
                 };
                 tx.open_stream(&name, &visibility).await?;
                 tx.append(&name, events).await?;
@@ -99,7 +99,7 @@ mod model {
         prelude::*,
         test_runner::{Config, TestRunner},
     };
-    use svc_model::{Framing, NewEvent, Seq, StreamName, StreamReader};
+    use svc_model::{Framing, NewEvent, Reader, Seq, StreamName};
 
     use super::{TestStore, append, event};
     use crate::{FeedScope, StoreError};
@@ -250,7 +250,7 @@ mod model {
         let feed = test
             .store
             .feed_events(
-                &FeedScope::prefix("", StreamReader::Operator),
+                &FeedScope::prefix("", Reader::All),
                 0,
                 i64::MAX,
                 None,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_client::hosts::{HostError, socket_path};
 use svc_model::{
-    AccessLevel, AgentFilter, AgentId, Caller, LATEST, RowReader, Timestamp,
+    AccessLevel, AgentFilter, AgentId, Caller, LATEST, Reader, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     limits,
 };
@@ -86,7 +86,7 @@ impl Agents {
         filter: &AgentFilter,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<AgentView>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let mut filter = filter.clone();
         let wanted = filter.state;
         if wanted == Some(AgentState::Unreachable) {
@@ -258,7 +258,7 @@ impl Agents {
     /// The agent that is named, if the caller may see it.
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         if named == LATEST {
-            let (reader, filter) = (RowReader::of(caller), AgentFilter::default());
+            let (reader, filter) = (Reader::from_caller(caller), AgentFilter::default());
             let page = self.core.store.agents(&reader, &filter, None, PageSize::rows(1)).await?;
             return page.rows.into_iter().next().ok_or_else(|| unknown(named));
         }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use svc_model::{
     APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, NOT_BLANK,
-    Principal, RequestFilter, RowReader, Timestamp,
+    Principal, Reader, RequestFilter, Timestamp,
     agent::{RequestKind, RequestOptionKind},
     limits,
 };
@@ -49,7 +49,7 @@ impl Agents {
         filter: &RequestFilter,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<RequestRow>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
             self.core.store.agent_requests(&reader, filter.open, before.as_ref(), limit).await
@@ -151,7 +151,7 @@ impl Agents {
             Some(IdReference::Prefix(beginning)) => beginning,
             _ => return Err(unknown()),
         };
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let open = self
             .core
             .store

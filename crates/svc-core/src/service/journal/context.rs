@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, RowReader, Timestamp,
+    Caller, Reader, Timestamp,
     fit::{self, WeighedPrompt},
     journal::{Ghap, GhapStatus},
     learning::{Memory, Value},
@@ -192,8 +192,11 @@ impl Journal {
         caller: &Caller,
         request: &ContextRequest,
     ) -> Result<Vec<Value>, Error> {
-        let (values, _) =
-            self.core.store.values(&RowReader::of(caller), None, limits::VALUES_RANKED).await?;
+        let (values, _) = self
+            .core
+            .store
+            .values(&Reader::from_caller(caller), None, limits::VALUES_RANKED)
+            .await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {
             return Ok(values.into_iter().map(|(value, _)| value).filter(is_own).collect());

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use svc_model::{
-    Caller, NOT_BLANK, RowReader, TAG,
+    Caller, NOT_BLANK, Reader, TAG,
     fit::{self, Fit, WeighedPrompt},
     learning::{Memory, MemoryCategory, MemoryId},
     limits,
@@ -132,7 +132,12 @@ impl Journal {
         let candidates = self
             .core
             .store
-            .memory_candidates(&RowReader::of(caller), &as_json(&prompt.terms()), filter, most)
+            .memory_candidates(
+                &Reader::from_caller(caller),
+                &as_json(&prompt.terms()),
+                filter,
+                most,
+            )
             .await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates
@@ -164,7 +169,7 @@ impl Journal {
         Ok(self
             .core
             .store
-            .memories(&RowReader::of(caller), filter, offset, PageSize::rows(limit))
+            .memories(&Reader::from_caller(caller), filter, offset, PageSize::rows(limit))
             .await?)
     }
 
@@ -185,7 +190,7 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                    let maker = tx.memory_maker(&RowReader::of(&caller), &id).await?;
+                    let maker = tx.memory_maker(&Reader::from_caller(&caller), &id).await?;
                     let (session, is_readable) = maker.ok_or_else(unknown)?;
                     if !owns_session(tx, &caller, &session).await? {
                         return Err(if is_readable {
@@ -219,7 +224,7 @@ impl Journal {
     ) -> Result<Vec<Memory>, StoreError> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let project = project.unwrap_or_default();
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         self.core.store.important_memories(&reader, project, limits::MEMORY_IMPORTANT, limit).await
     }
 }

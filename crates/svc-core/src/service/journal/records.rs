@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use svc_model::{
-    Caller, GhapFilter, GhapId, IdReference, LATEST, RowReader,
+    Caller, GhapFilter, GhapId, IdReference, LATEST, Reader,
     journal::{Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict},
     limits,
 };
@@ -175,7 +175,7 @@ impl Journal {
                 return Err(Error::invalid("root_cause", why));
             }
         }
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         self.core
             .store
             .on_behalf_of(caller)
@@ -213,7 +213,7 @@ impl Journal {
     /// A record with its history, by its id or the beginning of it.
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
-        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let ghap = if id == LATEST {
             let page =
                 self.ghaps(caller, &GhapFilter::default(), PageBounds::new(None, Some(1))).await?;
@@ -237,7 +237,7 @@ impl Journal {
         filter: &GhapFilter,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Ghap>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<GhapId>, limit| {
             self.core.store.ghaps(&reader, filter, before.as_ref(), limit).await
         };
@@ -252,7 +252,11 @@ impl Journal {
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
-        Ok(self.core.store.calibration(&RowReader::of(caller), project, client, domain).await?)
+        Ok(self
+            .core
+            .store
+            .calibration(&Reader::from_caller(caller), project, client, domain)
+            .await?)
     }
 
     /// What was stated with which probability against what came true, and how that moved over the weeks, in the records that
@@ -263,7 +267,7 @@ impl Journal {
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
-        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let bins = store.probability_bins(&reader, project, domain).await?;
         let weeks = store.verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS).await?;
         Ok((bins, weeks))

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use svc_model::{
-    CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility, Timestamp,
-    limits,
+    CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
 };
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx};
 use svc_wire::mcp::Revision;
@@ -362,7 +361,7 @@ impl Mcp {
         cursor: Option<&str>,
         limit: u32,
     ) -> Result<Page<String>, Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
             self.core.store.latest_streams(&reader, before, limit).await
@@ -380,7 +379,7 @@ impl Mcp {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<String>, Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         Ok(self.core.store.stream_names(&reader, prefix, limit).await?)
     }
 

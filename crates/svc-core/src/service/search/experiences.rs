@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
-    Caller, GhapFilter, RowReader, Timestamp,
+    Caller, GhapFilter, Reader, Timestamp,
     journal::{Ghap, GhapStatus, Tier},
     limits,
     text::Prompt,
@@ -82,7 +82,7 @@ impl Search {
         caller: &Caller,
         search: &ExperienceQuery<'_>,
     ) -> Result<Vec<ExperienceHit>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
     }
 }
@@ -90,7 +90,7 @@ impl Search {
 /// The same as [`Search::search_ghaps`], of a store alone.
 pub async fn find(
     store: &Store,
-    reader: &RowReader,
+    reader: &Reader,
     now: Timestamp,
     search: &ExperienceQuery<'_>,
 ) -> Result<Vec<ExperienceHit>, StoreError> {
@@ -137,7 +137,7 @@ pub async fn find(
 /// Records that are not in the index, as they are open, the latest made first.
 async fn open_records(
     store: &Store,
-    reader: &RowReader,
+    reader: &Reader,
     search: &ExperienceQuery<'_>,
 ) -> Result<Vec<Ghap>, StoreError> {
     let SearchFilter { domain, status, part } = search.filter;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
-        let hits = find(store, &RowReader::Everything, NOW, search).await.unwrap();
+        let hits = find(store, &Reader::All, NOW, search).await.unwrap();
         hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
     }
 
@@ -411,9 +411,9 @@ mod tests {
             let done: Result<(), StoreError> = at
                 .store
                 .write(move |tx| {
-                    Box::pin(async move {
-                        tx.confirm(&RowReader::Everything, &[id], &by, ShownBy::Subject).await
-                    })
+                    Box::pin(
+                        async move { tx.confirm(&Reader::All, &[id], &by, ShownBy::Subject).await },
+                    )
                 })
                 .await;
             done.unwrap();

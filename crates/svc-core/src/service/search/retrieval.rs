@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
 use svc_model::{
-    GhapId, RowReader, Timestamp,
+    GhapId, Reader, Timestamp,
     journal::{
         Domain, Ghap, GhapDraft, GhapEnd, Lesson, RootCause, RootCauseCategory, SessionSource,
         Strategy, Tier, Verdict,
@@ -264,7 +264,7 @@ impl RetrievalFixture {
                 SearchSystem::Ours | SearchSystem::Unasked => {
                     let hits = find(
                         store,
-                        &RowReader::Everything,
+                        &Reader::All,
                         NOW,
                         &query.search(system == SearchSystem::Unasked),
                     )
@@ -465,8 +465,7 @@ mod tests {
                     put(&at.store, vec![ghap]).await.unwrap();
                     for query in queries.iter().filter(|query| query.project == project) {
                         let search = query.search(true);
-                        let hits =
-                            find(&at.store, &RowReader::Everything, NOW, &search).await.unwrap();
+                        let hits = find(&at.store, &Reader::All, NOW, &search).await.unwrap();
                         let told = hits.iter().any(|hit| of_project(&hit.ghap));
                         assert!(told, "{} with {count} records: {hits:?}", query.query);
                     }

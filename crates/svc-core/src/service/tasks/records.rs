@@ -6,9 +6,9 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
-    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId,
-    ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
-    TaskEventBody, TaskFilter, TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
+    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId, Reader,
+    ReplyKind, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+    TaskFilter, TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
 use svc_store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskRow, WriteTx};
 
@@ -94,7 +94,7 @@ impl Tasks {
         let Some(IdReference::Prefix(prefix)) = IdReference::parse(text, TaskId::PREFIX) else {
             return task_id(text);
         };
-        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
         let rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
         let row = Error::only_one(ResourceKind::Task, text, rows, |row| candidate(&row.task))?;
         Ok(row.task.task_id)
@@ -116,7 +116,7 @@ impl Tasks {
         filter: &TaskFilter,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Task>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
             self.core.store.tasks(&reader, filter, before.as_ref(), limit).await

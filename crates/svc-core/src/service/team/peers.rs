@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 use svc_model::{
     Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerStatus,
-    ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName, StreamVisibility,
+    ProcessIdentity, Reader, RegisterInput, ReportedStatus, StreamName, StreamVisibility,
     Timestamp, WaitingFor, changes_direction, is_agent_key, limits,
 };
 use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
@@ -170,7 +170,7 @@ impl Team {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
-        Ok(row.shown_to(&RowReader::of(caller)))
+        Ok(row.shown_to(&Reader::from_caller(caller)))
     }
 
     /// The peer that a session speaks for: the one registered with it.
@@ -202,14 +202,14 @@ impl Team {
         is_living: bool,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let (reader, page) = (RowReader::of(caller), page.into());
+        let (reader, page) = (Reader::from_caller(caller), page.into());
         let read = || self.read_peers(&reader, filter, is_living, page);
         self.peer_pages.get(&self.core.store, (&reader, filter, is_living, page), read).await
     }
 
     async fn read_peers(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &PeerFilter,
         is_living: bool,
         page: PageBounds<'_>,

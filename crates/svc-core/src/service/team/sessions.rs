@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
     AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
-    Principal, RowReader, SessionContact, SessionFilter, SessionStanding, Timestamp, TokenId,
+    Principal, Reader, SessionContact, SessionFilter, SessionStanding, Timestamp, TokenId,
     is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
@@ -285,7 +285,7 @@ impl Team {
         if is_id || begin.len() < SESSION_PREFIX_MIN {
             return Ok(text.to_owned());
         }
-        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
         let mut rows = self.core.store.sessions_with_prefix(&reader, begin, limit).await?;
         if let Some(key) = &key {
             rows.retain(|row| row.client.as_deref().is_none_or(|client| key.is_backend(client)));
@@ -303,7 +303,7 @@ impl Team {
         filter: &SessionFilter,
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
             self.core.store.sessions(&reader, filter, before, limit).await
