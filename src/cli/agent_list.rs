@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use svc_client::{Client, ClientError, with_query};
+use svc_client::{Client, ClientError, with_object, with_query};
+use svc_model::{AgentFilter, ListQuery, PageQuery};
 use svc_sys::project_folder::project_root;
 
 use super::Context;
@@ -58,18 +59,8 @@ pub(super) struct AgentListArgs {
     /// Those that have not ended, which is the default
     #[arg(long, conflicts_with = "all", hide = true)]
     live: bool,
-    /// Only agents that svc runs in this state: `starting`, `running`, `idle`, `requires_action`, `limited`, `stopping`, `done`, `error`, `lost` or `unreachable`
-    #[arg(long)]
-    state: Option<String>,
-    /// Only agents of this instance
-    #[arg(long)]
-    instance: Option<String>,
-    /// Only this backend's
-    #[arg(long)]
-    backend: Option<String>,
-    /// Only this project's: its folder, or the name of that
-    #[arg(long, value_name = "NAME")]
-    project: Option<String>,
+    #[command(flatten)]
+    filter: AgentFilter,
     /// How many agents that svc runs, 1 to 500
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
@@ -86,7 +77,7 @@ impl AgentListArgs {
 
     /// The project that is asked for: its root, or the name of that.
     fn project(&self) -> anyhow::Result<Option<String>> {
-        let Some(named) = &self.project else { return Ok(None) };
+        let Some(named) = &self.filter.project else { return Ok(None) };
         if !named.contains('/') && named != "." && named != ".." {
             return Ok(Some(named.clone()));
         }
@@ -110,22 +101,14 @@ pub(super) async fn list(context: &Context, args: &AgentListArgs) -> anyhow::Res
         INSTANCES.print(context, &all)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let is_living = !args.all && args.state.is_none();
-    let limit = args.limit.unwrap_or(500).to_string();
+    let is_living = !args.all && args.filter.state.is_none();
     let project = args.project()?;
-    let query = [
-        ("state", args.state.as_deref()),
-        ("instance", args.instance.as_deref()),
-        ("backend", args.backend.as_deref()),
-        ("project", project.as_deref()),
-        ("live", is_living.then_some("true")),
-        ("limit", Some(limit.as_str())),
-        ("cursor", args.cursor.as_deref()),
-    ];
-    let hosts: Value = client.get(&with_query("/v1/hosts", &query)).await?;
+    let filter = AgentFilter { project: project.clone(), live: is_living, ..args.filter.clone() };
+    let page = PageQuery { limit: args.limit.or(Some(500)), cursor: args.cursor.clone() };
+    let hosts: Value = client.get(&with_object("/v1/hosts", &ListQuery { filter, page })).await?;
     let is_of_hosts = args.hosted
-        || args.state.is_some()
-        || args.instance.is_some()
+        || args.filter.state.is_some()
+        || args.filter.instance.is_some()
         // Those stood on the first page.
         || args.cursor.is_some();
     let peers = peers(&client, args, is_living).await?;
@@ -151,17 +134,16 @@ pub(super) fn print_hosts(
     agents: &[Value],
 ) -> anyhow::Result<()> {
     let project = args.project()?;
-    let is = |agent: &Value, member: &str, wanted: &Option<String>| {
-        wanted.as_deref().is_none_or(|wanted| agent[member] == wanted)
-    };
+    let wanted = json!(args.filter);
     let is_wanted = |agent: &&Value| {
-        is(agent, "state", &args.state)
-            && is(agent, "instance", &args.instance)
-            && is(agent, "backend", &args.backend)
+        ["state", "instance", "backend"]
+            .iter()
+            .all(|member| wanted[*member].is_null() || agent[*member] == wanted[*member])
             && is_project(agent["project"].as_str().unwrap_or_default(), project.as_deref())
     };
     // The host of an agent that has ended stays for some seconds.
-    let is_shown = |row: &Value| args.all || args.state.is_some() || row["status"] != "offline";
+    let is_shown =
+        |row: &Value| args.all || args.filter.state.is_some() || row["status"] != "offline";
     let rows = agents.iter().filter(is_wanted).map(|agent| hosted(agent, &[])).filter(is_shown);
     let rows: Vec<Value> = rows.take(args.limit.unwrap_or(500) as usize).collect();
     print(context, &rows, None)
@@ -189,7 +171,7 @@ async fn peers(
     args: &AgentListArgs,
     is_living: bool,
 ) -> Result<Vec<Value>, ClientError> {
-    let backend = args.backend.as_deref();
+    let backend = args.filter.backend.as_deref();
     let backend = backend.map(|it| if it == CLAUDE_CODE.1 { CLAUDE_CODE.0 } else { it });
     let (mut peers, mut cursor) = (Vec::new(), None::<String>);
     loop {

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use svc_client::{encode, with_query};
+use svc_client::{encode, with_object};
+use svc_model::{GhapFilter, GhapSearch, ListQuery};
 
 use super::Context;
 use super::output::{self, Column, Listing};
@@ -37,45 +38,11 @@ const COLUMNS: &[Column] = &[
 pub(super) enum GhapCommand {
     /// List records, the latest first
     #[command(after_help = "Example:\n  svc ghap list --status falsified --domain debugging")]
-    List {
-        /// Only this state: active, confirmed, falsified or abandoned
-        #[arg(long)]
-        status: Option<String>,
-        /// Only this domain, such as debugging
-        #[arg(long)]
-        domain: Option<String>,
-        /// Only of this project
-        #[arg(long)]
-        project: Option<String>,
-        /// Only of this session
-        #[arg(long)]
-        session: Option<String>,
-        /// How many, 1 to 500
-        #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-        /// The `next_cursor` of the previous page
-        #[arg(long)]
-        cursor: Option<String>,
-    },
+    List(ListQuery<GhapFilter>),
     /// Search records, the best match first
     #[command(after_help = "Examples:\n  svc ghap search \"why do tenants share a cache?\"\n  \
         svc ghap search 'database is locked' --domain debugging --project \"$PWD\"")]
-    Search {
-        /// Any text: a question, an error message, code
-        query: String,
-        /// Only this domain, such as debugging
-        #[arg(long)]
-        domain: Option<String>,
-        /// Only this outcome: confirmed, falsified or abandoned
-        #[arg(long)]
-        status: Option<String>,
-        /// Records of this project come first
-        #[arg(long)]
-        project: Option<String>,
-        /// How many, 1 to 50
-        #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-    },
+    Search(GhapSearch),
     /// Show a record and its earlier versions
     #[command(after_help = "Example:\n  svc ghap show ghap_…")]
     Show {
@@ -99,29 +66,12 @@ pub(super) enum GhapCommand {
 pub(super) async fn run(context: &Context, command: GhapCommand) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     match command {
-        GhapCommand::List { status, domain, project, session, limit, cursor } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("status", status.as_deref()),
-                ("domain", domain.as_deref()),
-                ("project", project.as_deref()),
-                ("session_id", session.as_deref()),
-                ("limit", limit.as_deref()),
-                ("cursor", cursor.as_deref()),
-            ];
-            let page: Value = client.get(&with_query("/v1/ghap", &query)).await?;
+        GhapCommand::List(query) => {
+            let page: Value = client.get(&with_object("/v1/ghap", &query)).await?;
             LIST.print(context, &page)?;
         }
-        GhapCommand::Search { query, domain, status, project, limit } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("q", Some(query.as_str())),
-                ("domain", domain.as_deref()),
-                ("status", status.as_deref()),
-                ("project", project.as_deref()),
-                ("limit", limit.as_deref()),
-            ];
-            let page: Value = client.get(&with_query("/v1/ghap/search", &query)).await?;
+        GhapCommand::Search(search) => {
+            let page: Value = client.get(&with_object("/v1/ghap/search", &search)).await?;
             FOUND.print(context, &page)?;
         }
         GhapCommand::Show { id } => {

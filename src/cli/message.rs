@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use svc_client::{Client, encode, with_query};
+use svc_client::{Client, encode, with_object};
+use svc_model::{ListQuery, MessageFilter, PageQuery};
 
 use super::naming::{message_found, peer_found, peer_names};
 use super::output::{self, Column, Listing};
@@ -75,23 +76,7 @@ pub(super) enum MessageCommand {
     #[command(
         after_help = "Examples:\n  svc message list --peer peer_…\n  svc message list --open    unanswered questions"
     )]
-    List {
-        /// Only from or to this peer
-        #[arg(long)]
-        peer: Option<String>,
-        /// Only of this type: query, response, notification or broadcast
-        #[arg(long = "type", value_name = "TYPE")]
-        kind: Option<String>,
-        /// Only questions that wait for an answer
-        #[arg(long)]
-        open: bool,
-        /// How many, 1 to 500
-        #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-        /// The `next_cursor` of the previous page
-        #[arg(long)]
-        cursor: Option<String>,
-    },
+    List(ListQuery<MessageFilter>),
     /// Look at what waits in an inbox, or take it
     #[command(
         after_help = "Examples:\n  svc message inbox reviewer\n  svc message inbox reviewer --take"
@@ -105,12 +90,8 @@ pub(super) enum MessageCommand {
         /// Only look, which is the default
         #[arg(long, conflicts_with = "take", hide = true)]
         peek: bool,
-        /// How many, 1 to 500
-        #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-        /// The `next_cursor` of the previous page
-        #[arg(long)]
-        cursor: Option<String>,
+        #[command(flatten)]
+        page: PageQuery,
     },
     /// Acknowledge messages, so that they do not come again
     #[command(after_help = "Example:\n  svc message ack peer_… msg_… msg_…")]
@@ -165,22 +146,15 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
                 output::line(&reached(&client, &answer).await)?;
             }
         }
-        MessageCommand::List { peer, kind, open, limit, cursor } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("peer", peer.as_deref()),
-                ("type", kind.as_deref()),
-                ("open", open.then_some("true")),
-                ("limit", limit.as_deref()),
-                ("cursor", cursor.as_deref()),
-            ];
-            let mut page: Value = client.get(&with_query("/v1/messages", &query)).await?;
+        MessageCommand::List(query) => {
+            let mut page: Value = client.get(&with_object("/v1/messages", &query)).await?;
             if !context.json {
                 name_both_ends(&mut page);
             }
             if !context.json {
                 mark_questions(&mut page);
             }
+            let MessageFilter { peer, kind, open, .. } = query.filter;
             let listing = match (open, peer.is_some() || kind.is_some()) {
                 (true, _) => OPEN,
                 (false, true) => SOME,
@@ -188,14 +162,9 @@ pub(super) async fn run(context: &Context, command: MessageCommand) -> anyhow::R
             };
             listing.print(context, &page)?;
         }
-        MessageCommand::Inbox { peer, take, peek: _, limit, cursor } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("peek", (!take).then_some("true")),
-                ("limit", limit.as_deref()),
-                ("cursor", cursor.as_deref()),
-            ];
-            let path = with_query(&format!("/v1/peers/{}/messages", encode(&peer)), &query);
+        MessageCommand::Inbox { peer, take, peek: _, page } => {
+            let path = format!("/v1/peers/{}/messages?peek={}", encode(&peer), !take);
+            let path = with_object(&path, &page);
             let mut page: Value = peer_found(&client, &peer, client.get(&path).await).await?;
             if !context.json {
                 name_senders(&client, &mut page).await;

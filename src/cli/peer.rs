@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
-use svc_client::{ClientError, TokenSource, encode, with_query};
-use svc_model::PeerId;
+use serde_json::{Value, json};
+use svc_client::{ClientError, TokenSource, encode, with_object};
+use svc_model::{PeerFilter, PeerId, RegisterInput};
 
 use super::naming::peer_found;
 use super::output::{self, Column, Listing};
@@ -37,18 +37,8 @@ pub(super) enum PeerCommand {
         /// Include offline peers
         #[arg(long)]
         all: bool,
-        /// Only this status: online, busy, waiting, idle, unreachable or offline
-        #[arg(long)]
-        status: Option<String>,
-        /// Only this backend, such as claude or codex
-        #[arg(long)]
-        backend: Option<String>,
-        /// Only this circle
-        #[arg(long)]
-        circle: Option<String>,
-        /// Only this working folder
-        #[arg(long)]
-        path: Option<String>,
+        #[command(flatten)]
+        filter: PeerFilter,
     },
     /// Register a peer, or update the one with the same identity
     #[command(
@@ -82,30 +72,8 @@ pub(super) enum PeerCommand {
 /// Arguments of `svc peer register`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RegisterArgs {
-    /// The name that people see
-    #[arg(long, visible_alias = "name", value_name = "NAME")]
-    display_name: String,
-    /// What kind of agent it is, such as claude or codex
-    #[arg(long)]
-    backend: String,
-    /// Its working folder
-    #[arg(long)]
-    path: Option<String>,
-    /// Its circle [default: default]
-    #[arg(long)]
-    circle: Option<String>,
-    /// agent, orchestrator or human [default: agent]
-    #[arg(long)]
-    role: Option<String>,
-    /// Its session
-    #[arg(long, value_name = "ID")]
-    session_id: Option<String>,
-    /// The tmux pane it runs in
-    #[arg(long, value_name = "PANE")]
-    tmux_pane: Option<String>,
-    /// Its process id; the peer is not offline while that process lives
-    #[arg(long)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    peer: RegisterInput,
     /// KEY=VALUE to store with it; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -114,16 +82,10 @@ pub(super) struct RegisterArgs {
 pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let peer: Value = match command {
-        PeerCommand::List { all, status, backend, circle, path } => {
-            let is_living = !all && status.is_none();
-            let filters = [
-                ("status", status.as_deref()),
-                ("backend", backend.as_deref()),
-                ("circle", circle.as_deref()),
-                ("path", path.as_deref()),
-                ("live", is_living.then_some("true")),
-            ];
-            let mut page: Value = client.get(&with_query("/v1/peers", &filters)).await?;
+        PeerCommand::List { all, filter } => {
+            let path =
+                if all || filter.status.is_some() { "/v1/peers" } else { "/v1/peers?live=true" };
+            let mut page: Value = client.get(&with_object(path, &filter)).await?;
             if !context.json && client.target().token_source != TokenSource::Env {
                 mark_operator(&mut page);
             }
@@ -142,8 +104,10 @@ pub(super) async fn run(context: &Context, command: PeerCommand) -> anyhow::Resu
             return Ok(ExitCode::SUCCESS);
         }
         PeerCommand::Register(args) => {
+            let RegisterArgs { peer: mut input, metadata: pairs } = *args;
+            input.metadata = metadata(&pairs)?;
             let before: Option<Value> = client.get("/v1/peers?limit=500").await.ok();
-            let peer: Value = client.post("/v1/peers/register", &registration(*args)?).await?;
+            let peer: Value = client.post("/v1/peers/register", &input).await?;
             let former = before.as_ref().and_then(|page| former_name(page, &peer));
             if let Some(former) = former.filter(|_| !context.json) {
                 output::note(&format!(
@@ -274,45 +238,29 @@ fn living_namesake<'a>(page: &'a Value, peer: &Value) -> Option<&'a Value> {
     })
 }
 
-/// Only what was given: a field that is left out keeps its value when the peer is known.
-fn registration(args: RegisterArgs) -> Result<Value, UsageError> {
-    let fields = [
-        ("display_name", Some(args.display_name)),
-        ("backend", Some(args.backend)),
-        ("path", args.path),
-        ("circle", args.circle),
-        ("role", args.role),
-        ("session_id", args.session_id),
-        ("tmux_pane", args.tmux_pane),
-    ];
-    let mut body: Map<String, Value> = fields
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
-        .collect();
-    if let Some(pid) = args.pid {
-        body.insert("pid".to_owned(), json!(pid));
+/// `KEY=VALUE` pairs as a map; `None` without any.
+pub(super) fn metadata<M, V>(pairs: &[String]) -> Result<Option<M>, UsageError>
+where
+    M: FromIterator<(String, V)>,
+    V: From<String>,
+{
+    if pairs.is_empty() {
+        return Ok(None);
     }
-    if let Some(metadata) = metadata(&args.metadata)? {
-        body.insert("metadata".to_owned(), metadata);
-    }
-    Ok(Value::Object(body))
-}
-
-/// `KEY=VALUE` pairs as an object; `None` without any.
-pub(super) fn metadata(pairs: &[String]) -> Result<Option<Value>, UsageError> {
-    let mut map = Map::new();
-    for pair in pairs {
+    let pairs = pairs.iter().map(|pair| {
         let (key, value) = pair
             .split_once('=')
             .filter(|(key, _)| !key.is_empty())
             .ok_or_else(|| UsageError(format!("--metadata {pair}: not of the form KEY=VALUE")))?;
-        map.insert(key.to_owned(), Value::String(value.to_owned()));
-    }
-    Ok((!map.is_empty()).then_some(Value::Object(map)))
+        Ok((key.to_owned(), value.to_owned().into()))
+    });
+    pairs.collect::<Result<M, _>>().map(Some)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
 
     #[test]
@@ -339,13 +287,13 @@ mod tests {
     #[test]
     fn metadata_is_pairs() {
         let parse = |text: &str| {
-            metadata(&[text.to_owned()]).map(|value| value.map(|value| value.to_string()))
+            metadata(&[text.to_owned()]).map(|map| map.map(|map| Value::Object(map).to_string()))
         };
         assert_eq!(parse("a=b=c").expect("a pair").as_deref(), Some(r#"{"a":"b=c"}"#));
         assert_eq!(parse("a=").expect("a pair").as_deref(), Some(r#"{"a":""}"#));
         for text in ["a", "=b", ""] {
             parse(text).expect_err(text);
         }
-        assert_eq!(metadata(&[]).expect("none"), None);
+        assert_eq!(metadata::<Map<_, _>, Value>(&[]).expect("none"), None);
     }
 }

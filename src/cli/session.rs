@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::Subcommand;
 use http::StatusCode;
 use serde_json::{Value, json};
-use svc_client::{Client, ClientError, encode, with_query};
-use svc_model::limits;
+use svc_client::{Client, ClientError, encode, with_object, with_query};
+use svc_model::{ListQuery, SessionFilter, limits};
 
 use super::Context;
 use super::agent;
@@ -60,23 +60,7 @@ const UNKNOWN: &str = "unknown_session";
 pub(super) enum SessionCommand {
     /// List sessions, the most recently active first
     #[command(after_help = "Example:\n  svc session list --open --project ~/src/svc")]
-    List {
-        /// Only of this project
-        #[arg(long)]
-        project: Option<String>,
-        /// Only of this client
-        #[arg(long)]
-        client: Option<String>,
-        /// Only open sessions
-        #[arg(long)]
-        open: bool,
-        /// How many, 1 to 500
-        #[arg(long, value_name = "N")]
-        limit: Option<u32>,
-        /// The `next_cursor` of the previous page
-        #[arg(long)]
-        cursor: Option<String>,
-    },
+    List(ListQuery<SessionFilter>),
     /// Send a message to a session, and print what it answers
     #[command(
         hide = true,
@@ -134,16 +118,10 @@ pub(super) enum SessionCommand {
 pub(super) async fn run(context: &Context, command: SessionCommand) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     match command {
-        SessionCommand::List { project, client: program, open, limit, cursor } => {
-            let limit = limit.map(|limit| limit.to_string());
-            let query = [
-                ("project", project.as_deref()),
-                ("client", program.as_deref()),
-                ("open", open.then_some("true")),
-                ("limit", limit.as_deref()),
-                ("cursor", cursor.as_deref()),
-            ];
-            let mut page: Value = client.get(&with_query("/v1/sessions", &query)).await?;
+        SessionCommand::List(mut query) => {
+            // Without the flag both are meant.
+            query.filter.open = query.filter.open.filter(|open| *open);
+            let mut page: Value = client.get(&with_object("/v1/sessions", &query)).await?;
             if !context.json {
                 name_sessions(&client, &mut page).await;
             }

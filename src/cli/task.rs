@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use svc_client::{Client, FollowItem, Follower, encode, with_query};
+use svc_client::{Client, FollowItem, Follower, encode, with_object, with_query};
+use svc_model::{ListQuery, NewTask, TaskFilter};
 
 use super::events::note;
 use super::output::{self, Column, Listing};
@@ -41,7 +42,7 @@ pub(super) enum TaskCommand {
     Create(Box<CreateArgs>),
     /// List tasks, newest first
     #[command(after_help = "Example:\n  svc task list --status active")]
-    List(TaskListArgs),
+    List(ListQuery<TaskFilter>),
     /// Show one task
     #[command(after_help = "Example:\n  svc task show task_…")]
     Show {
@@ -93,47 +94,11 @@ pub(super) enum TaskCommand {
 /// Arguments of `svc task create`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CreateArgs {
-    /// A title for people
-    #[arg(long)]
-    title: Option<String>,
-    /// Who should do it
-    #[arg(long)]
-    agent: Option<String>,
-    /// The instructions
-    #[arg(long)]
-    prompt: Option<String>,
-    /// On whose behalf; only the operator may choose
-    #[arg(long)]
-    from: Option<String>,
+    #[command(flatten)]
+    task: NewTask,
     /// KEY=VALUE to store with it; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// A repeat with the same key returns the first task
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
-}
-
-/// Arguments of `svc task list`.
-#[derive(Debug, Clone, Args)]
-pub(super) struct TaskListArgs {
-    /// Only this status: pending, active, done, failed, cancelled or expired
-    #[arg(long)]
-    status: Option<String>,
-    /// Only this agent's
-    #[arg(long)]
-    agent: Option<String>,
-    /// Only those on behalf of this one
-    #[arg(long)]
-    from: Option<String>,
-    /// Only those created since this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// How many, 1 to 500
-    #[arg(long, value_name = "N")]
-    limit: Option<u32>,
-    /// The `next_cursor` of the previous page
-    #[arg(long)]
-    cursor: Option<String>,
 }
 
 /// The part of a frame that is printed.
@@ -150,12 +115,13 @@ struct PrintedFrame {
 pub(super) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<ExitCode> {
     match command {
         TaskCommand::Create(args) => {
-            let body = creation(*args)?;
-            let task: Value = context.client()?.post("/v1/tasks", &body).await?;
+            let CreateArgs { mut task, metadata: pairs } = *args;
+            task.metadata = metadata(&pairs)?;
+            let task: Value = context.client()?.post("/v1/tasks", &task).await?;
             print(context, &task)?;
             Ok(ExitCode::SUCCESS)
         }
-        TaskCommand::List(args) => list(context, &args).await,
+        TaskCommand::List(query) => list(context, &query).await,
         TaskCommand::Show { id } => {
             let client = context.client()?;
             let id = identified(&client, id).await?;
@@ -193,18 +159,8 @@ async fn identified(client: &Client, id: String) -> anyhow::Result<String> {
     }
 }
 
-async fn list(context: &Context, args: &TaskListArgs) -> anyhow::Result<ExitCode> {
-    let limit = args.limit.map(|limit| limit.to_string());
-    let query = [
-        ("status", args.status.as_deref()),
-        ("agent", args.agent.as_deref()),
-        ("from", args.from.as_deref()),
-        ("since", args.since.as_deref()),
-        ("limit", limit.as_deref()),
-        ("cursor", args.cursor.as_deref()),
-    ];
-    let page: Value = context.client()?.get(&with_query("/v1/tasks", &query)).await?;
-    let mut page = page;
+async fn list(context: &Context, query: &ListQuery<TaskFilter>) -> anyhow::Result<ExitCode> {
+    let mut page: Value = context.client()?.get(&with_object("/v1/tasks", query)).await?;
     if !context.json {
         title_by_prompt(&mut page);
     }
@@ -381,23 +337,6 @@ fn exit_code(task: &Value) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-fn creation(args: CreateArgs) -> anyhow::Result<Value> {
-    let metadata = metadata(&args.metadata)?;
-    let fields = [
-        ("title", args.title),
-        ("agent", args.agent),
-        ("prompt", args.prompt),
-        ("from", args.from),
-        ("idempotency_key", args.idempotency_key),
-    ];
-    let mut body: Map<String, Value> = fields
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?))))
-        .collect();
-    body.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
-    Ok(Value::Object(body))
 }
 
 #[cfg(test)]

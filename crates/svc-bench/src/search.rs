@@ -6,7 +6,7 @@ use svc_core::service::search::{
     find,
     retrieval::{Estimate, NOW, QueryPart, RetrievalFixture, SearchScores, SearchSystem},
 };
-use svc_model::RowReader;
+use svc_model::Reader;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -125,7 +125,7 @@ fn latency(
         runtime.block_on(async {
             for query in &fixture.queries {
                 let begun = Instant::now();
-                find(&store, &RowReader::Everything, NOW, &query.search(true)).await?;
+                find(&store, &Reader::All, NOW, &query.search(true)).await?;
                 slice.add(begun.elapsed());
             }
             anyhow::Ok(())

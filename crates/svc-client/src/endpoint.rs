@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use serde::Serialize;
+use serde_json::Value;
+
 use super::error::ClientError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +145,26 @@ pub fn encode(text: &str) -> String {
     out
 }
 
+/// Appends the members of an object that have a value.
+///
+/// # Panics
+/// If it has no JSON form, or is no object.
+pub fn with_object(path: &str, object: &impl Serialize) -> String {
+    let object = serde_json::to_value(object).expect("a query has a JSON form");
+    let members = object.as_object().expect("a query is an object").iter().map(|(name, value)| {
+        let value = match value {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        };
+        (name.as_str(), value)
+    });
+    let members: Vec<_> = members.collect();
+    let parameters: Vec<_> =
+        members.iter().map(|(name, value)| (*name, value.as_deref())).collect();
+    with_query(path, &parameters)
+}
+
 /// Appends the parameters that have a value.
 pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let mut out = path.to_owned();
@@ -197,5 +220,7 @@ mod tests {
             "/p?b=x%20y%2F%C3%A9&c=1"
         );
         assert_eq!(with_query("/p", &[("a", None)]), "/p");
+        let object = serde_json::json!({ "a": null, "b": "x y", "c": 1, "d": false });
+        assert_eq!(with_object("/p?e=1", &object), "/p?e=1&b=x%20y&c=1&d=false");
     }
 }

@@ -19,7 +19,7 @@ mod mcp_reply;
 
 pub use connection::{Client, HttpReply, StreamingReply};
 pub use discover::{DaemonFile, DaemonTarget, Discovery, Token};
-pub use endpoint::{Endpoint, Url, encode, with_query};
+pub use endpoint::{Endpoint, Url, encode, with_object, with_query};
 pub use error::{ClientError, ClientProblem, TokenSource};
 pub use follow::{FollowGap, FollowItem, Follower, backoff};
 pub use keyed_post::post_keyed;

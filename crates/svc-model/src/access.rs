@@ -1,12 +1,15 @@
-//! Whose a thing is, and what a caller may do with it. The rule stands here and nowhere else: whoever has the thing
-//! asks [`Caller::access_to`], and a query is given the [`RowReader`]. Streams of the log have more kinds of readers:
-//! [`StreamReader`](super::StreamReader).
+//! Whose a thing is, who may read it, and what a caller may do with it. The rule stands here and
+//! nowhere else.
+//!
+//! A thing that is known is checked by [`Caller::access_to`], a stream by [`Reader::may_read`]. A
+//! query of many rows is given the [`Reader`] and says the same in SQL, so that a page keeps its
+//! size and a search its candidates. Tests of `svc-store` hold the two together.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Caller, Principal, READ_ALL};
+use super::{Caller, Principal, READ_ALL, StreamName};
 
 /// Whose a thing is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// As rows keep it: the owner's text form, and an empty text for no project.
-    pub fn of_row(owner: &str, project: String) -> Self {
+    pub fn from_row(owner: &str, project: String) -> Self {
         Self {
             owner: Principal::parse(owner),
             runner: None,
@@ -41,6 +44,153 @@ pub enum AccessLevel {
     Write,
 }
 
+/// Who may read a stream. It is decided when the stream is opened, and stored with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamVisibility {
+    /// Every caller. Its events hold presence and no more.
+    Team,
+    /// The operator, the owner, the runner, the sessions of the project, and who reads all.
+    Shared {
+        /// Text form of the principal, or of none that we know.
+        owner: Option<Arc<str>>,
+        /// Text form of the principal that runs it, of a task. It may be of another project.
+        runner: Option<Arc<str>>,
+        /// Root of the project.
+        project: Option<Arc<str>>,
+    },
+    /// The operator and the owner: it is about messages.
+    Private {
+        /// Text form of the principal.
+        owner: Arc<str>,
+    },
+    /// The operator. It holds answers to a client, which may hold what others may not read. The client itself reads it
+    /// by another way, which knows whose call it was.
+    Answers,
+}
+
+impl StreamVisibility {
+    /// That of a stream of a thing.
+    pub fn shared(thing: &Ownership) -> Self {
+        let text = |principal: &Option<Principal>| {
+            principal.as_ref().map(|principal| principal.to_string().into())
+        };
+        Self::Shared {
+            owner: text(&thing.owner),
+            runner: text(&thing.runner),
+            project: thing.project.as_deref().map(Arc::from),
+        }
+    }
+
+    /// That of a stream that nobody but its owner reads.
+    pub fn private(owner: &Principal) -> Self {
+        Self::Private { owner: owner.to_string().into() }
+    }
+
+    /// That of the daemon's own stream.
+    pub fn for_daemon() -> Self {
+        Self::shared(&Ownership::from_row("operator", String::new()))
+    }
+}
+
+/// For whom rows and streams are read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Reader {
+    /// The operator reads everything.
+    All,
+    /// A tool that the operator calls, and a session whose scope is [`READ_ALL`]. The answer of such
+    /// a tool becomes an event of a stream of answers: if it read those, each would hold all before.
+    AllButAnswers,
+    /// A session reads what it owns or runs, and what belongs to its project.
+    Session {
+        /// Subject of its token.
+        key: Arc<str>,
+        /// Text form of its principal.
+        owner: Arc<str>,
+        /// Root of its project.
+        project: Option<Arc<str>>,
+    },
+}
+
+impl Reader {
+    /// The reader that a caller is.
+    pub fn from_caller(caller: &Caller) -> Self {
+        match caller {
+            Caller::Operator => Self::All,
+            Caller::Session { .. } if caller.has_scope(READ_ALL) => Self::AllButAnswers,
+            Caller::Session { key, project, .. } => Self::Session {
+                key: Arc::clone(key),
+                owner: caller.principal().to_string().into(),
+                project: project.clone(),
+            },
+        }
+    }
+
+    /// The reader that a tool is which this caller calls.
+    pub fn for_tool(caller: &Caller) -> Self {
+        match Self::from_caller(caller) {
+            Self::All => Self::AllButAnswers,
+            reader => reader,
+        }
+    }
+
+    /// Whether it may read a stream, or a thing, of this visibility.
+    pub fn may_read(&self, visibility: &StreamVisibility) -> bool {
+        use StreamVisibility::{Answers, Private, Shared, Team};
+        let Self::Session { owner, project, .. } = self else {
+            return *self == Self::All || *visibility != Answers;
+        };
+        match visibility {
+            Team => true,
+            Answers => false,
+            Private { owner: other } => other == owner,
+            Shared { owner: other, runner, project: of_stream } => {
+                other.as_ref() == Some(owner)
+                    || runner.as_ref() == Some(owner)
+                    || project.is_some() && project == of_stream
+            }
+        }
+    }
+
+    /// Whether it reads the rows of everybody.
+    pub fn reads_all_rows(&self) -> bool {
+        !matches!(self, Self::Session { .. })
+    }
+
+    /// For a query of streams, which of those it reads that are not its own: 0 the team's and its
+    /// project's, 1 all but answers, 2 all.
+    pub fn level(&self) -> i64 {
+        match self {
+            Self::Session { .. } => 0,
+            Self::AllButAnswers => 1,
+            Self::All => 2,
+        }
+    }
+
+    /// The session, for a query; `None` if it reads the rows of everybody.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Session { key, .. } => Some(key),
+            Self::All | Self::AllButAnswers => None,
+        }
+    }
+
+    /// Text form of the session's principal, for a query.
+    pub fn owner(&self) -> Option<&str> {
+        match self {
+            Self::Session { owner, .. } => Some(owner),
+            Self::All | Self::AllButAnswers => None,
+        }
+    }
+
+    /// The project, for a query; `None` also for a session without one.
+    pub fn project(&self) -> Option<&str> {
+        match self {
+            Self::Session { project, .. } => project.as_deref(),
+            Self::All | Self::AllButAnswers => None,
+        }
+    }
+}
+
 impl Caller {
     /// Whether a thing belongs to the caller's project. All do for the operator.
     pub fn is_of_project(&self, thing: &Ownership) -> bool {
@@ -52,60 +202,23 @@ impl Caller {
         }
     }
 
-    /// What the caller may do with a thing. Its owner, its runner and the operator write it; its project reads it.
+    /// What the caller may do with a thing. Its owner, its runner and the operator write it; who
+    /// may read its stream reads it.
     pub fn access_to(&self, thing: &Ownership) -> AccessLevel {
-        let is = |principal: &Option<Principal>| principal.as_ref() == Some(&self.principal());
-        match self {
-            Self::Operator => AccessLevel::Write,
-            Self::Session { .. } if is(&thing.owner) || is(&thing.runner) => AccessLevel::Write,
-            Self::Session { .. } if self.is_of_project(thing) || self.has_scope(READ_ALL) => {
-                AccessLevel::Read
-            }
-            Self::Session { .. } => AccessLevel::Hidden,
+        let own = Some(self.principal());
+        if *self == Self::Operator || thing.owner == own || thing.runner == own {
+            AccessLevel::Write
+        } else if Reader::from_caller(self).may_read(&StreamVisibility::shared(thing)) {
+            AccessLevel::Read
+        } else {
+            AccessLevel::Hidden
         }
     }
 }
 
-/// For whom rows are read: everybody's, or those of a session and its project.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub enum RowReader {
-    /// All rows.
-    Everything,
-    /// Rows of this session and of this project.
-    Session {
-        /// The session: the subject of the token.
-        key: Arc<str>,
-        /// Root of the project.
-        project: Option<Arc<str>>,
-    },
-}
-
-impl RowReader {
-    /// The reader that a caller is.
-    pub fn of(caller: &Caller) -> Self {
-        match caller {
-            Caller::Session { key, project, .. } if !caller.has_scope(READ_ALL) => {
-                Self::Session { key: Arc::clone(key), project: project.clone() }
-            }
-            Caller::Operator | Caller::Session { .. } => Self::Everything,
-        }
-    }
-
-    /// The session; `None` for the reader of everything.
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Self::Everything => None,
-            Self::Session { key, .. } => Some(key),
-        }
-    }
-
-    /// The project; `None` for a session without one, and for the reader of everything.
-    pub fn project(&self) -> Option<&str> {
-        match self {
-            Self::Everything => None,
-            Self::Session { project, .. } => project.as_deref(),
-        }
-    }
+/// Whether a stream of this name holds answers to clients, which no list names.
+pub fn holds_answers(name: &StreamName) -> bool {
+    name.kind() == "mcp"
 }
 
 #[cfg(test)]
@@ -146,26 +259,61 @@ mod tests {
             ("a", "", [Write, Hidden, Hidden, Hidden, Hidden, Read]),
             ("session:", "", [Write, Hidden, Hidden, Hidden, Hidden, Read]),
         ] {
-            let thing = Ownership::of_row(owner, project.to_owned());
+            let thing = Ownership::from_row(owner, project.to_owned());
             let given: Vec<_> = callers.iter().map(|caller| caller.access_to(&thing)).collect();
             assert_eq!(given, levels, "{owner} {project}");
         }
         let runner = Some(Principal::Session("d".into()));
-        let task = Ownership { runner, ..Ownership::of_row("session:a", "/p".to_owned()) };
+        let task = Ownership { runner, ..Ownership::from_row("session:a", "/p".to_owned()) };
         let given: Vec<_> = callers.iter().map(|caller| caller.access_to(&task)).collect();
         assert_eq!(given, [Write, Write, Read, Hidden, Write, Read], "a task that d runs");
     }
 
     #[test]
-    fn who_reads_all_is_asked_nothing_more() {
-        for (caller, key, project) in [
-            (Caller::Operator, None, None),
-            (session("a", Some("/p"), &[READ_ALL]), None, None),
-            (session("a", Some("/p"), &["exec"]), Some("a"), Some("/p")),
-            (session("a", None, &[]), Some("a"), None),
+    fn a_reader_reads_the_streams_of_its_caller() {
+        let caller =
+            |key, project, scopes: &[&str]| Reader::from_caller(&session(key, project, scopes));
+        let readers = [
+            Reader::from_caller(&Caller::Operator),
+            Reader::for_tool(&Caller::Operator),
+            caller("a", Some("/p"), &["exec"]),
+            caller("b", Some("/p"), &[]),
+            caller("c", None, &[]),
+            caller("d", None, &[READ_ALL]),
+        ];
+        let keys: Vec<_> = readers.iter().map(|reader| (reader.key(), reader.project())).collect();
+        let all = (None, None);
+        let (a, b) = ((Some("a"), Some("/p")), (Some("b"), Some("/p")));
+        assert_eq!(keys, [all, all, a, b, (Some("c"), None), all]);
+        let shared = |owner: &str, project: &str| {
+            StreamVisibility::shared(&Ownership::from_row(owner, project.to_owned()))
+        };
+        let private = StreamVisibility::private(&Principal::Session("a".into()));
+        let given = StreamVisibility::shared(&Ownership {
+            runner: Some(Principal::Session("c".into())),
+            ..Ownership::from_row("session:a", "/p".to_owned())
+        });
+        for (visibility, expected) in [
+            (given, [true, true, true, true, true, true]),
+            (StreamVisibility::Team, [true, true, true, true, true, true]),
+            (shared("session:a", "/p"), [true, true, true, true, false, true]),
+            (shared("session:a", ""), [true, true, true, false, false, true]),
+            (shared("session:c", ""), [true, true, false, false, true, true]),
+            (shared("operator", ""), [true, true, false, false, false, true]),
+            (shared("who knows", ""), [true, true, false, false, false, true]),
+            (private, [true, true, true, false, false, true]),
+            (StreamVisibility::Answers, [true, false, false, false, false, false]),
         ] {
-            let reader = RowReader::of(&caller);
-            assert_eq!((reader.key(), reader.project()), (key, project), "{caller:?}");
+            let given: Vec<_> = readers.iter().map(|reader| reader.may_read(&visibility)).collect();
+            assert_eq!(given, expected, "{visibility:?}");
+        }
+    }
+
+    #[test]
+    fn only_streams_of_calls_hold_answers() {
+        assert!(holds_answers(&StreamName::parse("mcp/call_1").unwrap()));
+        for name in ["mcp", "mcpx/1", "task/mcp/1", "team"] {
+            assert!(!holds_answers(&StreamName::parse(name).unwrap()), "{name}");
         }
     }
 }

@@ -6,15 +6,12 @@
 //!
 //! # Who may read what
 //!
-//! `access.rs` has the rule for things: `Caller::access_to` says of an [`Ownership`] (owner,
-//! runner, project) whether a caller may write the thing, read it, or sees nothing of it. A single
-//! thing is read and then checked. A list is a query that is given the [`RowReader`], so a page
-//! keeps its size and a search its candidates. A project is never what the caller names: it comes
-//! from the credential.
-//!
-//! `visibility.rs` has the rule for streams, which have more kinds of readers: the stream of a
-//! peer is for its owner and the operator, and streams of answers are for the operator alone.
-//! [`StreamReader`] checks a commit in memory; a query is given its level, owner and project.
+//! `access.rs` has the rule: `Caller::access_to` says of an [`Ownership`] (owner, runner, project)
+//! whether a caller may write a thing, read it, or sees nothing of it, and [`Reader`] the same of
+//! streams, which may also be for the team, for their owner, or for the operator alone. A single
+//! thing is read and then checked. A list is a query that is given the [`Reader`], so a page keeps
+//! its size and a search its candidates. A project is never what the caller names: it comes from
+//! the credential.
 //!
 //! `principal.rs` reads the text form of a [`Principal`]. A text that it does not know is nobody,
 //! and what belongs to nobody is given to nobody.
@@ -38,6 +35,7 @@
 
 mod access;
 pub mod agent;
+mod argument;
 mod budget;
 mod caller;
 mod client_record;
@@ -59,6 +57,7 @@ mod json_size;
 mod json_weight;
 pub mod learning;
 pub mod limits;
+mod list;
 mod message;
 mod open_calls;
 mod operator_name;
@@ -75,9 +74,9 @@ mod start_allowance;
 mod task;
 pub mod text;
 mod time;
-mod visibility;
 
-pub use access::{AccessLevel, Ownership, RowReader};
+pub use access::{AccessLevel, Ownership, Reader, StreamVisibility, holds_answers};
+pub use argument::{NOT_BLANK, TAG, parse_word};
 pub use budget::{BudgetBounds, BudgetKind, REQUEST_UNIT_BYTES};
 pub use caller::{
     AGENTS_SCOPE, APPROVE_SCOPE, Caller, EXEC_SCOPE, OWN_SCOPES, READ_ALL, READ_SCOPE, Scope,
@@ -96,14 +95,18 @@ pub use id_reference::{IdReference, LATEST, PREFIX_CHARS as ID_PREFIX_CHARS};
 pub use instance::{AgentInstance, InstanceStatus, InstanceView, StartRate, is_instance_name};
 pub use json_size::json_bytes;
 pub use json_weight::json_weight;
+pub use list::{
+    AgentFilter, GhapFilter, GhapSearch, ListQuery, MessageFilter, PageQuery, PeerFilter,
+    RequestFilter, SessionFilter, TaskFilter, ToolFilter,
+};
 pub use message::{
     Delivery, DeliveryState, ExpectedDelivery, Message, MessageType, NewMessage, SentMessage,
 };
 pub use open_calls::OpenCalls;
 pub use operator_name::{IMPLICIT_SESSION, changes_direction, is_reserved_name};
 pub use peer::{
-    Peer, PeerPresence, PeerRole, PeerSilence, PeerState, PeerStatus, RegisterInput,
-    ReportedStatus, WaitingFor, WaitingKind,
+    Peer, PeerRole, PeerSilence, PeerState, PeerStatus, RegisterInput, ReportedStatus, WaitingFor,
+    WaitingKind,
 };
 pub use peer_reference::{PeerReference, SessionKey, choose, is_agent_key};
 pub use principal::Principal;
@@ -115,8 +118,7 @@ pub use session_standing::{
 };
 pub use start_allowance::{StartAllowance, StartRefusal, StartRequester, StartSettings};
 pub use task::{
-    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEnd, TaskEvent,
-    TaskEventBody, TaskReply, TaskReport, TaskState, TaskStatus,
+    Frame, FrameKind, NewTask, ReplyKind, RunnerProcess, Task, TaskChange, TaskEvent,
+    TaskEventBody, TaskReply, TaskReport, TaskStatus,
 };
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
-pub use visibility::{StreamReader, StreamVisibility, holds_answers};

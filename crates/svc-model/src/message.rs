@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageId, PeerId, PeerStatus, Timestamp, conversation::Provenance};
+use super::{
+    MessageId, NOT_BLANK, PeerId, PeerStatus, Timestamp, conversation::Provenance, limits,
+};
 
 /// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +34,15 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether it is a question whose delivery did not end without an answer.
+    pub const fn may_be_answered(&self) -> bool {
+        let is_lost = matches!(
+            self.state,
+            DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
+        );
+        matches!(self.kind, MessageType::Query) && !is_lost
+    }
+
     /// The message that this answer names; `None` if it is no answer, or names none.
     pub fn answered(&self) -> Option<MessageId> {
         let first = self.correlation_id.clone().filter(|_| self.kind == MessageType::Response);
@@ -42,17 +53,22 @@ impl Message {
 /// A message to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct NewMessage {
-    /// What kind of message it is; `notification` if absent.
-    #[serde(rename = "type")]
-    pub kind: Option<MessageType>,
-    /// The sender, which only the operator may choose.
-    pub from_peer: Option<String>,
-    /// The text. Not blank.
+    /// The text.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
     pub text: String,
-    /// What it answers, or what its answers will name.
+    /// What it is.
+    #[serde(rename = "type")]
+    #[schemars(extend("default" = "notification"))]
+    pub kind: Option<MessageType>,
+    /// The message that this answers.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub correlation_id: Option<String>,
-    /// A repeat with the same key, from the same sender to the same receiver, is answered with what was stored.
+    /// A repeat with the same key to the same receiver sends nothing and returns the first message.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub idempotency_key: Option<String>,
+    /// The sender; your own peer by default. Only the operator may choose another.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    pub from_peer: Option<String>,
 }
 
 /// Kind of message.

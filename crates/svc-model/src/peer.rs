@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use clap::Args;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PeerId, Timestamp, limits};
+use super::{NOT_BLANK, PeerId, Timestamp, limits, parse_word};
 
 impl PeerId {
     /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
@@ -66,82 +67,70 @@ pub struct Peer {
     pub last_seen: Timestamp,
 }
 
-/// What everybody sees of a peer, also those of other projects.
-#[derive(Debug, Clone, Serialize)]
-pub struct PeerPresence {
-    peer_id: PeerId,
-    display_name: String,
-    backend: String,
-    circle: String,
-    role: PeerRole,
-    status: PeerStatus,
-    since: Timestamp,
-    registered_at: Timestamp,
-    last_seen: Timestamp,
-}
-
-impl PeerPresence {
-    /// That of a peer.
-    pub fn of(peer: &Peer) -> Self {
+impl Peer {
+    /// What everybody sees of it, also those of other projects.
+    pub fn presence(&self) -> Self {
         Self {
-            peer_id: peer.peer_id.clone(),
-            display_name: peer.display_name.clone(),
-            backend: peer.backend.clone(),
-            circle: peer.circle.clone(),
-            role: peer.role,
-            status: peer.status,
-            since: peer.since,
-            registered_at: peer.registered_at,
-            last_seen: peer.last_seen,
-        }
-    }
-}
-
-impl From<PeerPresence> for Peer {
-    /// A peer of which no more than this is shown.
-    fn from(presence: PeerPresence) -> Self {
-        Self {
-            peer_id: presence.peer_id,
-            display_name: presence.display_name,
+            peer_id: self.peer_id.clone(),
+            display_name: self.display_name.clone(),
             path: None,
-            backend: presence.backend,
-            circle: presence.circle,
-            role: presence.role,
-            status: presence.status,
-            since: presence.since,
+            backend: self.backend.clone(),
+            circle: self.circle.clone(),
+            role: self.role,
+            status: self.status,
+            since: self.since,
             waiting_for: None,
             session_id: None,
             agent: None,
             tmux_pane: None,
             pid: None,
             metadata: None,
-            registered_at: presence.registered_at,
-            last_seen: presence.last_seen,
+            registered_at: self.registered_at,
+            last_seen: self.last_seen,
         }
     }
 }
 
-/// What a peer says when it registers.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+/// What a peer says when it registers. Who registers again keeps what it leaves out.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterInput {
-    /// What people call it. Not blank.
+    /// Your name. Others can send to it if it is unique.
+    #[arg(long, visible_alias = "name", value_name = "NAME", help = "The name that people see")]
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub display_name: String,
-    /// Kind of client. Not blank.
+    /// What kind of client you are, such as `claude-code`, `codex`, `gemini`, `opencode`.
+    #[arg(long, help = "What kind of agent it is, such as claude or codex")]
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub backend: String,
-    /// Working folder.
+    /// The folder that you work in.
+    #[arg(long, help = "Its working folder")]
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     pub path: Option<String>,
-    /// Group of peers; `default` at the first registration.
+    /// Your group, to which a broadcast can be limited; `default` at first.
+    #[arg(long, help = "Its circle [default: default]")]
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub circle: Option<String>,
-    /// Part that it plays; `agent` at the first registration.
+    /// Your role; `agent` at first.
+    #[arg(
+        long,
+        value_parser = parse_word::<PeerRole>,
+        help = "agent, orchestrator or human [default: agent]"
+    )]
     pub role: Option<PeerRole>,
-    /// The client's own id of its session. With it, the identity is `(backend, session_id)`; without it,
-    /// `(backend, path, tmux_pane)`.
+    /// Your session; by default that of this call.
+    #[arg(long, value_name = "ID", help = "Its session")]
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub session_id: Option<String>,
-    /// The tmux pane it runs in.
+    /// The tmux pane that you run in.
+    #[arg(long, value_name = "PANE", help = "The tmux pane it runs in")]
+    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     pub tmux_pane: Option<String>,
-    /// Its process on the daemon's machine: while it lives, the peer is idle at worst and not offline.
+    /// Your process on the daemon's machine: while it lives you are not offline.
+    #[arg(long, help = "Its process id; the peer is not offline while that process lives")]
+    #[schemars(range(min = 1, max = u32::MAX))]
     pub pid: Option<u32>,
-    /// Merged into what is known, key by key; `null` removes a key.
+    /// Further facts about you. Merged key by key; `null` removes a key.
+    #[arg(skip)]
     pub metadata: Option<BTreeMap<String, Option<String>>>,
 }
 

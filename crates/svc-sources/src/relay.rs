@@ -319,14 +319,14 @@ fn visibility_of(spec: &SourceSpec, serves: &str, call: &Call) -> StreamVisibili
         Sharing::Project if !serves.is_empty() => serves,
         Sharing::Session => {
             let owner = call.caller.principal().to_string();
-            return StreamVisibility::shared(&Ownership::of_row(&owner, String::new()));
+            return StreamVisibility::shared(&Ownership::from_row(&owner, String::new()));
         }
         Sharing::Shared | Sharing::Project => spec.root.as_deref().unwrap_or_default(),
     };
     if project.is_empty() {
         return StreamVisibility::Team;
     }
-    StreamVisibility::shared(&Ownership::of_row("operator", project.to_owned()))
+    StreamVisibility::shared(&Ownership::from_row("operator", project.to_owned()))
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl KeptResults {
         let folder = self.folder.join(own);
         let label = fs::read(folder.join(format!("{id}.label"))).ok()?;
         let label: ResultLabel = serde_json::from_slice(&label).ok()?;
-        let owner = Ownership::of_row(&label.owner, label.project);
+        let owner = Ownership::from_row(&label.owner, label.project);
         if caller.access_to(&owner) == AccessLevel::Hidden {
             return None;
         }

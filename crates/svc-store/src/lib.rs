@@ -53,17 +53,16 @@ pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{
-    AgentFilter, AgentMail, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish,
-    HostProcess, RequestAnswerRow, RequestRow, RunEnd, RunRow, TaskAsker,
+    AgentMail, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
+    RequestAnswerRow, RequestRow, RunEnd, RunRow, TaskAsker,
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,
-    Frequencies, GhapFilter, GhapPart, GivenItem, HitRate, LessonKind, LogPage, LoginCodeRow,
-    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageFilter, MessageListRow,
-    MessageRow, MessageTerms, NewCluster, PageSize, PeerFilter, PeerRow, ProbabilityBin,
-    ProcessSubject, RowPage, SearchCandidate, SearchFilter, SeenItem, SessionFilter, SessionLock,
-    SessionStart, ShownBy, SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow,
-    StrandedInbox, StreamState, StreamView, SubjectHolders, TaskFilter, TaskRow, TokenEnd,
+    Frequencies, GhapPart, GivenItem, HitRate, LessonKind, ListedMessage, LogPage, LoginCodeRow,
+    McpSessionRow, McpTransport, MemberRow, MemoryFilter, MessageRow, MessageTerms, NewCluster,
+    PageSize, PeerRow, ProbabilityBin, ProcessSubject, RowPage, SearchCandidate, SearchFilter,
+    SeenItem, SessionLock, SessionStart, ShownBy, SourceListRow, SourcePinRow, SourceProcessRow,
+    SourceStateRow, StrandedInbox, StreamState, StreamView, SubjectHolders, TaskRow, TokenEnd,
     TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 pub use saying::{HeardWords, SaidAfter, SayingListener, Sayings};

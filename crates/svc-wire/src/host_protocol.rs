@@ -29,6 +29,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -256,26 +257,30 @@ pub struct AttachAnswer {
     pub epoch: String,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Payload of `host.history`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryQuery {
-    /// Most entries; 0 or absent for all.
+    /// How many of the last entries; 0, the default: all.
     #[serde(default)]
     pub limit: u64,
+    /// Only entries of events before this offset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
-    /// Whether to include calls of tools and their results; absent for yes.
+    /// Whether calls of tools and their results are entries too; by default they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include_tools: Option<bool>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Answer to `host.history`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryPage {
+    /// The agent.
     pub agent_id: AgentId,
     /// Oldest first.
     pub entries: Vec<HistoryEntry>,
-    /// The last offset now.
+    /// The last offset at this moment.
     pub offset: u64,
-    /// Entries without the limit.
+    /// How many entries there are without the limit.
     pub total: u64,
 }
 
@@ -311,10 +316,12 @@ pub enum SendMode {
     Steer,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Answer to `host.send`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SendAnswer {
+    /// The input's id.
     pub message_id: String,
-    /// Whether it waits for other turns.
+    /// Whether it waits for a turn that is under way.
     pub queued: bool,
 }
 
@@ -338,28 +345,36 @@ pub struct InterruptAgent {
     pub message_id: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Payload of `host.stop`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopAgent {
+    /// Kill it at once.
     #[serde(default)]
     pub force: bool,
-    /// Seconds until SIGKILL; 30 if 0 or absent.
+    /// Seconds until it is killed: from 0 to 3600, by default 30.
     #[serde(default)]
     pub timeout: i64,
+    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Answer to `host.stop`. It comes when the program is reaped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopAnswer {
+    /// Whether the program has ended.
     pub stopped: bool,
+    /// Its exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// The number of the signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Whether it ended without SIGKILL.
     pub graceful: bool,
-    /// Such as `1.204s`.
+    /// How long that took, such as `1.204s`.
     pub duration: String,
+    /// The agent's state from now on.
     pub final_state: AgentState,
 }
 

@@ -35,5 +35,5 @@ pub use access::{Credential, Tokens};
 pub use budget::BudgetHold;
 pub use core::Tuning;
 pub use error::{Candidate, Error, ResourceKind};
-pub use page::{Page, PageLimit, shared_items};
+pub use page::{Listed, Page, PageBounds, PeersAt};
 pub use services::{Rooms, Services};

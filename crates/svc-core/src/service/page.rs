@@ -1,52 +1,148 @@
 //! Pages of lists: which rows a page has, and how the next one is asked for.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
-use serde::{Serialize, Serializer, de::DeserializeOwned};
-use svc_model::{json_bytes, limits};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer, de::DeserializeOwned, ser::SerializeMap as _};
+use svc_model::{
+    InstanceView, Message, PageQuery, Peer, Task, Timestamp,
+    journal::{Ghap, Session},
+    json_bytes, limits,
+    source::SourceView,
+};
 use svc_store::{PageSize, RowPage, StoreError};
 
 use super::{Error, check};
 
-/// Where a page ends: after so many rows, or so many bytes of their JSON, so `count` may be below `limit` though others follow.
-/// One larger row comes alone.
+/// Which page of a list: where it begins, and after how many rows or bytes of their JSON it ends.
+///
+/// A page that ends at its bytes has fewer rows than were asked for, though others follow. One
+/// larger row comes alone.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct PageLimit {
+pub struct PageBounds<'a> {
+    cursor: Option<&'a str>,
     rows: Option<u32>,
     bytes: usize,
 }
 
-impl From<Option<u32>> for PageLimit {
-    /// For programs and people.
-    fn from(rows: Option<u32>) -> Self {
-        Self { rows, bytes: limits::PAGE_BYTES }
+impl<'a> From<&'a PageQuery> for PageBounds<'a> {
+    fn from(query: &'a PageQuery) -> Self {
+        Self::new(query.cursor.as_deref(), query.limit)
     }
 }
 
-impl PageLimit {
-    /// For a model, which has to read all of it.
-    pub const fn for_model(rows: Option<u32>) -> Self {
-        Self { rows, bytes: limits::AGENT_PAGE_BYTES }
+impl<'a> PageBounds<'a> {
+    /// A page for programs and people.
+    pub const fn new(cursor: Option<&'a str>, rows: Option<u32>) -> Self {
+        Self { cursor, rows, bytes: limits::PAGE_BYTES }
     }
 
-    /// For a model that gets messages with their stamps, which take about as much as the shortest messages do.
-    pub const fn for_stamped(rows: Option<u32>) -> Self {
-        Self { rows, bytes: limits::AGENT_PAGE_BYTES / 2 }
+    /// The same for a model, which has to read all of it.
+    pub const fn for_model(self) -> Self {
+        Self { bytes: limits::AGENT_PAGE_BYTES, ..self }
     }
 
-    /// The same in numbers, if the caller's is one that a page may have.
+    /// The same for a model that gets messages with their stamps, which take about as much as the
+    /// shortest messages do.
+    pub const fn for_stamped(self) -> Self {
+        Self { bytes: limits::AGENT_PAGE_BYTES / 2, ..self }
+    }
+
+    /// How much to read, if a page may have that many rows.
     pub(super) fn size(self) -> Result<PageSize, Error> {
         Ok(PageSize { rows: check::limit(self.rows)?, bytes: self.bytes })
     }
 }
 
-/// A page of a list.
-#[derive(Debug, Serialize)]
+/// What a page can hold.
+pub trait Listed: JsonSchema {
+    /// The member of the document that has the items.
+    const NAME: &'static str;
+}
+
+impl Listed for Ghap {
+    const NAME: &'static str = "ghap";
+}
+
+impl Listed for InstanceView {
+    const NAME: &'static str = "agents";
+}
+
+impl Listed for Message {
+    const NAME: &'static str = "messages";
+}
+
+impl Listed for Peer {
+    const NAME: &'static str = "peers";
+}
+
+impl Listed for Session {
+    const NAME: &'static str = "sessions";
+}
+
+impl Listed for SourceView {
+    const NAME: &'static str = "sources";
+}
+
+impl Listed for Task {
+    const NAME: &'static str = "tasks";
+}
+
+/// A page of a list. Its document is `{<name>: […], count, next_cursor?}`.
+#[derive(Debug)]
 pub struct Page<T> {
     /// The rows, in the order of the list.
     pub items: Vec<T>,
     /// For the request of the next page, if there is one. Opaque to clients.
     pub next_cursor: Option<String>,
+}
+
+impl<T: Listed + Serialize> Serialize for Page<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut document = serializer.serialize_map(None)?;
+        document.serialize_entry(T::NAME, &self.items)?;
+        document.serialize_entry("count", &self.items.len())?;
+        if let Some(next_cursor) = &self.next_cursor {
+            document.serialize_entry("next_cursor", next_cursor)?;
+        }
+        document.end()
+    }
+}
+
+impl<T: Listed> JsonSchema for Page<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("PageOf{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "properties": {
+                T::NAME: generator.subschema_for::<Vec<T>>(),
+                "count": {
+                    "description": "How many are on this page.",
+                    "type": "integer",
+                    "minimum": 0,
+                },
+                "next_cursor": {
+                    "description": "There is more: goes into `cursor`.",
+                    "type": ["string", "null"],
+                },
+            },
+            "required": [T::NAME, "count"],
+        })
+    }
+}
+
+/// Peers, with the time that their states are of.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Peers")]
+pub struct PeersAt<P> {
+    /// A page of peers.
+    #[serde(flatten)]
+    pub page: P,
+    /// The time of this list.
+    pub as_of: Timestamp,
 }
 
 impl<T> Page<T> {
@@ -55,12 +151,11 @@ impl<T> Page<T> {
         Self { items, next_cursor: None }
     }
 
-    /// Reads the page that begins after `cursor`, or the first one.
+    /// Reads a page.
     ///
-    /// `read` gets the key in that cursor and how much to read. `key` makes the cursor's key of the page's last row.
+    /// `read` gets the key in the cursor and how much to read. `key` makes the cursor's key of the page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
-        cursor: Option<&str>,
-        limit: PageLimit,
+        bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,
         key: impl FnOnce(&T) -> LastKey,
     ) -> Result<Self, Error>
@@ -69,22 +164,21 @@ impl<T> Page<T> {
         LastKey: Serialize,
         Read: Future<Output = Result<RowPage<T>, StoreError>>,
     {
-        let RowPage { rows, more } = read(check::cursor(cursor)?, limit.size()?).await?;
+        let RowPage { rows, more } = read(check::cursor(bounds.cursor)?, bounds.size()?).await?;
         let next_cursor = rows.last().filter(|_| more).map(|row| check::make_cursor(&key(row)));
         Ok(Self { items: rows, next_cursor })
     }
 
-    /// A page of a list that is there as a whole.
-    pub fn of_all(
-        all: Vec<T>,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
-    ) -> Result<Self, Error>
+    /// A page of a list that is there as a whole; all of it if the query asks for no page.
+    pub fn part_or_all(all: Vec<T>, query: &PageQuery) -> Result<Self, Error>
     where
         T: Serialize,
     {
-        let size = limit.into().size()?;
-        let begin = check::cursor::<usize>(cursor)?.unwrap_or(0);
+        if query.cursor.is_none() && query.limit.is_none() {
+            return Ok(Self::last(all));
+        }
+        let size = PageBounds::from(query).size()?;
+        let begin = check::cursor::<usize>(query.cursor.as_deref())?.unwrap_or(0);
         let (mut items, mut bytes) = (Vec::new(), 0_usize);
         let mut rest = all.into_iter().skip(begin).peekable();
         while let Some(item) = rest.peek() {
@@ -104,12 +198,4 @@ impl<T> Page<T> {
     pub fn map<U>(self, item: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(item).collect(), next_cursor: self.next_cursor }
     }
-}
-
-/// Serializes the items of a page that is shared, as [`serde`]'s `serialize_with` wants it.
-pub fn shared_items<T: Serialize, S: Serializer>(
-    page: &Arc<Page<T>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    page.items.serialize(serializer)
 }

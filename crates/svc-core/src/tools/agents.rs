@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, TaskId, TaskStatus, limits};
+use svc_model::{AGENTS_SCOPE, APPROVE_SCOPE, InstanceView, NOT_BLANK, TaskId, TaskStatus, limits};
+use svc_store::RequestRow;
 use tokio::time::timeout;
 
-use super::{Call, Failure, Tool, check::NOT_BLANK};
-use crate::service::agents::{AnswerRequest, NewDispatch, RequestView, WantedMode};
+use super::{Call, Failure, Tool};
+use crate::service::agents::{AnswerRequest, NewDispatch, WantedMode};
 
 pub(super) fn tools() -> Vec<Tool> {
     [
@@ -34,7 +35,6 @@ and tag it is for the configured default.";
 
 /// Work for an agent.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct SendMessageArguments {
     /// The instructions; the agent knows nothing else.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -143,7 +143,7 @@ async fn send(call: Call, input: SendMessageArguments) -> Result<SendMessageResu
     {
         (result.instance, result.backend) = (instance, backend);
     }
-    result.status = Some(task.status());
+    result.status = Some(task.status);
     result.content = Some(content);
     result.truncated = truncated;
     result.failure = task.report.error;
@@ -157,7 +157,6 @@ One that is not callable says why. Who is here now is told by peer_list.";
 
 /// Nothing.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct AgentListArguments {
     /// Only those that can be started.
     callable: Option<bool>,
@@ -184,28 +183,23 @@ for others of your project: never for yourself, or for what you started.";
 
 /// An answer.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct RequestAnswerArguments {
     /// The request.
     #[schemars(regex(pattern = NOT_BLANK))]
     request_id: String,
-    /// The chosen option.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    option_id: Option<String>,
-    /// The answer to a question, as text.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    text: Option<String>,
+    #[serde(flatten)]
+    answer: AnswerRequest,
 }
 
 /// The request with its answer.
 #[derive(Serialize, JsonSchema)]
 struct RequestAnswerResult {
-    request: RequestView,
+    request: RequestRow,
 }
 
 async fn answer(call: Call, input: RequestAnswerArguments) -> Result<RequestAnswerResult, Failure> {
-    let answer = AnswerRequest { option_id: input.option_id, text: input.text };
     let agents = &call.services.agents;
-    let request = agents.answer_request(&call.caller, None, &input.request_id, answer).await?;
+    let request =
+        agents.answer_request(&call.caller, None, &input.request_id, input.answer).await?;
     Ok(RequestAnswerResult { request })
 }

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{Annotations, Tool, ToolError};
+use crate::service::Listed;
 
 /// Most tools that a short list has.
 const SHORT_LIST_MAX: usize = 10;
@@ -67,6 +68,10 @@ pub struct Descriptor {
     /// The JSON schema of its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
+}
+
+impl Listed for Descriptor {
+    const NAME: &'static str = "tools";
 }
 
 impl Catalogue {

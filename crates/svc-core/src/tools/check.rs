@@ -7,12 +7,9 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Number, Value, json};
 
-use super::ToolError;
+use svc_model::{NOT_BLANK, TAG};
 
-/// The pattern of a text that has to say something: `#[schemars(regex(pattern = NOT_BLANK))]`.
-pub(super) const NOT_BLANK: &str = r"\S";
-/// The pattern of a tag.
-pub(super) const TAG: &str = r"^[\w.-]+$";
+use super::ToolError;
 
 /// Whether a text is as a pattern says.
 type TextCheck = fn(&str) -> bool;

@@ -26,7 +26,7 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     let input = json!({
         "type": "object",
         "properties": {
-            "name": { "type": "string", "description": "The tool's name.", "pattern": super::check::NOT_BLANK },
+            "name": { "type": "string", "description": "The tool's name.", "pattern": svc_model::NOT_BLANK },
             "arguments": { "type": "object", "description": "Its arguments." },
         },
         "required": ["name"],

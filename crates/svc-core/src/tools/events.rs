@@ -5,9 +5,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use svc_model::{Event, Timestamp, limits};
+use svc_model::{Event, NOT_BLANK, Timestamp, limits};
 
-use super::{Call, Failure, Tool, ToolError, check::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError};
 use crate::service::log::{Gap, Selector};
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -32,7 +32,6 @@ next event if there is none yet; no events after that time is no failure.";
 
 /// Which events.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct EventsReadArguments {
     /// One stream.
     #[schemars(regex(pattern = NOT_BLANK))]

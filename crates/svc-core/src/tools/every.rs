@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use svc_model::{Caller, HARMLESS_TOOLS, ToolExposure};
+use svc_model::{Caller, HARMLESS_TOOLS, NOT_BLANK, ToolExposure};
 
 use super::{
-    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError,
-    check::{self, NOT_BLANK},
+    Call, Descriptor, ErrorType, Failure, Output, Tool, ToolError, check,
     testing::{World, nothing},
 };
 

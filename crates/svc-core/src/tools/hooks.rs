@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use svc_model::{
-    Timestamp,
+    NOT_BLANK, Timestamp,
     hook::{self, HookClient, HookFormat, HookTiming, MissingField},
     limits, token_hash,
 };
 
-use super::{Call, Failure, Tool, ToolError, check::NOT_BLANK};
+use super::{Call, Failure, Tool, ToolError};
 use crate::service::hooks::HookCall;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -31,7 +31,6 @@ texts (`mcp_tool`) leaves `payload` out and gives the fields one by one; an empt
 
 /// An event of a client's session.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct HookEventArguments {
     /// Which client.
     client: HookClient,

@@ -3,17 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Timestamp,
+    NOT_BLANK, TAG, Timestamp,
     learning::{Memory, MemoryCategory, MemoryId},
     limits, quote,
 };
 use svc_store::{MemoryFilter, SeenItem};
 
-use super::{
-    Call, Failure, Tool,
-    check::{NOT_BLANK, TAG},
-    sessions::acting_session,
-};
+use super::{Call, Failure, Tool, sessions::acting_session};
 use crate::service::journal::NewMemory;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -39,24 +35,9 @@ The same content once more in the same category changes nothing and gives the me
 
 /// Something to remember.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct NewMemoryInput {
-    /// What to remember, understandable without the context.
-    #[schemars(length(max = limits::MEMORY_CHARS), regex(pattern = NOT_BLANK))]
-    content: String,
-    /// What it is.
-    category: MemoryCategory,
-    /// Its importance.
-    #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
-    importance: Option<f64>,
-    /// Tags of letters, digits, `_`, `-` and `.`.
-    #[schemars(
-        length(max = limits::MEMORY_TAGS),
-        inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
-    )]
-    tags: Option<Vec<String>>,
-    /// For all projects, not only that of the session; only the operator may set it.
-    global: Option<bool>,
+    #[serde(flatten)]
+    new: NewMemory,
     /// Session id; your own by default. Selects the project.
     #[schemars(regex(pattern = NOT_BLANK))]
     session_id: Option<String>,
@@ -75,14 +56,7 @@ struct MemoryStored {
 
 async fn store(call: Call, input: NewMemoryInput) -> Result<MemoryStored, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let new = NewMemory {
-        content: input.content,
-        category: input.category,
-        importance: input.importance.unwrap_or(0.5),
-        tags: input.tags.unwrap_or_default(),
-        global: input.global.unwrap_or(false),
-    };
-    let stored = call.services.journal.store_memory(&call.caller, acting, new).await?;
+    let stored = call.services.journal.store_memory(&call.caller, acting, input.new).await?;
     Ok(MemoryStored {
         id: stored.memory.id,
         status: if stored.is_known { "known" } else { "stored" },
@@ -98,7 +72,6 @@ of other projects.";
 
 /// What is looked for.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct MemoryQuery {
     /// Any text; a blank one finds nothing.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
@@ -157,7 +130,6 @@ const LIST: &str = "Lists memories, the latest first, with the beginning of each
 
 /// Which memories.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct MemoryListInput {
     /// Only this category.
     category: Option<MemoryCategory>,
@@ -245,7 +217,6 @@ const DELETE: &str = "Removes a memory permanently, for all sessions.";
 
 /// Which memory.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct DeleteMemoryInput {
     /// Its id, a UUID.
     #[schemars(regex(pattern = NOT_BLANK))]

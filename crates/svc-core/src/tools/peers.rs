@@ -1,18 +1,15 @@
 //! Peers and messages.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    MessageId, MessageType, NewMessage, Peer, PeerId, PeerRole, PeerStatus, RegisterInput,
-    ReportedStatus, SentMessage, Timestamp, limits,
+    ListQuery, MessageId, MessageType, NOT_BLANK, NewMessage, PageQuery, Peer, PeerFilter, PeerId,
+    RegisterInput, ReportedStatus, SentMessage, limits,
 };
-use svc_store::PeerFilter;
 
-use super::{Call, ErrorType, Failure, Tool, ToolError, check::NOT_BLANK};
+use super::{Call, ErrorType, Failure, Tool, ToolError};
 use crate::service::{
-    self, PageLimit, ResourceKind,
+    self, Listed, Page, PageBounds, PeersAt, ResourceKind,
     team::{BroadcastReach, Stamped},
 };
 
@@ -40,28 +37,12 @@ Messages to one that is offline wait for it.";
 
 /// Which peers.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerListArguments {
-    /// Only in this state.
-    status: Option<PeerStatus>,
+    #[serde(flatten)]
+    list: ListQuery<PeerFilter>,
     /// Include offline peers.
     #[schemars(extend("default" = false))]
     all: Option<bool>,
-    /// Only this backend, such as `codex`.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    backend: Option<String>,
-    /// Only this circle.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    circle: Option<String>,
-    /// Only in this folder.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    path: Option<String>,
-    /// How many at most.
-    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    /// The `next_cursor` of the previous page.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    cursor: Option<String>,
 }
 
 /// A peer in a list.
@@ -74,44 +55,26 @@ struct ListedPeer {
     you: Option<bool>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct PeerListResult {
-    peers: Vec<ListedPeer>,
-    /// How many are on this page.
-    count: usize,
-    /// The time of this list.
-    as_of: Timestamp,
-    /// There is more: goes into `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
+impl Listed for ListedPeer {
+    const NAME: &'static str = "peers";
 }
 
-async fn list(call: Call, input: PeerListArguments) -> Result<PeerListResult, Failure> {
-    let filter = PeerFilter {
-        status: input.status,
-        backend: input.backend,
-        circle: input.circle,
-        path: input.path,
-        is_living: input.status.is_none() && !input.all.unwrap_or(false),
-    };
+async fn list(call: Call, input: PeerListArguments) -> Result<PeersAt<Page<ListedPeer>>, Failure> {
+    let PeerListArguments { list: ListQuery { filter, page }, all } = input;
+    let is_living = filter.status.is_none() && !all.unwrap_or(false);
+    let page = PageBounds::from(&page).for_model();
     let as_of = call.services.now();
-    let page = call
-        .services
-        .team
-        .peers(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
-        .await?;
+    let page = call.services.team.peers(&call.caller, &filter, is_living, page).await?;
     let own = match own_peer(&call).await? {
         None if call.caller.is_operator() => Some(PeerId::OPERATOR.to_owned()),
         own => own,
     };
-    let is_own = |peer: &Peer| own.as_deref() == Some(peer.peer_id.as_str());
-    let peers = page
-        .items
-        .iter()
-        .map(|peer| ListedPeer { peer: peer.clone(), you: is_own(peer).then_some(true) });
-    let peers: Vec<ListedPeer> = peers.collect();
-    let next_cursor = page.next_cursor.clone();
-    Ok(PeerListResult { count: peers.len(), peers, as_of, next_cursor })
+    let listed = |peer: &Peer| {
+        let is_own = own.as_deref() == Some(peer.peer_id.as_str());
+        ListedPeer { peer: peer.clone(), you: is_own.then_some(true) }
+    };
+    let items = page.items.iter().map(listed).collect();
+    Ok(PeersAt { page: Page { items, next_cursor: page.next_cursor.clone() }, as_of })
 }
 
 const REGISTER: &str = "\
@@ -120,49 +83,7 @@ Registers you as a peer, so that others see you and can send you messages; or up
 Call it once at the start of your work. It gives your peer_id, which is kept when you register again: the identity is \
 backend and session_id, or without a session backend, path and tmux_pane. What you leave out keeps its value.";
 
-/// What a peer says of itself.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct PeerRegisterArguments {
-    /// Your name. Others can send to it if it is unique.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    display_name: String,
-    /// What kind of client you are, such as `claude-code`, `codex`, `gemini`, `opencode`.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    backend: String,
-    /// The folder that you work in.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    path: Option<String>,
-    /// Your group, to which a broadcast can be limited; `default` at first.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    circle: Option<String>,
-    /// Your role; `agent` at first.
-    role: Option<PeerRole>,
-    /// Your session; by default that of this call.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    session_id: Option<String>,
-    /// The tmux pane that you run in.
-    #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
-    tmux_pane: Option<String>,
-    /// Your process on the daemon's machine: while it lives you are not offline.
-    #[schemars(range(min = 1, max = u32::MAX))]
-    pid: Option<u32>,
-    /// Further facts about you. Merged key by key; `null` removes a key.
-    metadata: Option<BTreeMap<String, Option<String>>>,
-}
-
-async fn register(call: Call, input: PeerRegisterArguments) -> Result<Peer, Failure> {
-    let input = RegisterInput {
-        display_name: input.display_name,
-        backend: input.backend,
-        path: input.path,
-        circle: input.circle,
-        role: input.role,
-        session_id: input.session_id,
-        tmux_pane: input.tmux_pane,
-        pid: input.pid,
-        metadata: input.metadata,
-    };
+async fn register(call: Call, input: RegisterInput) -> Result<Peer, Failure> {
     let session = call.session.as_deref();
     Ok(call.services.team.register_peer_in(&call.caller, session, input).await?)
 }
@@ -176,7 +97,6 @@ stays busy and any other is online.";
 
 /// Who is here.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerHeartbeatArguments {
     /// The peer; your own by default.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
@@ -198,40 +118,20 @@ acknowledges. A notification tells. `delivery` says when it arrives.";
 
 /// A message to one peer.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerSendArguments {
     /// The receiver: its `peer_id`, name or session key, or `operator`.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     to: String,
-    /// The text.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]
-    text: String,
-    /// What it is.
-    #[serde(rename = "type")]
-    #[schemars(extend("default" = "notification"))]
-    kind: Option<MessageType>,
-    /// The message that this answers.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    correlation_id: Option<String>,
-    /// A repeat with the same key to the same receiver sends nothing again and returns the first message.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    idempotency_key: Option<String>,
-    /// The sender; your own peer by default. Only the operator may choose another.
-    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
-    from_peer: Option<String>,
+    #[serde(flatten)]
+    message: NewMessage,
 }
 
 async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failure> {
     let kind = ResourceKind::Peer;
     let to = call.services.team.find_peer(&call.caller, &input.to, kind).await;
     let to = to.map_err(|error| of_field(error, "to"))?;
-    let message = NewMessage {
-        kind: input.kind,
-        from_peer: sender(&call, input.from_peer).await?,
-        text: input.text,
-        correlation_id: input.correlation_id,
-        idempotency_key: input.idempotency_key,
-    };
+    let mut message = input.message;
+    message.from_peer = sender(&call, message.from_peer).await?;
     Ok(call.services.hooks.send_message(&call.caller, to.as_str(), message).await?)
 }
 
@@ -243,7 +143,6 @@ which come again after 60 s.";
 
 /// Which messages.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerInboxArguments {
     /// The reader; your own peer by default.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
@@ -251,47 +150,31 @@ struct PeerInboxArguments {
     /// Only look.
     #[schemars(extend("default" = false))]
     peek: Option<bool>,
-    /// How many at most.
-    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    /// The `next_cursor` of the previous page. Only with peek.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    cursor: Option<String>,
+    #[serde(flatten)]
+    page: PageQuery,
     /// Only this message, whole, even if it does not wait.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     message_id: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct PeerInboxResult {
-    messages: Vec<Stamped>,
-    /// How many are on this page.
-    count: usize,
-    /// There is more to peek at: goes into `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-async fn inbox(call: Call, input: PeerInboxArguments) -> Result<PeerInboxResult, Failure> {
+async fn inbox(call: Call, input: PeerInboxArguments) -> Result<Page<Stamped>, Failure> {
     let peek = input.peek.unwrap_or(false);
-    if input.cursor.is_some() && !peek {
+    if input.page.cursor.is_some() && !peek {
         return Err(ToolError::invalid("cursor", "cursor: goes with peek = true").into());
     }
     if let Some(id) = &input.message_id {
         let message = call.services.team.message(&call.caller, id).await?.message;
-        let messages = call.services.team.stamped(vec![message]).await?;
-        return Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: None });
+        return Ok(Page::last(call.services.team.stamped(vec![message]).await?));
     }
     let id = named_or_own_peer(&call, input.peer_id).await?;
-    let limit = PageLimit::for_stamped(input.limit);
+    let bounds = PageBounds::from(&input.page).for_stamped();
     let page = if peek {
-        let cursor = input.cursor.as_deref();
-        call.services.team.peek_messages(&call.caller, &id, cursor, limit).await?
+        call.services.team.peek_messages(&call.caller, &id, bounds).await?
     } else {
-        call.services.team.take_messages(&call.caller, &id, limit).await?
+        call.services.team.take_messages(&call.caller, &id, bounds).await?
     };
-    let messages = call.services.team.stamped(page.items).await?;
-    Ok(PeerInboxResult { count: messages.len(), messages, next_cursor: page.next_cursor })
+    let items = call.services.team.stamped(page.items).await?;
+    Ok(Page { items, next_cursor: page.next_cursor })
 }
 
 const ACK: &str = "\
@@ -301,7 +184,6 @@ Takes the ids from peer_inbox. Calling it again is harmless.";
 
 /// Which messages were read.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerAckArguments {
     /// Ids of messages.
     #[schemars(length(min = 1, max = limits::PAGE_MAX), inner(regex(pattern = NOT_BLANK)))]
@@ -331,7 +213,6 @@ peer_send. It reaches peers that are offline, too, when they come back.";
 
 /// A message to many.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PeerBroadcastArguments {
     /// The text.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::MESSAGE_BYTES))]

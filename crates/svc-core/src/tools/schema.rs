@@ -275,7 +275,9 @@ fn find_headers(schema: &Value, path: &mut Vec<String>, found: &mut Vec<HeaderPa
 mod tests {
     use serde::Deserialize;
 
-    use super::{super::check::NOT_BLANK, *};
+    use svc_model::NOT_BLANK;
+
+    use super::*;
 
     #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
@@ -287,7 +289,6 @@ mod tests {
     }
 
     #[derive(Deserialize, JsonSchema)]
-    #[serde(deny_unknown_fields)]
     #[expect(dead_code, reason = "only its schema is wanted")]
     struct Args {
         /// A name.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 use svc_model::source::BUILTIN_CORE;
 
-use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError, check::NOT_BLANK};
+use super::{Call, Catalogue, ErrorType, Failure, Tool, ToolError};
+use svc_model::NOT_BLANK;
 
 const DESCRIPTION: &str = "\
 Finds tools by purpose, including those that your client does not list.
@@ -24,7 +25,6 @@ ToolCall.";
 
 /// What to look for.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ToolQuery {
     /// What you want to do, or part of a name.
     #[schemars(regex(pattern = NOT_BLANK), length(max = 1000))]

@@ -3,17 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, Timestamp,
-    journal::{Ghap, Session, SessionSource, ToolUse},
-    limits,
+    GhapId, ListQuery, NOT_BLANK, SessionFilter, Timestamp, journal::Session, limits,
     quote::ModelText,
 };
-use svc_store::SessionFilter;
 
-use super::{Call, Failure, Tool, check::NOT_BLANK};
+use super::{Call, Failure, Tool};
 use crate::service::{
-    PageLimit,
-    team::{ActingSession, NewSession},
+    Page, PageBounds,
+    team::{ActingSession, NewSession, SessionDetail},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -54,23 +51,6 @@ Clients' hooks do this by themselves; call it only where there are none. A sessi
 that client is away. Calls that name no session and have none of their \
 own mean the one that was started last.";
 
-/// A session that begins.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct StartSessionArguments {
-    /// The client's own id of the session; a new one if omitted.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    session_id: Option<String>,
-    /// The folder that it works in; the nearest repository above it is the project.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    cwd: Option<String>,
-    /// How it begins; new by default.
-    source: Option<SessionSource>,
-    /// Which program it is, such as `claude-code`.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    client: Option<String>,
-}
-
 /// A session that has begun.
 #[derive(Serialize, JsonSchema)]
 struct StartSessionResult {
@@ -78,13 +58,7 @@ struct StartSessionResult {
     started_at: Timestamp,
 }
 
-async fn start(call: Call, input: StartSessionArguments) -> Result<StartSessionResult, Failure> {
-    let new = NewSession {
-        session_id: input.session_id,
-        cwd: input.cwd,
-        source: input.source.unwrap_or(SessionSource::Startup),
-        client: input.client,
-    };
+async fn start(call: Call, new: NewSession) -> Result<StartSessionResult, Failure> {
     let session =
         call.services.team.start_session(&call.caller, call.session.as_deref(), new).await?;
     Ok(StartSessionResult { session_id: session.session_id, started_at: session.started_at })
@@ -96,7 +70,6 @@ adopt; the session that begins again under the same id has it back.";
 
 /// Which session ends.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct EndSessionArguments {
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -131,7 +104,6 @@ const PING: &str =
 
 /// Nothing.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct PingArguments {}
 
 /// The daemon is there.
@@ -150,7 +122,6 @@ check_in does this and the check in one step.";
 
 /// A tool call.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct IncrementToolCountArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -186,7 +157,6 @@ decides and resets in one step.";
 
 /// How often.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ShouldCheckInArguments {
     /// Number of tool calls between check-ins.
     #[schemars(range(min = 1, max = limits::CHECK_IN_MAX), extend("default" = limits::CHECK_IN))]
@@ -214,7 +184,6 @@ const RESET: &str = "Resets the count of a session's tool calls to zero.";
 
 /// Whose.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct SessionArguments {
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -233,7 +202,6 @@ of many calls at one moment exactly one is told.";
 
 /// A tool call, and how often to check in.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct CheckInArguments {
     /// The tool.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -274,66 +242,14 @@ async fn check_in(call: Call, input: CheckInArguments) -> Result<CheckInResult, 
 const GET: &str = "\
 Gives a session: its project, when it began and was last heard of, how often it called which tool, and its active record.";
 
-/// A session with its counters.
-#[derive(Serialize, JsonSchema)]
-struct GetSessionResult {
-    #[serde(flatten)]
-    session: Session,
-    /// How often each tool was called, the most called first; those of sub-agents apart.
-    tools: Vec<ToolUse>,
-    /// Its active record.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_ghap: Option<Ghap>,
-}
-
-async fn get(call: Call, input: SessionArguments) -> Result<GetSessionResult, Failure> {
+async fn get(call: Call, input: SessionArguments) -> Result<SessionDetail, Failure> {
     let session = acting_session(&call, input.session_id.as_deref(), None).await?;
-    let detail = call.services.team.session_detail(&call.caller, &session.session_id).await?;
-    Ok(GetSessionResult {
-        session: detail.session,
-        tools: detail.tools,
-        active_ghap: detail.active,
-    })
+    Ok(call.services.team.session_detail(&call.caller, &session.session_id).await?)
 }
 
 const LIST: &str = "Lists sessions, those heard of last first.";
 
-/// Which sessions.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ListSessionsArguments {
-    /// Only this project.
-    project: Option<String>,
-    /// Only this client.
-    client: Option<String>,
-    /// Only those that are open, or only those that are over.
-    open: Option<bool>,
-    /// How many at most.
-    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
-}
-
-/// A page of sessions.
-#[derive(Serialize, JsonSchema)]
-struct ListSessionsResult {
-    sessions: Vec<Session>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-async fn list(call: Call, input: ListSessionsArguments) -> Result<ListSessionsResult, Failure> {
-    let filter = SessionFilter { project: input.project, client: input.client, open: input.open };
-    let page = call
-        .services
-        .team
-        .sessions(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
-        .await?;
-    Ok(ListSessionsResult {
-        count: page.items.len(),
-        sessions: page.items,
-        next_cursor: page.next_cursor,
-    })
+async fn list(call: Call, input: ListQuery<SessionFilter>) -> Result<Page<Session>, Failure> {
+    let page = PageBounds::from(&input.page).for_model();
+    Ok(call.services.team.sessions(&call.caller, &input.filter, page).await?)
 }

@@ -5,12 +5,13 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{FrameKind, ReplyKind, Seq, Task, TaskId, TaskStatus, Timestamp, limits};
-use svc_store::TaskFilter;
+use svc_model::{
+    FrameKind, ListQuery, NOT_BLANK, ReplyKind, Seq, Task, TaskFilter, TaskId, Timestamp, limits,
+};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Call, Failure, Tool, ToolError, ToolProgress, check::NOT_BLANK, peers::own_peer};
-use crate::service::PageLimit;
+use super::{Call, Failure, Tool, ToolError, ToolProgress, peers::own_peer};
+use crate::service::{Page, PageBounds, tasks::Cancelled};
 
 pub(super) fn tools() -> Vec<Tool> {
     [
@@ -36,7 +37,6 @@ Use it to look once; to wait for the end use TaskWait. With frames it also gives
 
 /// Which task.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct TaskGetArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -50,6 +50,13 @@ struct TaskGetArguments {
 #[derive(Serialize, JsonSchema)]
 struct TaskGetResult {
     task: Arc<Task>,
+    #[serde(flatten)]
+    output: TaskOutput,
+}
+
+/// The end of a task's output.
+#[derive(Serialize, JsonSchema)]
+struct TaskOutput {
     /// The last lines of its output, in order.
     frames: Vec<OutputLine>,
     /// Lines that were asked for were left out because of their size.
@@ -62,6 +69,13 @@ struct TaskGetResult {
 struct OutputLine {
     /// The id of its event in the stream `task/<task_id>`.
     id: Seq,
+    #[serde(flatten)]
+    frame: StoredFrame,
+}
+
+/// What is shown of a frame in the log.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct StoredFrame {
     line: String,
     /// The pipe that it came from.
     kind: FrameKind,
@@ -70,31 +84,20 @@ struct OutputLine {
 
 async fn get(call: Call, input: TaskGetArguments) -> Result<TaskGetResult, Failure> {
     let task = call.services.tasks.task(&call.caller, &input.task_id).await?;
-    let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
-    Ok(TaskGetResult { task, frames, frames_cut })
+    let output = last_lines(&call, &task.task_id, input.frames).await?;
+    Ok(TaskGetResult { task, output })
 }
 
-/// The last lines of a task, and whether some were left out.
-async fn last_lines(
-    call: &Call,
-    task: &TaskId,
-    count: Option<u32>,
-) -> Result<(Vec<OutputLine>, bool), Failure> {
-    #[derive(Deserialize)]
-    struct StoredFrame {
-        line: String,
-        kind: FrameKind,
-        ts: Timestamp,
-    }
+async fn last_lines(call: &Call, task: &TaskId, count: Option<u32>) -> Result<TaskOutput, Failure> {
     let last = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
     let lines = last.frames.into_iter().map(|(id, data)| {
-        let StoredFrame { line, kind, ts } = serde_json::from_str(&data).map_err(|error| {
+        let frame = serde_json::from_str(&data).map_err(|error| {
             tracing::error!(%task, id, %error, "a frame in the log is not one");
             ToolError::internal()
         })?;
-        Ok(OutputLine { id, line, kind, ts })
+        Ok(OutputLine { id, frame })
     });
-    Ok((lines.collect::<Result<_, ToolError>>()?, last.cut))
+    Ok(TaskOutput { frames: lines.collect::<Result<_, ToolError>>()?, frames_cut: last.cut })
 }
 
 const LIST: &str = "\
@@ -103,49 +106,9 @@ Lists tasks, the latest first.
 Use it to find the id of a task, or to see what is going on. Filters match exactly, and all that are given have to \
 match.";
 
-/// Which tasks.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct TaskListArguments {
-    /// Only tasks in this state.
-    status: Option<TaskStatus>,
-    /// Only tasks for this agent.
-    agent: Option<String>,
-    /// Only tasks on behalf of this `peer_id`, session or `operator`.
-    from: Option<String>,
-    /// Only tasks created since this time (RFC 3339).
-    since: Option<Timestamp>,
-    /// How many at most.
-    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    /// The `next_cursor` of the previous page.
-    #[schemars(regex(pattern = NOT_BLANK))]
-    cursor: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct TaskListResult {
-    tasks: Vec<Task>,
-    /// How many are on this page.
-    count: usize,
-    /// There is more: goes into `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-async fn list(call: Call, input: TaskListArguments) -> Result<TaskListResult, Failure> {
-    let filter = TaskFilter {
-        status: input.status,
-        agent: input.agent,
-        from: input.from,
-        since: input.since,
-    };
-    let page = call
-        .services
-        .tasks
-        .tasks(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(input.limit))
-        .await?;
-    Ok(TaskListResult { count: page.items.len(), tasks: page.items, next_cursor: page.next_cursor })
+async fn list(call: Call, input: ListQuery<TaskFilter>) -> Result<Page<Task>, Failure> {
+    let page = PageBounds::from(&input.page).for_model();
+    Ok(call.services.tasks.tasks(&call.caller, &input.filter, page).await?)
 }
 
 const WAIT: &str = "\
@@ -154,7 +117,6 @@ no failure. For several tasks use TaskNotify.";
 
 /// Which task, and for how long.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct TaskWaitArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -173,11 +135,8 @@ struct TaskWaitResult {
     task: Arc<Task>,
     /// It was not over in time.
     timed_out: bool,
-    /// The last lines of its output, in order.
-    frames: Vec<OutputLine>,
-    /// Lines that were asked for were left out because of their size.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    frames_cut: bool,
+    #[serde(flatten)]
+    output: TaskOutput,
 }
 
 async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Failure> {
@@ -192,8 +151,8 @@ async fn wait(call: Call, input: TaskWaitArguments) -> Result<TaskWaitResult, Fa
         Some(task) => Arc::new(task),
         None => call.services.tasks.task(&call.caller, &input.task_id).await?,
     };
-    let (frames, frames_cut) = last_lines(&call, &task.task_id, input.frames).await?;
-    Ok(TaskWaitResult { timed_out: !task.is_over(), task, frames, frames_cut })
+    let output = last_lines(&call, &task.task_id, input.frames).await?;
+    Ok(TaskWaitResult { timed_out: !task.is_over(), task, output })
 }
 
 const NOTIFY: &str = "\
@@ -205,7 +164,6 @@ there is, with timed_out = true: that is no failure. An id that no task has fail
 
 /// Which tasks, and for how long.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct TaskNotifyArguments {
     /// The ids of the tasks; duplicates count once.
     #[schemars(length(min = 1, max = limits::WATCHED_TASKS), inner(regex(pattern = NOT_BLANK)))]
@@ -261,7 +219,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
             watch.next().now_or_never()
         };
         let Some(Some(task)) = next.transpose()? else { break };
-        let message = format!("task {} is {}", task.task_id, task.status().as_str());
+        let message = format!("task {} is {}", task.task_id, task.status.as_str());
         finished.push(task);
         let (progress, total) = (count(finished.len()), Some(count(watched_ids.len())));
         call.progress(ToolProgress { progress, total, message: Some(message) }).await;
@@ -286,24 +244,14 @@ is `cancelled` when it has: TaskWait tells. A task that has ended cannot be canc
 
 /// Which task.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct TaskCancelArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]
     task_id: String,
 }
 
-/// What came of it.
-#[derive(Serialize, JsonSchema)]
-struct TaskCancelResult {
-    task: Task,
-    /// It is over; if not, its runner was asked to stop.
-    at_once: bool,
-}
-
-async fn cancel(call: Call, input: TaskCancelArguments) -> Result<TaskCancelResult, Failure> {
-    let cancelled = call.services.tasks.cancel_task(&call.caller, &input.task_id).await?;
-    Ok(TaskCancelResult { task: cancelled.task, at_once: cancelled.at_once })
+async fn cancel(call: Call, input: TaskCancelArguments) -> Result<Cancelled, Failure> {
+    Ok(call.services.tasks.cancel_task(&call.caller, &input.task_id).await?)
 }
 
 const REPLY: &str = "\
@@ -315,7 +263,6 @@ runner's exit does. It is refused when the task is over (conflict).";
 
 /// A reply to a task.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct TaskReplyArguments {
     /// The task.
     #[schemars(regex(pattern = NOT_BLANK))]

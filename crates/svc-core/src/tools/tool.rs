@@ -545,11 +545,20 @@ fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolEr
     // Only the name of the argument is kept. A path into it would double the code of every tool, for an error that
     // hardly ever happens.
     let current = Cell::new("arguments");
-    let entries = arguments.iter().map(|(name, value)| {
-        current.set(name);
-        (name.as_str(), value)
-    });
-    A::deserialize(MapDeserializer::new(entries)).map_err(|error| misfit(current.get(), &error))
+    let parse = |without: Option<&String>| -> Result<A, serde_json::Error> {
+        let others = arguments.iter().filter(|(name, _)| Some(*name) != without);
+        let entries = others.map(|(name, value)| {
+            current.set(name.as_str());
+            (name.as_str(), value)
+        });
+        A::deserialize(MapDeserializer::new(entries))
+    };
+    parse(None).map_err(|error| {
+        let last = current.get();
+        // What is flattened is read after the last argument, and any of them may be wrong.
+        let wrong = arguments.keys().find(|name| parse(Some(name)).is_ok());
+        misfit(wrong.map_or(last, String::as_str), &error)
+    })
 }
 
 fn misfit(field: &str, error: &serde_json::Error) -> ToolError {

@@ -3,13 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, Timestamp, ValueId,
+    GhapId, NOT_BLANK, Timestamp, ValueId,
     journal::{Domain, GhapStatus, Strategy, Tier},
     learning::Axis,
     limits, quote,
 };
 
-use super::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
+use super::{Call, Failure, Tool, sessions::acting_session};
 use crate::service::journal::{ValueDistances, too_far};
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -48,7 +48,6 @@ get_cluster_members; a sentence that says what they teach is kept with store_val
 
 /// The axis of comparison.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ClusterListInput {
     /// The axis of comparison.
     axis: Axis,
@@ -116,7 +115,6 @@ Lists the records of a cluster, those in its middle first. get_ghap gives one wi
 
 /// Which cluster.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ClusterMembersInput {
     /// The cluster's id from `get_clusters`.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -177,7 +175,6 @@ their middle as they are themselves, by the words that it uses.";
 
 /// A sentence, and where it was drawn from.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ValidateInput {
     /// The lesson of the records, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
@@ -244,7 +241,6 @@ first, as validate_value does. The same once more for a cluster changes nothing 
 
 /// A sentence to keep.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct StoreValueInput {
     /// The lesson of the records, in a sentence or two.
     #[schemars(length(max = limits::VALUE_CHARS), regex(pattern = NOT_BLANK))]
@@ -294,7 +290,6 @@ const LIST: &str =
 
 /// Which values.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ValueListInput {
     /// Only this axis.
     axis: Option<Axis>,

@@ -6,12 +6,9 @@ mod session;
 mod texts;
 mod tier;
 mod vocabulary;
-mod wire;
 
 pub use outcome::Outcome;
-pub use record::{
-    Ghap, GhapChange, GhapDraft, GhapState, Iteration, Lesson, Resolution, ResolvedGhap, RootCause,
-};
+pub use record::{Ghap, GhapChange, GhapDraft, GhapEnd, Iteration, Lesson, Resolution, RootCause};
 pub use session::{Session, ToolUse};
 pub use tier::{is_vague, tier};
 pub use vocabulary::{

@@ -13,13 +13,14 @@ const TEXT_CHARS: usize = limits::GHAP_TEXT_CHARS;
 const LONG_TEXT_CHARS: usize = limits::GHAP_LONG_TEXT_CHARS;
 
 /// A record of an attempt.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Ghap {
     /// Its id.
     pub id: GhapId,
     /// Whose it is.
     pub session_id: String,
     /// Root of the project that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// What it is about.
     pub domain: Domain,
@@ -34,11 +35,15 @@ pub struct Ghap {
     /// What will be seen if the belief is right.
     pub prediction: String,
     /// How sure its maker is of the prediction, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
     /// How often hypothesis, action or prediction were changed, and once for the first.
     pub iteration_count: i64,
-    /// Whether it is over, and how it ended.
-    pub state: GhapState,
+    /// Where it stands.
+    pub status: GhapStatus,
+    /// How it ended; `None` exactly while its status is active.
+    #[serde(flatten)]
+    pub end: Option<Box<GhapEnd>>,
     /// Confirmed records of other sessions that it has helped to.
     pub confirmed_again: i64,
     /// When it began.
@@ -47,33 +52,29 @@ pub struct Ghap {
     pub updated_at: Timestamp,
 }
 
-/// Whether a record is over. What only an ended record has stands in here.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GhapState {
-    /// A session works on it.
-    Active,
-    /// It has ended.
-    Resolved(Box<ResolvedGhap>),
-}
-
 /// How a record ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ResolvedGhap {
-    /// The verdict.
-    pub verdict: Verdict,
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct GhapEnd {
     /// What was seen. Imported records may lack it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What was not expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub surprise: Option<String>,
     /// Why the prediction was wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub root_cause: Option<RootCause>,
     /// What is to be remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lesson: Option<Lesson>,
-    /// How far the record can be trusted.
+    /// How far it can be trusted.
+    #[serde(rename = "confidence_tier")]
     pub tier: Tier,
     /// The outcome that the verdict rests on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome_id: Option<OutcomeId>,
     /// When it ended.
+    #[serde(rename = "resolved_at")]
     pub at: Timestamp,
 }
 
@@ -209,7 +210,8 @@ impl Ghap {
             prediction: draft.prediction,
             probability: draft.probability,
             iteration_count: 1,
-            state: GhapState::Active,
+            status: GhapStatus::Active,
+            end: None,
             confirmed_again: 0,
             created_at: at,
             updated_at: at,
@@ -236,8 +238,8 @@ impl Ghap {
     /// Ends the record. Its tier follows from the verdict, from what that rests on, and from the hypothesis.
     pub fn resolve(&mut self, resolution: Resolution, at: Timestamp) {
         let cites_outcome = resolution.outcome_id.is_some();
-        self.state = GhapState::Resolved(Box::new(ResolvedGhap {
-            verdict: resolution.verdict,
+        self.status = resolution.verdict.status();
+        self.end = Some(Box::new(GhapEnd {
             result: Some(resolution.result),
             surprise: resolution.surprise,
             root_cause: resolution.root_cause,
@@ -249,57 +251,34 @@ impl Ghap {
         self.updated_at = at;
     }
 
-    /// The state in a word.
-    pub fn status(&self) -> GhapStatus {
-        self.resolved().map_or(GhapStatus::Active, |resolved| resolved.verdict.status())
-    }
-
-    /// How it ended; `None` for an active record.
-    pub fn resolved(&self) -> Option<&ResolvedGhap> {
-        match &self.state {
-            GhapState::Active => None,
-            GhapState::Resolved(resolved) => Some(resolved),
-        }
-    }
-
     /// What was seen.
     pub fn result(&self) -> Option<&str> {
-        self.resolved()?.result.as_deref()
+        self.end.as_ref()?.result.as_deref()
     }
 
     /// What was not expected.
     pub fn surprise(&self) -> Option<&str> {
-        self.resolved()?.surprise.as_deref()
+        self.end.as_ref()?.surprise.as_deref()
     }
 
     /// Why the prediction was wrong.
     pub fn root_cause(&self) -> Option<&RootCause> {
-        self.resolved()?.root_cause.as_ref()
+        self.end.as_ref()?.root_cause.as_ref()
     }
 
     /// What is to be remembered.
     pub fn lesson(&self) -> Option<&Lesson> {
-        self.resolved()?.lesson.as_ref()
+        self.end.as_ref()?.lesson.as_ref()
     }
 
     /// How far it can be trusted.
     pub fn tier(&self) -> Option<Tier> {
-        self.resolved().map(|resolved| resolved.tier)
+        self.end.as_ref().map(|end| end.tier)
     }
 
     /// When it ended.
     pub fn resolved_at(&self) -> Option<Timestamp> {
-        self.resolved().map(|resolved| resolved.at)
-    }
-}
-
-impl GhapState {
-    /// How the record ended; `None` for an active one.
-    pub fn into_resolved(self) -> Option<ResolvedGhap> {
-        match self {
-            Self::Active => None,
-            Self::Resolved(resolved) => Some(*resolved),
-        }
+        self.end.as_ref().map(|end| end.at)
     }
 }
 
@@ -314,5 +293,49 @@ impl Resolution {
             lesson: None,
             outcome_id: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_written_on_one_level_in_this_order() {
+        let draft = GhapDraft {
+            domain: Domain::Testing,
+            strategy: Strategy::AskUser,
+            goal: "g".to_owned(),
+            hypothesis: "h".to_owned(),
+            action: "a".to_owned(),
+            prediction: "p".to_owned(),
+            probability: Some(0.5),
+        };
+        let id = GhapId::from("ghap_1".to_owned());
+        let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, Timestamp::from_millis(0));
+        let active = concat!(
+            r#"{"id":"ghap_1","session_id":"s","domain":"testing","strategy":"ask-user","goal":"g","#,
+            r#""hypothesis":"h","action":"a","prediction":"p","probability":0.5,"iteration_count":1,"#,
+            r#""status":"active","confirmed_again":0,"created_at":"1970-01-01T00:00:00.000Z","#,
+            r#""updated_at":"1970-01-01T00:00:00.000Z"}"#,
+        );
+        assert_eq!(serde_json::to_string(&ghap).unwrap(), active);
+        let resolution = Resolution {
+            verdict: Verdict::Confirmed,
+            result: "r".to_owned(),
+            surprise: None,
+            root_cause: None,
+            lesson: None,
+            outcome_id: Some("out_1".to_owned()),
+        };
+        ghap.resolve(resolution, Timestamp::from_millis(1));
+        let resolved = concat!(
+            r#"{"id":"ghap_1","session_id":"s","domain":"testing","strategy":"ask-user","goal":"g","#,
+            r#""hypothesis":"h","action":"a","prediction":"p","probability":0.5,"iteration_count":1,"#,
+            r#""status":"confirmed","result":"r","confidence_tier":"gold","outcome_id":"out_1","#,
+            r#""resolved_at":"1970-01-01T00:00:00.001Z","confirmed_again":0,"#,
+            r#""created_at":"1970-01-01T00:00:00.000Z","updated_at":"1970-01-01T00:00:00.001Z"}"#,
+        );
+        assert_eq!(serde_json::to_string(&ghap).unwrap(), resolved);
     }
 }

@@ -3,8 +3,7 @@
 mod event;
 mod record;
 mod state;
-mod wire;
 
 pub use event::{Frame, FrameKind, ReplyKind, TaskEvent, TaskEventBody, TaskReply};
 pub use record::{NewTask, Task};
-pub use state::{RunnerProcess, TaskChange, TaskEnd, TaskReport, TaskState, TaskStatus};
+pub use state::{RunnerProcess, TaskChange, TaskReport, TaskStatus};

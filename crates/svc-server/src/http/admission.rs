@@ -28,11 +28,8 @@ use svc_model::{BudgetKind, Caller, Principal, REQUEST_UNIT_BYTES, limits};
 use svc_wire::sse;
 use tokio::sync::Notify;
 
-use super::{Problem, identify::Identified};
+use super::{Problem, bounds, identify::Identified};
 use crate::web;
-
-/// Paths whose answer to `GET` may be a stream, whatever `Accept` says.
-const STREAMS: [&str; 3] = ["/mcp", "/sse", "/v1/biam/subscribe"];
 
 /// What a request has taken.
 #[derive(Debug)]
@@ -153,10 +150,7 @@ impl Admission {
 
 /// Bytes of a body. Without `Content-Length` it counts as the longest that its route takes.
 fn body_bytes(request: &Parts, body: &SizeHint) -> u64 {
-    let most = match request.uri.path() {
-        path if path.starts_with("/v1/") => limits::V1_BODY_BYTES,
-        _ => limits::BODY_BYTES,
-    };
+    let most = bounds::body_bytes(request.uri.path(), true);
     body.upper().unwrap_or(u64::MAX).min(most as u64)
 }
 
@@ -165,7 +159,7 @@ fn asks_for_stream(request: &Parts) -> bool {
     let accept = request.headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     let events = sse::MEDIA_TYPE.as_bytes();
     accept.is_some_and(|accept| accept.windows(events.len()).any(|part| part == events))
-        || STREAMS.contains(&request.uri.path())
+        || bounds::may_stream(request.uri.path())
 }
 
 /// Takes so many bytes of the budget of unread answers. What is larger than all of it passes alone.

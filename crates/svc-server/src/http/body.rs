@@ -14,9 +14,9 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use svc_model::{Caller, limits};
+use svc_model::Caller;
 
-use super::{App, Code, Problem};
+use super::{App, Code, Problem, bounds};
 use crate::web;
 pub(super) use crate::web::text_of;
 
@@ -51,9 +51,8 @@ impl FromRequest<App> for JsonBytes {
                 "the body must be JSON: Content-Type: application/json",
             ));
         }
-        // Who has shown no credential has little to say.
-        let is_open = parts.extensions.get::<Caller>().is_none();
-        let limit = if is_open { limits::OPEN_BODY_BYTES } else { limits::V1_BODY_BYTES };
+        let is_known = parts.extensions.get::<Caller>().is_some();
+        let limit = bounds::body_bytes(parts.uri.path(), is_known);
         web::read(body, limit, app.services.tuning().body_stall).await.map(Self)
     }
 }

@@ -1,14 +1,13 @@
 //! The daemon's proof that it knows a token: what a client demands over TCP before it sends the token.
 
-use axum::{Extension, extract::State};
+use axum::Extension;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{ProofQuestion, TokenFingerprint};
 
-use super::{App, Code, Problem, api::Api, body::Json, entry::OwnAuthority, openapi::Operation};
-
-/// The path of the only route.
-pub(super) const PATH: &str = "/v1/daemon_proof";
+use super::{
+    App, Code, Problem, api::Api, body::Json, bounds, entry::OwnAuthority, openapi::Operation,
+};
 
 pub(super) fn routes(api: Api) -> Api {
     let prove = Operation::new("Prove that this daemon knows a token, before the token is sent")
@@ -18,7 +17,7 @@ pub(super) fn routes(api: Api) -> Api {
             200,
             "The proof; 404 if no such token is good here, 403 if `Host` is not an address of this daemon",
         );
-    api.post(PATH, prove, answer_proof)
+    api.post(bounds::DAEMON_PROOF, prove, answer_proof)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -37,7 +36,7 @@ struct ProofAnswer {
 }
 
 async fn answer_proof(
-    State(app): State<App>,
+    app: App,
     authority: Option<Extension<OwnAuthority>>,
     Json(request): Json<ProofRequest>,
 ) -> Result<Json<ProofAnswer>, Problem> {

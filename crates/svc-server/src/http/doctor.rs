@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use svc_model::{Caller, READ_ALL};
 use tokio::time::timeout;
 
@@ -18,7 +17,7 @@ pub(super) fn routes(api: Api) -> Api {
     api.get("/v1/doctor", on_doctor.answer::<DoctorReport>(200, "What each check found"), examine)
 }
 
-async fn examine(State(app): State<App>, caller: Caller) -> Result<Json<DoctorReport>, Problem> {
+async fn examine(app: App, caller: Caller) -> Result<Json<DoctorReport>, Problem> {
     if !caller.has_scope(READ_ALL) {
         let why = "the installation is the operator's to look at, or needs read_all";
         return Err(Problem::new(Code::Forbidden, why));

@@ -10,9 +10,11 @@
 //! 5. readiness: while the daemon starts or goes down the answer is 503;
 //! 6. identification: who is asking;
 //! 7. admission: what the request takes of its caller's budget;
-//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of bytes and of time.
+//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of bytes and of time:
+//!    `bounds.rs` says those of each route.
 
 use std::{
+    any::Any,
     convert::Infallible,
     sync::{
         Arc,
@@ -34,6 +36,7 @@ use tokio::{sync::SetOnce, time::timeout};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_http::{
+    catch_panic::CatchPanicLayer,
     cors::{AllowHeaders, AllowOrigin, CorsLayer},
     propagate_header::PropagateHeaderLayer,
     request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
@@ -44,8 +47,8 @@ use tracing::Span;
 use super::{
     App, Code, EntryRules, Problem,
     admission::{Admission, UnreadAnswers},
+    bounds,
     client_connection::ClientConnection,
-    daemon_proof,
     identify::identify,
     listener::{Connection, Transport},
     routes,
@@ -101,7 +104,15 @@ impl Edge {
 
     /// From here on requests reach the routes: ours, and those of `others`.
     pub fn ready(&self, app: App, others: Router) {
-        let router = routes::router(app.clone(), others);
+        let router = routes::api().finish().0.with_state(app.clone()).merge(others);
+        let router = router
+            .fallback(async || {
+                Problem::new(Code::NotFound, "there is no such path: see /openapi.json")
+            })
+            .method_not_allowed_fallback(async || {
+                Problem::new(Code::MethodNotAllowed, "this path has other methods: see Allow")
+            })
+            .layer(CatchPanicLayer::custom(panicked));
         // Called once, by whoever composes the program.
         self.0.serving.set(Serving { app, router }).ok();
     }
@@ -214,7 +225,7 @@ impl SharedEdge {
     /// Readiness, identification, admission; then the route.
     async fn route(&self, mut request: Request<Body>) -> Result<Response, Problem> {
         let Serving { app, router } = self.serving(request.uri().path()).await?;
-        if request.uri().path() == daemon_proof::PATH
+        if request.uri().path() == bounds::DAEMON_PROOF
             && let Some(authority) = self.rules.own_authority(&request)
         {
             request.extensions_mut().insert(authority);
@@ -244,7 +255,13 @@ impl SharedEdge {
 
     /// What answers this request, if anything does now.
     async fn serving(&self, path: &str) -> Result<&Serving, Problem> {
-        let Some(serving) = self.serving_for(path).await else {
+        let serving = match self.serving.get() {
+            None if bounds::waits_for_start(path) => {
+                timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
+            }
+            known => known,
+        };
+        let Some(serving) = serving else {
             return Err(Problem::new(Code::Unavailable, "the daemon is starting"));
         };
         if self.draining.load(Relaxed) {
@@ -252,17 +269,17 @@ impl SharedEdge {
         }
         Ok(serving)
     }
+}
 
-    /// What answers requests, if it is there. A client that comes back to a broken stream tries it twice and then waits
-    /// for ever, so who speaks MCP to a daemon that starts is let wait for it.
-    async fn serving_for(&self, path: &str) -> Option<&Serving> {
-        match self.serving.get() {
-            None if matches!(path, "/mcp" | "/sse" | "/messages") => {
-                timeout(limits::START_PATIENCE, self.serving.wait()).await.ok()
-            }
-            known => known,
-        }
-    }
+#[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    tracing::error!(message, "a handler panicked");
+    Problem::new(Code::Internal, "internal error").into_response()
 }
 
 /// CORS for the origins that the person has allowed. They send tokens, and no cookies.

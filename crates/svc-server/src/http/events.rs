@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use axum::{
-    extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
@@ -77,7 +76,7 @@ struct ListedEvent {
 }
 
 async fn show(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Query(query): Query<Read>,
     headers: HeaderMap,

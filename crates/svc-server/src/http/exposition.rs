@@ -3,7 +3,6 @@
 use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use axum::{
-    extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
@@ -38,11 +37,7 @@ pub(super) fn routes(api: Api) -> Api {
     api.get("/metrics", read.answer_with(200, "Metrics", OPEN_METRICS), show)
 }
 
-async fn show(
-    State(app): State<App>,
-    caller: Caller,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+async fn show(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, Problem> {
     // Counts of what everybody does.
     if !caller.has_scope(READ_ALL) {
         return Err(Problem::new(

@@ -1,9 +1,6 @@
 //! Whether the daemon is well, and what it is.
 
-use axum::{
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
+use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{Caller, Timestamp};
@@ -34,7 +31,7 @@ struct Alive {
     started_at: Timestamp,
 }
 
-async fn show_alive(State(app): State<App>) -> Response {
+async fn show_alive(app: App) -> Response {
     let identity = &app.identity;
     let alive = Alive {
         status: "healthy",
@@ -95,7 +92,7 @@ struct Backup {
     path: Option<String>,
 }
 
-async fn show_health(State(app): State<App>, caller: Caller) -> Result<Json<Health>, Problem> {
+async fn show_health(app: App, caller: Caller) -> Result<Json<Health>, Problem> {
     let log = app.services.log.status().await?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(Json(Health {

@@ -6,13 +6,10 @@ use svc_model::{Caller, LocalProcess, PROCESS_HEADER, PROCESS_TOKENS_PATH};
 use svc_sys::connection_owner::OtherEnd;
 
 use super::{
-    App, Code, EntryRules, Problem, daemon_proof,
+    App, Code, EntryRules, Problem, bounds,
     listener::{ClientAddress, LocalAddress},
     page::{self, BrowserToken},
 };
-
-/// Where a browser is signed in.
-const SIGN_IN_PATH: &str = "/login";
 
 /// Who is asking, as far as anybody is asked.
 #[derive(Debug, Default)]
@@ -38,8 +35,8 @@ pub(super) async fn identify(
     app: &App,
     request: &Parts,
 ) -> Result<Identified, Problem> {
-    if is_open(&request.method, request.uri.path()) {
-        let is_sign_in = request.method == Method::POST && request.uri.path() == SIGN_IN_PATH;
+    if bounds::is_open(&request.method, request.uri.path()) {
+        let is_sign_in = request.method == Method::POST && request.uri.path() == bounds::SIGN_IN;
         let signs_in = is_sign_in.then(|| other_end(rules, request));
         return Ok(Identified { signs_in, ..Identified::default() });
     }
@@ -160,28 +157,13 @@ async fn identify_browser(
             format!("this cookie does not count here: {why}"),
         ));
     }
-    if request.method == Method::POST && makes_credentials(request.uri.path()) {
+    if request.method == Method::POST && bounds::makes_credentials(request.uri.path()) {
         // A cookie ends after hours, and with it what was done by it.
         let why = "a browser makes no credentials: ask with the operator token, such as by `svc`";
         return Err(Problem::new(Code::Forbidden, why));
     }
     let browser = Some(BrowserToken(id));
     Ok(Identified { browser, ..Identified::with(caller, credential) })
-}
-
-/// Whether a POST there is answered with a token, or a code that becomes one.
-fn makes_credentials(path: &str) -> bool {
-    matches!(path, "/v1/tokens" | "/v1/token/rotate" | "/v1/login_codes" | "/v1/login_tickets")
-}
-
-/// Routes that ask for no token: the health check, the files of the page and its sign-in, the proof that comes before a
-/// token, and `/.well-known/`: clients probe it for OAuth metadata, and a 401 there would start a login.
-fn is_open(method: &Method, path: &str) -> bool {
-    if method == Method::POST && (path == daemon_proof::PATH || path == SIGN_IN_PATH) {
-        return true;
-    }
-    let reads = method == Method::GET || method == Method::HEAD;
-    reads && (path == "/health" || path.starts_with("/.well-known/") || page::is_file(path))
 }
 
 /// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.

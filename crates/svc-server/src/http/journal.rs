@@ -2,41 +2,40 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::{
-    Error,
+    Error, Page,
     hooks::{MailWait, MailWaiter},
-    search::ExperienceQuery,
-    team::ActingSession,
+    journal::GhapDetail,
+    search::{ExperienceHit, ExperienceQuery},
+    team::{ActingSession, SessionDetail},
 };
 use svc_model::{
-    Caller, Timestamp,
-    journal::{Domain, Ghap, GhapStatus, Iteration, Session, ToolUse},
+    Caller, GhapFilter, GhapSearch, PageQuery, SessionFilter,
+    journal::{Domain, Ghap, Session},
     limits,
 };
-use svc_store::{GhapFilter, SearchFilter, SessionFilter};
+use svc_store::{SearchFilter, VerdictWeek};
 
 use super::{
     App, Problem,
     api::Api,
     body::{Json, MaybeJson, Query},
-    list::List,
     openapi::Operation,
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_sessions =
-        Operation::new("Sessions, those heard of last first").query::<SessionListQuery>();
+        Operation::new("Sessions, those heard of last first").query::<SessionFilter>();
     let on_session = Operation::new("A session with its counters and its active record");
     let on_wait = Operation::new("Wait for a message to the peer of an idle session")
         .body::<WaitQuery>()
         .answer::<Waited>(200, "What came of it");
     let on_ghaps =
-        Operation::new("Records of attempts, the latest made first").query::<ListGhaps>();
-    let on_search =
-        Operation::new("Records that fit a text, the best first").query::<SearchGhaps>();
+        Operation::new("Records of attempts, the latest made first").query::<GhapFilter>();
+    let on_search = Operation::new("Records that fit a text, the best first").query::<GhapSearch>();
     let on_calibration = Operation::new(
         "How often predictions came true: by stated probability, and by the week of the verdict",
     );
@@ -46,64 +45,31 @@ pub(super) fn routes(api: Api) -> Api {
     let on_ghap = Operation::new("A record with what it said before each change");
     let on_abandon = Operation::new("End a record whose session is over, without a verdict");
     let on_abandon = on_abandon.optional_body::<AbandonGhap>();
-    api.list(
-        "/v1/sessions",
-        on_sessions.answer::<List<Session>>(200, "A page of sessions"),
-        sessions,
-    )
-    .get("/v1/sessions/{id}", on_session.answer::<SessionFound>(200, "The session"), session)
-    .post("/v1/sessions/{id}/wait", on_wait, wait)
-    .list("/v1/ghap", on_ghaps.answer::<List<Ghap>>(200, "A page of records"), ghaps)
-    .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
-    .list("/v1/ghap/calibration", on_calibration, calibration)
-    .get("/v1/ghap/{id}", on_ghap.answer::<GhapFound>(200, "The record"), ghap)
-    .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct SessionListQuery {
-    project: Option<String>,
-    client: Option<String>,
-    /// Only those that are open, or only those that are over.
-    open: Option<bool>,
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
+    api.list("/v1/sessions", on_sessions.page_of::<Session>("A page of sessions"), sessions)
+        .get("/v1/sessions/{id}", on_session.answer::<SessionDetail>(200, "The session"), session)
+        .post("/v1/sessions/{id}/wait", on_wait, wait)
+        .list("/v1/ghap", on_ghaps.page_of::<Ghap>("A page of records"), ghaps)
+        .list("/v1/ghap/search", on_search.answer::<GhapHits>(200, "The records"), search)
+        .list("/v1/ghap/calibration", on_calibration, calibration)
+        .get("/v1/ghap/{id}", on_ghap.answer::<GhapDetail>(200, "The record"), ghap)
+        .post("/v1/ghap/{id}/abandon", on_abandon.answer::<Ghap>(200, "The record"), abandon)
 }
 
 async fn sessions(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<SessionListQuery>,
-) -> Result<Json<List<Session>>, Problem> {
-    let filter = SessionFilter { project: query.project, client: query.client, open: query.open };
-    let page =
-        app.services.team.sessions(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(page.into()))
-}
-
-#[derive(Serialize, JsonSchema)]
-struct SessionFound {
-    #[serde(flatten)]
-    session: Session,
-    /// How often each tool was called, those of sub-agents apart.
-    tools: Vec<ToolUse>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_ghap: Option<Ghap>,
+    Query(filter): Query<SessionFilter>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Session>>, Problem> {
+    Ok(Json(app.services.team.sessions(&caller, &filter, &page).await?))
 }
 
 async fn session(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<SessionFound>, Problem> {
-    let detail = app.services.team.session_detail(&caller, &id).await?;
-    Ok(Json(SessionFound {
-        session: detail.session,
-        tools: detail.tools,
-        active_ghap: detail.active,
-    }))
+) -> Result<Json<SessionDetail>, Problem> {
+    Ok(Json(app.services.team.session_detail(&caller, &id).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -136,7 +102,7 @@ enum Waited {
 }
 
 async fn wait(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
     Json(input): Json<WaitQuery>,
@@ -162,69 +128,25 @@ async fn wait(
     }))
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct ListGhaps {
-    domain: Option<Domain>,
-    status: Option<GhapStatus>,
-    project: Option<String>,
-    session_id: Option<String>,
-    /// Only those that ended at this time or later.
-    since: Option<Timestamp>,
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 async fn ghaps(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<ListGhaps>,
-) -> Result<Json<List<Ghap>>, Problem> {
-    let filter = GhapFilter {
-        domain: query.domain,
-        status: query.status,
-        project: query.project,
-        session_id: query.session_id,
-        since: query.since,
-    };
-    let page =
-        app.services.journal.ghaps(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(page.into()))
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct SearchGhaps {
-    /// What is looked for, in any words; a blank text finds nothing.
-    q: String,
-    domain: Option<Domain>,
-    /// Only with this outcome.
-    status: Option<GhapStatus>,
-    /// Root of a project, whose records come first.
-    project: Option<String>,
-    /// 1 to 50, by default 10.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::SEARCH_HITS, "default" = 10))]
-    limit: Option<u32>,
+    Query(filter): Query<GhapFilter>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Ghap>>, Problem> {
+    Ok(Json(app.services.journal.ghaps(&caller, &filter, &page).await?))
 }
 
 #[derive(Serialize, JsonSchema)]
 struct GhapHits {
-    ghap: Vec<GhapHit>,
+    ghap: Vec<ExperienceHit>,
     count: usize,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct GhapHit {
-    #[serde(flatten)]
-    ghap: Ghap,
-    /// How well it fits; comparable within one answer.
-    score: f64,
-}
-
 async fn search(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<SearchGhaps>,
+    Query(query): Query<GhapSearch>,
 ) -> Result<Json<GhapHits>, Problem> {
     let limit = query.limit.map_or(10, |limit| limit as usize);
     if !(1..=limits::SEARCH_HITS).contains(&limit) {
@@ -241,9 +163,7 @@ async fn search(
         only_relevant: false,
         with_open: true,
     };
-    let hits = app.services.search.search_ghaps(&caller, &search).await?;
-    let ghap: Vec<GhapHit> =
-        hits.into_iter().map(|hit| GhapHit { ghap: hit.ghap, score: hit.score }).collect();
+    let ghap = app.services.search.search_ghaps(&caller, &search).await?;
     Ok(Json(GhapHits { count: ghap.len(), ghap }))
 }
 
@@ -258,7 +178,7 @@ struct Calibration {
     /// Only tenths that have records, in order.
     bins: Vec<CalibrationBin>,
     /// Only weeks that have records, in order; the latest 104.
-    weeks: Vec<CalibrationWeek>,
+    weeks: Vec<VerdictWeek>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -271,16 +191,8 @@ struct CalibrationBin {
     confirmed: i64,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct CalibrationWeek {
-    /// When it began: on Monday, in UTC.
-    week: Timestamp,
-    records: i64,
-    confirmed: i64,
-}
-
 async fn calibration(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Query(query): Query<ReadCalibration>,
 ) -> Result<Json<Calibration>, Problem> {
@@ -292,29 +204,15 @@ async fn calibration(
         let (mean, records, confirmed) = (bin.mean, bin.records, bin.confirmed);
         Some(CalibrationBin { from, mean, records, confirmed })
     });
-    let weeks = weeks.into_iter().map(|week| CalibrationWeek {
-        week: week.week,
-        records: week.records,
-        confirmed: week.confirmed,
-    });
-    Ok(Json(Calibration { bins: bins.collect(), weeks: weeks.collect() }))
-}
-
-#[derive(Serialize, JsonSchema)]
-struct GhapFound {
-    #[serde(flatten)]
-    ghap: Ghap,
-    history: Vec<Iteration>,
-    notes: Vec<String>,
+    Ok(Json(Calibration { bins: bins.collect(), weeks }))
 }
 
 async fn ghap(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<GhapFound>, Problem> {
-    let detail = app.services.journal.ghap(&caller, &id).await?;
-    Ok(Json(GhapFound { ghap: detail.ghap, history: detail.history, notes: detail.notes }))
+) -> Result<Json<GhapDetail>, Problem> {
+    Ok(Json(app.services.journal.ghap(&caller, &id).await?))
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -324,7 +222,7 @@ struct AbandonGhap {
 }
 
 async fn abandon(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
     MaybeJson(body): MaybeJson<AbandonGhap>,

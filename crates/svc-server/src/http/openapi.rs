@@ -2,6 +2,8 @@
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
+use svc_core::service::{Listed, Page};
+use svc_model::PageQuery;
 
 use crate::web::ProblemBody;
 
@@ -19,6 +21,7 @@ type SchemaFunction = fn(&mut SchemaGenerator) -> Value;
 #[derive(Debug)]
 enum Part {
     Query(SchemaFunction),
+    PageOrAll,
     Body(SchemaFunction, bool),
     Header(&'static str, &'static str),
 }
@@ -44,6 +47,17 @@ impl Operation {
 
     pub(super) fn query<T: JsonSchema>(mut self) -> Self {
         self.parts.push(Part::Query(schema::<T>));
+        self
+    }
+
+    /// Answers a page of a list.
+    pub(super) fn page_of<T: Listed>(self, what: &'static str) -> Self {
+        self.query::<PageQuery>().answer::<Page<T>>(200, what)
+    }
+
+    /// Takes the query of a page; without one the answer has all.
+    pub(super) fn page_or_all(mut self) -> Self {
+        self.parts.push(Part::PageOrAll);
         self
     }
 
@@ -141,6 +155,13 @@ impl Document {
         for part in operation.parts {
             match part {
                 Part::Query(schema) => parameters.extend(self.query_parameters(schema)),
+                Part::PageOrAll => {
+                    let mut page = self.query_parameters(schema::<PageQuery>);
+                    for parameter in &mut page {
+                        parameter["schema"].as_object_mut().map(|schema| schema.remove("default"));
+                    }
+                    parameters.extend(page);
+                }
                 Part::Header(name, what) => parameters.push(json!({
                     "name": name, "in": "header", "description": what, "schema": { "type": "string" },
                 })),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use svc_core::service::{Page, shared_items};
-use svc_model::{Caller, Peer, PeerStatus, RegisterInput, ReportedStatus, Timestamp, limits};
-use svc_store::PeerFilter;
+use serde::Deserialize;
+use svc_core::service::{Page, PeersAt};
+use svc_model::{Caller, PageQuery, Peer, PeerFilter, RegisterInput, ReportedStatus};
 
 use super::{
     App, Problem,
@@ -19,11 +18,13 @@ use super::{
 pub(super) fn routes(api: Api) -> Api {
     let on_list =
         Operation::new("Peers: online, busy, waiting, idle, unreachable, offline, by name")
-            .query::<ListPeers>();
+            .query::<PeerFilter>()
+            .query::<Living>()
+            .query::<PageQuery>();
     let on_register = Operation::new("Register a peer, or update the one with the same identity")
         .body::<RegisterInput>();
     let on_beat = Operation::new("Say that a peer is there").optional_body::<Heartbeat>();
-    api.list("/v1/peers", on_list.answer::<Peers>(200, "A page of peers"), list)
+    api.list("/v1/peers", on_list.answer::<PeersAt<Page<Peer>>>(200, "A page of peers"), list)
         .post("/v1/peers/register", on_register.answer::<Peer>(200, "The peer"), register)
         .post("/v1/peers/{id}/heartbeat", on_beat.answer::<Peer>(200, "The peer"), heartbeat)
         .get("/v1/peers/{id}", Operation::new("A peer").answer::<Peer>(200, "The peer"), show)
@@ -34,56 +35,27 @@ pub(super) fn routes(api: Api) -> Api {
         )
 }
 
-/// Filters match exactly, and all of them.
 #[derive(Deserialize, JsonSchema)]
-struct ListPeers {
-    status: Option<PeerStatus>,
-    backend: Option<String>,
-    circle: Option<String>,
-    path: Option<String>,
+struct Living {
     /// Only those that are not offline, without the agents that were started for one task.
     #[serde(default)]
     live: bool,
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Peers {
-    #[serde(serialize_with = "shared_items")]
-    #[schemars(with = "Vec<Peer>")]
-    peers: Arc<Page<Peer>>,
-    count: usize,
-    /// The time of this list.
-    as_of: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
 }
 
 async fn list(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<ListPeers>,
-) -> Result<Json<Peers>, Problem> {
-    let filter = PeerFilter {
-        status: query.status,
-        backend: query.backend,
-        circle: query.circle,
-        path: query.path,
-        is_living: query.live,
-    };
+    Query(Living { live }): Query<Living>,
+    Query(filter): Query<PeerFilter>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<PeersAt<Arc<Page<Peer>>>>, Problem> {
     let as_of = app.services.now();
-    let page =
-        app.services.team.peers(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
-    let next_cursor = page.next_cursor.clone();
-    let peers = Peers { count: page.items.len(), peers: page, as_of, next_cursor };
-    Ok(Json(peers))
+    let page = app.services.team.peers(&caller, &filter, live, &page).await?;
+    Ok(Json(PeersAt { page, as_of }))
 }
 
 async fn register(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Json(input): Json<RegisterInput>,
 ) -> Result<Json<Peer>, Problem> {
@@ -97,7 +69,7 @@ struct Heartbeat {
 }
 
 async fn heartbeat(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
     MaybeJson(input): MaybeJson<Heartbeat>,
@@ -106,19 +78,11 @@ async fn heartbeat(
     Ok(Json(app.services.team.heartbeat(&caller, &id, status).await?))
 }
 
-async fn show(
-    State(app): State<App>,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<Peer>, Problem> {
+async fn show(app: App, caller: Caller, Path(id): Path<String>) -> Result<Json<Peer>, Problem> {
     let peer = app.services.team.peer(&caller, &id).await?;
     Ok(Json(peer))
 }
 
-async fn remove(
-    State(app): State<App>,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<Peer>, Problem> {
+async fn remove(app: App, caller: Caller, Path(id): Path<String>) -> Result<Json<Peer>, Problem> {
     Ok(Json(app.services.team.remove_peer(&caller, &id).await?))
 }

@@ -1,36 +1,19 @@
 //! The table of all routes.
 
-use std::{any::Any, sync::LazyLock};
+use std::sync::LazyLock;
 
-use axum::{
-    Router,
-    response::{IntoResponse as _, Response},
-};
+use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, header};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
-    App, Code, Problem, agents,
+    agents,
     api::Api,
     conversations, daemon_proof, doctor, events, exposition, health, journal, messages,
     openapi::{Document, Operation},
     page, peers, protocol, send_message, sources, tasks, tokens, tools,
 };
 
-/// The routes, with what serves them, and those of another adapter.
-pub(super) fn router(app: App, others: Router) -> Router {
-    let (router, _) = api().finish();
-    router
-        .with_state(app)
-        .merge(others)
-        .fallback(async || Problem::new(Code::NotFound, "there is no such path: see /openapi.json"))
-        .method_not_allowed_fallback(async || {
-            Problem::new(Code::MethodNotAllowed, "this path has other methods: see Allow")
-        })
-        .layer(CatchPanicLayer::custom(panicked))
-}
-
-fn api() -> Api {
+pub(super) fn api() -> Api {
     let mut document = Document::new();
     protocol::describe(&mut document);
     let api = health::routes(Api::new(document));
@@ -60,15 +43,4 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| api().finish().1.to_string(
 async fn show_document() -> Response {
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], DOCUMENT.as_str()).into_response()
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
-pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
-    let message = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message");
-    tracing::error!(message, "a handler panicked");
-    Problem::new(Code::Internal, "internal error").into_response()
 }

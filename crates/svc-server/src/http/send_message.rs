@@ -2,7 +2,6 @@
 
 use axum::{
     body::Body,
-    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -81,7 +80,7 @@ struct Dispatched {
 }
 
 async fn send_message(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Json(body): Json<SendMessageBody>,
 ) -> Result<Response, Problem> {

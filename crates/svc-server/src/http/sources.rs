@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_core::service::{Page, sources::SourceKey};
-use svc_model::{Caller, READ_ALL, limits, source::SourceView};
+use svc_model::{Caller, PageQuery, READ_ALL, source::SourceView};
 use svc_sources::{LoginOutcome, OpenLogin, SourceChange, SourceManager};
 
 use super::{
@@ -18,7 +18,8 @@ use super::{
 
 pub(super) fn routes(api: Api) -> Api {
     let on_list = Operation::new("Child MCP servers that the caller's files name, by name");
-    let on_list = on_list.query::<SourceQuery>().answer::<SourceList>(200, "All of them");
+    let on_list =
+        on_list.query::<OfProject>().page_or_all().answer::<SourceList>(200, "All of them");
     let on_get = Operation::new("A child MCP server").query::<OfProject>();
     let on_log = Operation::new(
         "The end of what a child MCP server wrote to its error output (operator, read_all)",
@@ -146,7 +147,7 @@ fn key_of(app: &App, caller: &Caller, query: &OfProject, name: &str) -> Result<S
 }
 
 async fn log_in(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -160,7 +161,7 @@ async fn log_in(
 }
 
 async fn wait_for_login(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -183,7 +184,7 @@ async fn wait_for_login(
 }
 
 async fn log_out(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -194,17 +195,6 @@ async fn log_out(
         Problem::new(Code::Internal, "the login cannot be forgotten: see the daemon's log")
     })?;
     Ok(Json(LogoutState { logged_out: outcome.is_some(), revoked: outcome == Some(true) }))
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct SourceQuery {
-    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
-    project: Option<String>,
-    /// The `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// Rows of a page; without one and without a cursor the answer has all.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX))]
-    limit: Option<u32>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -223,11 +213,8 @@ struct OfApproval {
 
 #[derive(Serialize, JsonSchema)]
 struct SourceList {
-    sources: Vec<SourceView>,
-    count: usize,
-    /// For the next page, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
+    #[serde(flatten)]
+    page: Page<SourceView>,
     /// Files whose servers are missing, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
@@ -280,16 +267,22 @@ fn reads_everything(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::new(Code::Forbidden, "this is for the operator, or needs read_all"))
 }
 
-fn all(app: &App, caller: &Caller, project: Option<&str>) -> Result<SourceList, Problem> {
+/// The servers that a caller sees: all, or the page that is asked for.
+fn listed(
+    app: &App,
+    caller: &Caller,
+    project: Option<&str>,
+    page: &PageQuery,
+) -> Result<SourceList, Problem> {
     let manager = sources(app)?;
     let views = manager.views(project).into_iter();
-    let sources: Vec<_> = views.map(|view| for_caller(caller, view)).collect();
+    let page = Page::part_or_all(views.map(|view| for_caller(caller, view)).collect(), page)?;
     let mut problems = manager.problems(project);
     // A session hears of its project's files alone.
     problems.retain(|problem| {
         caller.has_scope(READ_ALL) || caller.project().is_some_and(|root| problem.starts_with(root))
     });
-    Ok(SourceList { count: sources.len(), sources, next_cursor: None, problems })
+    Ok(SourceList { page, problems })
 }
 
 fn one(
@@ -318,23 +311,16 @@ fn unknown(name: &str) -> Problem {
 }
 
 async fn list(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<SourceQuery>,
+    Query(project): Query<OfProject>,
+    Query(page): Query<PageQuery>,
 ) -> Result<Json<SourceList>, Problem> {
-    let SourceQuery { project, cursor, limit } = query;
-    let folder = OfProject { project };
-    let mut list = all(&app, &caller, folder_of(&caller, &folder))?;
-    if cursor.is_some() || limit.is_some() {
-        let page = Page::of_all(list.sources, cursor.as_deref(), limit)?;
-        list.count = page.items.len();
-        (list.sources, list.next_cursor) = (page.items, page.next_cursor);
-    }
-    Ok(Json(list))
+    Ok(Json(listed(&app, &caller, folder_of(&caller, &project), &page)?))
 }
 
 async fn get(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -344,7 +330,7 @@ async fn get(
 }
 
 async fn log(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -355,7 +341,7 @@ async fn log(
 }
 
 async fn changes(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(OfApproval { project, from }): Query<OfApproval>,
@@ -368,7 +354,7 @@ async fn changes(
 }
 
 async fn approve(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(OfApproval { project, from }): Query<OfApproval>,
@@ -392,14 +378,14 @@ async fn approve(
     }
 }
 
-async fn reload(State(app): State<App>, caller: Caller) -> Result<Json<SourceList>, Problem> {
+async fn reload(app: App, caller: Caller) -> Result<Json<SourceList>, Problem> {
     operators_own(&caller)?;
     sources(&app)?.reload();
-    all(&app, &caller, None).map(Json)
+    listed(&app, &caller, None, &PageQuery::default()).map(Json)
 }
 
 async fn reconnect(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -415,7 +401,7 @@ async fn reconnect(
 }
 
 async fn enable(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,
@@ -424,7 +410,7 @@ async fn enable(
 }
 
 async fn disable(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<OfProject>,

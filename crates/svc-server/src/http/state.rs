@@ -1,6 +1,6 @@
 //! What handlers share, and what they know of the request's sender.
 
-use std::{ops::Deref, sync::Arc};
+use std::{convert::Infallible, ops::Deref, sync::Arc};
 
 use axum::extract::FromRequestParts;
 use svc_core::{service::Services, tools::Catalogue};
@@ -59,6 +59,17 @@ impl Deref for App {
 
     fn deref(&self) -> &Parts {
         &self.0
+    }
+}
+
+impl FromRequestParts<App> for App {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        _: &mut http::request::Parts,
+        app: &App,
+    ) -> Result<Self, Infallible> {
+        Ok(app.clone())
     }
 }
 

@@ -3,25 +3,23 @@
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    extract::{Path, State},
+    extract::Path,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use svc_core::service::log::StartAfter;
+use svc_core::service::{Page, log::StartAfter};
 use svc_model::{
-    Caller, FrameKind, Framing, NewTask, RunnerProcess, Seq, StreamName, Task, TaskChange,
-    TaskEvent, TaskEventBody, TaskReport, TaskStatus, Timestamp, limits,
+    Caller, FrameKind, Framing, NewTask, PageQuery, RunnerProcess, Seq, StreamName, Task,
+    TaskChange, TaskEvent, TaskEventBody, TaskFilter, TaskReport, TaskStatus, Timestamp, limits,
 };
-use svc_store::TaskFilter;
 
 use super::{
     App, Problem,
     api::Api,
     body::{Json, JsonBytes, Object, Query, parse, parse_object, text_of},
-    list::List,
     openapi::Operation,
     sse,
 };
@@ -31,7 +29,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_create = Operation::new("Make a task").body::<NewTask>();
     let on_create = on_create.answer::<Task>(201, "Made, pending");
     let on_create = on_create.answer::<Task>(200, "Made before, with the same idempotency_key");
-    let on_list = Operation::new("Tasks, the latest first").query::<ListTasks>();
+    let on_list = Operation::new("Tasks, the latest first").query::<TaskFilter>();
     let on_append = Operation::new("Append events to a task: one, or an array of up to 1,000");
     let on_append = on_append.body::<Events>().answer::<Appended>(200, "On the disk");
     let on_cancel = Operation::new("Ask for a task to be stopped");
@@ -43,7 +41,7 @@ pub(super) fn routes(api: Api) -> Api {
     let on_watch = on_watch.answer_with(200, "Until the terminal event", "text/event-stream");
     let on_watch = on_watch.answer_with(204, "The task is over and the reader has all of it", "");
     api.post("/v1/tasks", on_create, create)
-        .list("/v1/tasks", on_list.answer::<List<Task>>(200, "A page of tasks"), list)
+        .list("/v1/tasks", on_list.page_of::<Task>("A page of tasks"), list)
         .get("/v1/tasks/{id}", Operation::new("A task").answer::<Task>(200, "The task"), show)
         .post("/v1/tasks/{id}/events", on_append, append)
         .post("/v1/tasks/{id}/cancel", on_cancel, cancel)
@@ -51,7 +49,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn create(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Json(input): Json<NewTask>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
@@ -60,37 +58,17 @@ async fn create(
     Ok((status, Json(created.task)))
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct ListTasks {
-    status: Option<TaskStatus>,
-    agent: Option<String>,
-    from: Option<String>,
-    /// Made at this time or later.
-    since: Option<Timestamp>,
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 async fn list(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<ListTasks>,
-) -> Result<Json<List<Task>>, Problem> {
-    let filter = TaskFilter {
-        status: query.status,
-        agent: query.agent,
-        from: query.from,
-        since: query.since,
-    };
-    let page =
-        app.services.tasks.tasks(&caller, &filter, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(page.into()))
+    Query(filter): Query<TaskFilter>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Task>>, Problem> {
+    Ok(Json(app.services.tasks.tasks(&caller, &filter, &page).await?))
 }
 
 async fn show(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Arc<Task>>, Problem> {
@@ -134,7 +112,7 @@ struct Appended {
 }
 
 async fn append(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
     JsonBytes(body): JsonBytes,
@@ -145,7 +123,7 @@ async fn append(
 }
 
 async fn cancel(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Task>), Problem> {
@@ -164,7 +142,7 @@ struct Watch {
 }
 
 async fn watch(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Query(query): Query<Watch>,
     headers: HeaderMap,

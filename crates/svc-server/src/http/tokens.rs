@@ -1,28 +1,25 @@
 //! Tokens: making, listing and taking back, which is for the operator; and those of clients' processes, which the Unix socket
 //! shows.
 
-use axum::{
-    Extension,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Extension, extract::Path, http::StatusCode};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use svc_core::service::access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo};
-use svc_model::{Caller, LocalProcess, PROCESS_TOKENS_PATH, limits};
+use serde::Serialize;
+use svc_core::service::{
+    Page,
+    access::{MintedToken, NewProcessToken, NewToken, ProcessToken, TokenInfo},
+};
+use svc_model::{Caller, LocalProcess, PROCESS_TOKENS_PATH, PageQuery};
 
 use super::{
     App, Code, Problem,
     api::Api,
     body::{Json, Query},
-    list::List,
     openapi::Operation,
 };
 
 pub(super) fn routes(api: Api) -> Api {
     let on_mint = Operation::new("Make a session token (operator)").body::<NewToken>();
-    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)")
-        .query::<ListTokens>();
+    let on_list = Operation::new("Session tokens, the latest first (operator, read_all)");
     let on_revoke = Operation::new("Take a session token back (operator)");
     let on_rotate = Operation::new("Make a new operator token in place of the old one (operator)");
     let on_trade = Operation::new(
@@ -32,13 +29,13 @@ pub(super) fn routes(api: Api) -> Api {
     let api =
         api.post(PROCESS_TOKENS_PATH, on_trade.answer::<ProcessToken>(201, "Shown once"), trade);
     api.post("/v1/tokens", on_mint.answer::<MintedToken>(201, "Shown once"), mint)
-        .get("/v1/tokens", on_list.answer::<List<TokenInfo>>(200, "A page of tokens"), list)
+        .get("/v1/tokens", on_list.page_of::<TokenInfo>("A page of tokens"), list)
         .delete("/v1/tokens/{id}", on_revoke.answer::<TokenInfo>(200, "Revoked"), revoke)
         .post("/v1/token/rotate", on_rotate.answer::<Rotated>(200, "Counts at once"), rotate)
 }
 
 async fn mint(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Json(input): Json<NewToken>,
 ) -> Result<(StatusCode, Json<MintedToken>), Problem> {
@@ -50,7 +47,7 @@ async fn mint(
 
 /// Over TCP nobody can see which process asks.
 async fn trade(
-    State(app): State<App>,
+    app: App,
     process: Option<Extension<LocalProcess>>,
     Json(input): Json<NewProcessToken>,
 ) -> Result<(StatusCode, Json<ProcessToken>), Problem> {
@@ -61,26 +58,16 @@ async fn trade(
     Ok((StatusCode::CREATED, Json(app.services.access.trade(process, input).await?)))
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct ListTokens {
-    /// 1 to 500, by default 50.
-    #[schemars(extend("minimum" = 1, "maximum" = limits::PAGE_MAX, "default" = limits::PAGE_DEFAULT))]
-    limit: Option<u32>,
-    cursor: Option<String>,
-}
-
 async fn list(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
-    Query(query): Query<ListTokens>,
-) -> Result<Json<List<TokenInfo>>, Problem> {
-    let page =
-        app.services.access.list_tokens(&caller, query.cursor.as_deref(), query.limit).await?;
-    Ok(Json(page.into()))
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<TokenInfo>>, Problem> {
+    Ok(Json(app.services.access.list_tokens(&caller, &page).await?))
 }
 
 async fn revoke(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<TokenInfo>, Problem> {
@@ -92,6 +79,6 @@ struct Rotated {
     token: String,
 }
 
-async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, Problem> {
+async fn rotate(app: App, caller: Caller) -> Result<Json<Rotated>, Problem> {
     Ok(Json(Rotated { token: app.services.access.rotate_operator_token(&caller).await? }))
 }

@@ -26,9 +26,7 @@ use svc_core::{
     service::{Error, team::NewSession},
     tools::RequestTrace,
 };
-use svc_model::{
-    Caller, SessionStanding, ToolExposure, is_daemons_session_id, journal::SessionSource, limits,
-};
+use svc_model::{Caller, SessionStanding, ToolExposure, is_daemons_session_id, limits};
 use svc_sys::telemetry;
 use svc_wire::mcp::{CLIENT_PROCESS, EXPOSE};
 
@@ -235,7 +233,7 @@ impl McpServer {
             let new = NewSession {
                 session_id: Some(client_session.to_string()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             team.start_session(caller, None, new).await?;

@@ -6,15 +6,14 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use svc_core::{
-    service::Services,
+    service::{PageBounds, Services},
     tools::{Call, Failure},
 };
 use svc_model::{
-    Caller, TaskStatus,
+    Caller, TaskFilter, TaskStatus,
     quote::{self, ModelText, model_text},
 };
 use svc_sources::SourceManager;
-use svc_store::TaskFilter;
 
 use super::rpc::RpcError;
 
@@ -198,7 +197,8 @@ pub fn builtin() -> Vec<PromptTemplate> {
             [TaskStatus::Active, TaskStatus::Pending, TaskStatus::Failed, TaskStatus::Done]
         {
             let filter = TaskFilter { status: Some(status), agent: None, from: None, since: None };
-            let page = services.tasks.tasks(&caller, &filter, None, Some(100)).await?;
+            let page =
+                services.tasks.tasks(&caller, &filter, PageBounds::new(None, Some(100))).await?;
             ids.extend(page.items.into_iter().map(|task| task.task_id.as_str().to_owned()));
         }
         ids.retain(|id| id.starts_with(&value));

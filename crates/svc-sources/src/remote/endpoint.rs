@@ -12,7 +12,7 @@ use reqwest::{
 };
 use serde_json::value::RawValue;
 use svc_core::tools::RequestTrace;
-use svc_wire::{mcp_request::McpRequest, sse_parser::SseParser};
+use svc_wire::{mcp_request::McpRequest, sse::SseParser};
 
 use crate::{
     auth::{AuthChallenge, RenewalFailure, SourceAuth},

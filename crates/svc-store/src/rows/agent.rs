@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use svc_model::{
     AgentId, AgentRequestId, MessageId, Ownership, PeerId, TaskId, Timestamp, TokenId,
-    agent::{AgentInfo, AgentState, RequestKind, RequestOption, TurnEnd},
+    agent::{AgentInfo, RequestKind, RequestOption, TurnEnd},
 };
 
 /// An agent with what only the daemon knows of it.
@@ -39,23 +39,9 @@ pub struct HostProcess {
     pub started: u64,
 }
 
-/// Which agents to list. All that is given has to match.
-#[derive(Debug, Clone, Default)]
-pub struct AgentFilter {
-    /// Present state.
-    pub state: Option<AgentState>,
-    /// The configured way to run it.
-    pub instance: Option<String>,
-    /// The kind of agent.
-    pub backend: Option<String>,
-    /// Root of its project.
-    pub project: Option<String>,
-    /// Only those that have not ended.
-    pub live: bool,
-}
-
-/// What an agent asked for.
-#[derive(Debug, Clone, PartialEq)]
+/// What an agent asks, as everybody sees it who may.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+#[schemars(rename = "RequestView")]
 pub struct RequestRow {
     /// Its id.
     pub request_id: AgentRequestId,
@@ -63,23 +49,31 @@ pub struct RequestRow {
     pub agent_id: AgentId,
     /// The agent's address.
     pub session_key: String,
+    /// The peer that speaks for the agent, while the request is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_id: Option<PeerId>,
     /// Whose the agent is.
+    #[serde(skip)]
     pub owned: Ownership,
     /// What kind of answer it waits for.
     pub kind: RequestKind,
     /// In one line.
     pub title: String,
+    /// The call that it is about: `{name, input, tool_use_id?}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Value>,
     /// What may be answered.
     pub options: Vec<RequestOption>,
-    /// The call that it is about: `{name, input, tool_use_id?}`.
-    pub tool: Option<Value>,
     /// When it was asked.
     pub opened_at: Timestamp,
     /// When it is denied.
+    #[serde(skip)]
     pub deadline: Timestamp,
     /// When it was answered, or denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
     /// The answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<RequestAnswerRow>,
 }
 

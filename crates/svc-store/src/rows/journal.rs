@@ -1,35 +1,11 @@
 //! Filters for lists of the journal, and sums over its records.
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{
     Timestamp, TokenHash,
-    journal::{Domain, GhapStatus, SessionSource, Strategy},
+    journal::{Domain, SessionSource, Strategy},
 };
-
-/// Which records a list shows.
-#[derive(Debug, Clone, Default)]
-pub struct GhapFilter {
-    /// Only of this domain.
-    pub domain: Option<Domain>,
-    /// Only in this state; by default all that are over.
-    pub status: Option<GhapStatus>,
-    /// Only of this project.
-    pub project: Option<String>,
-    /// Only of this session.
-    pub session_id: Option<String>,
-    /// Only those that ended at this time or later.
-    pub since: Option<Timestamp>,
-}
-
-/// Which sessions a list shows.
-#[derive(Debug, Clone, Default)]
-pub struct SessionFilter {
-    /// Only of this project.
-    pub project: Option<String>,
-    /// Only of this client.
-    pub client: Option<String>,
-    /// Only those that are open, or only those that are over.
-    pub open: Option<bool>,
-}
 
 /// A session that begins.
 #[derive(Debug, Clone)]
@@ -89,7 +65,7 @@ pub struct ProbabilityBin {
 }
 
 /// Records that ended in one week.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct VerdictWeek {
     /// When the week began: on Monday, in UTC.
     pub week: Timestamp,
@@ -100,7 +76,7 @@ pub struct VerdictWeek {
 }
 
 /// How well the predictions of a client came true in a domain.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CalibrationRow {
     /// The client.
     pub client: Option<String>,
@@ -108,10 +84,10 @@ pub struct CalibrationRow {
     pub domain: Domain,
     /// Records with a verdict.
     pub records: i64,
-    /// Share of them that were confirmed, 0 to 1.
+    /// The share of those that were confirmed.
     pub hit_rate: f64,
     /// Those of them that stated a probability.
     pub with_probability: i64,
-    /// Mean squared error of those probabilities.
+    /// Mean squared error of those.
     pub brier: Option<f64>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use svc_model::{Event, Seq, StreamName, StreamReader, StreamVisibility, limits};
+use svc_model::{Event, Reader, Seq, StreamName, StreamVisibility, limits};
 
 use crate::bus::Batch;
 
@@ -98,12 +98,12 @@ pub struct LogPage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedScope {
     prefix: String,
-    reader: StreamReader,
+    reader: Reader,
 }
 
 impl FeedScope {
     /// Streams whose name begins with `prefix`, all if it is empty, as far as `reader` may read them.
-    pub fn prefix(prefix: &str, reader: StreamReader) -> Self {
+    pub fn prefix(prefix: &str, reader: Reader) -> Self {
         Self { prefix: prefix.to_owned(), reader }
     }
 
@@ -118,7 +118,7 @@ impl FeedScope {
     }
 
     /// For whom it is.
-    pub(crate) fn reader(&self) -> &StreamReader {
+    pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }
 

@@ -12,13 +12,12 @@ mod team;
 mod tool_call;
 
 pub use agent::{
-    AgentFilter, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
+    AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
     RequestAnswerRow, RequestRow,
 };
 pub use conversation::{AgentMail, RunEnd, RunRow, TaskAsker};
 pub use journal::{
-    CalibrationRow, GhapFilter, HitRate, LessonKind, ProbabilityBin, SessionFilter, SessionLock,
-    SessionStart, VerdictWeek,
+    CalibrationRow, HitRate, LessonKind, ProbabilityBin, SessionLock, SessionStart, VerdictWeek,
 };
 pub use learning::{
     ClusterRow, Clustering, GivenItem, MemberRow, MemoryFilter, NewCluster, SeenItem, ShownBy,
@@ -30,7 +29,7 @@ pub use mcp::{CallRow, CallState, McpSessionRow, McpTransport};
 pub use search::{Frequencies, GhapPart, SearchCandidate, SearchFilter};
 pub use source::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 pub use team::{
-    LoginCodeRow, MessageFilter, MessageListRow, MessageRow, MessageTerms, PeerFilter, PeerRow,
-    ProcessSubject, StrandedInbox, SubjectHolders, TaskFilter, TaskRow, TokenEnd, TokenRow,
+    ListedMessage, LoginCodeRow, MessageRow, MessageTerms, PeerRow, ProcessSubject, StrandedInbox,
+    SubjectHolders, TaskRow, TokenEnd, TokenRow,
 };
 pub use tool_call::{ToolCall, ToolCallCount};

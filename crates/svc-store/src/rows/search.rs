@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    RowReader,
+    Reader,
     journal::{Domain, GhapStatus, Tier},
     limits,
 };
@@ -31,9 +31,9 @@ pub enum GhapPart {
 impl SearchFilter {
     /// How many entries of the index a search may read: more with a filter, or for a reader of few records, which leave out
     /// most of them.
-    pub fn postings(&self, reader: &RowReader) -> i64 {
-        match (self.domain, self.status, self.part, reader) {
-            (None, None, None, RowReader::Everything) => limits::SEARCH_POSTINGS,
+    pub fn postings(&self, reader: &Reader) -> i64 {
+        match (self.domain, self.status, self.part) {
+            (None, None, None) if reader.reads_all_rows() => limits::SEARCH_POSTINGS,
             _ => limits::SEARCH_POSTINGS_FILTERED,
         }
     }

@@ -1,10 +1,10 @@
 //! Peers, messages, tasks and tokens, with what only the daemon knows of them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    DeliveryState, Message, MessageType, OpenCalls, Ownership, Peer, PeerId, PeerPresence,
-    PeerRole, PeerStatus, Principal, ProcessIdentity, RowReader, Task, TaskStatus, Timestamp,
-    TokenId, is_agent_key, stamp,
+    Message, OpenCalls, Ownership, Peer, PeerId, PeerRole, Principal, ProcessIdentity, Reader,
+    Task, Timestamp, TokenId, is_agent_key, stamp,
 };
 
 /// A peer with what only the daemon knows of it.
@@ -45,14 +45,14 @@ impl PeerRow {
     }
 
     /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
-    pub fn shown_to(self, reader: &RowReader) -> Peer {
+    pub fn shown_to(self, reader: &Reader) -> Peer {
         let is_own = |key: &str| {
             self.owner.as_deref() == Some(key)
                 || self.owner.is_none() && self.peer.session_id.as_deref() == Some(key)
         };
         let is_of_project = self.project.is_some() && self.project.as_deref() == reader.project();
         match reader.key() {
-            Some(key) if !is_own(key) && !is_of_project => PeerPresence::of(&self.peer).into(),
+            Some(key) if !is_own(key) && !is_of_project => self.peer.presence(),
             _ => self.peer,
         }
     }
@@ -71,21 +71,6 @@ pub struct StrandedInbox {
     pub peer: PeerId,
     /// The peer was removed. Otherwise it is that of a hosted agent that has ended.
     pub is_removed: bool,
-}
-
-/// Which peers to list. All that is given has to match exactly.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct PeerFilter {
-    /// Present state.
-    pub status: Option<PeerStatus>,
-    /// Kind of client.
-    pub backend: Option<String>,
-    /// Group.
-    pub circle: Option<String>,
-    /// Working folder.
-    pub path: Option<String>,
-    /// Only those that are not offline, without the agents that were started for one task.
-    pub is_living: bool,
 }
 
 /// A message with its rank in the order of arrival.
@@ -121,19 +106,6 @@ pub struct TaskRow {
     pub runner_started: Option<String>,
 }
 
-/// Which tasks to list. All that is given has to match.
-#[derive(Debug, Clone, Default)]
-pub struct TaskFilter {
-    /// Present state.
-    pub status: Option<TaskStatus>,
-    /// The agent that it is for.
-    pub agent: Option<String>,
-    /// The peer that asked for it.
-    pub from: Option<String>,
-    /// Made at this time or later.
-    pub since: Option<Timestamp>,
-}
-
 /// A session token's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
@@ -161,32 +133,27 @@ pub struct TokenRow {
     pub operator_credential: Option<String>,
 }
 
-/// Which messages a list has.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MessageFilter {
-    /// Only those from or to this peer.
-    pub peer: Option<String>,
-    /// Only those in this state.
-    pub state: Option<DeliveryState>,
-    /// Only those of this type.
-    pub kind: Option<MessageType>,
-    /// Only questions that the peer that was asked has not answered.
-    pub open: bool,
-}
-
-/// A message of a list, with the names of both ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MessageListRow {
-    /// The message, with the beginning of its text.
-    pub row: MessageRow,
+/// A message in a list: with the beginning of its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ListedMessage {
+    /// Rank in the order of arrival.
+    #[serde(skip)]
+    pub id: i64,
+    /// The message. Its text ends after 4,000 characters.
+    #[serde(flatten)]
+    pub message: Message,
     /// Length of the whole text, in bytes.
     pub bytes: i64,
-    /// Name of the sender; `None` if it is no peer (any more).
+    /// Name of the sender, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_name: Option<String>,
-    /// Name of the receiver; `None` if it is no peer any more.
+    /// Name of the receiver, if it is a peer still.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub to_name: Option<String>,
-    /// Whether the receiver has answered it.
-    pub is_answered: bool,
+    /// Whether it is a question that waits for its answer.
+    pub open: bool,
+    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
+    pub answered: bool,
 }
 
 /// What a code signs in with.

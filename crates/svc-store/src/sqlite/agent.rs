@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use svc_model::{
-    AgentId, Ownership, Principal, RowReader, TaskId, Timestamp, TokenId,
+    AgentFilter, AgentId, Ownership, Principal, Reader, TaskId, Timestamp, TokenId,
     agent::{AgentBackend, AgentInfo, AgentState, AnswerKey},
 };
 
@@ -17,7 +17,7 @@ use super::{
     },
     tx::WriteTx,
 };
-use crate::{AgentFilter, AgentRow, HostProcess, PageSize, RowPage, StoreError};
+use crate::{AgentRow, HostProcess, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawAgent {
@@ -87,7 +87,7 @@ impl TryFrom<RawAgent> for AgentRow {
         Ok(Self {
             owned: Ownership {
                 runner: Some(Principal::Session(raw.session_key.as_str().into())),
-                ..Ownership::of_row(&raw.created_by, raw.project)
+                ..Ownership::from_row(&raw.created_by, raw.project)
             },
             info,
             host,
@@ -394,14 +394,13 @@ impl Store {
     /// Agents, the latest first, before the one given, at most `limit`.
     pub async fn agents(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
     ) -> Result<RowPage<AgentRow>, StoreError> {
         let limit = size.limit();
-        let (key, project) = (reader.key(), reader.project());
-        let owner = key.map(|key| Principal::Session(key.into()).to_string());
+        let (key, owner, project) = (reader.key(), reader.owner(), reader.project());
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),

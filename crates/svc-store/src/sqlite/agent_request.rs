@@ -1,7 +1,7 @@
 //! Rows of what agents asked for.
 
 use svc_model::{
-    AgentId, AgentRequestId, Ownership, Principal, RowReader, Timestamp,
+    AgentId, AgentRequestId, Ownership, Principal, Reader, Timestamp,
     agent::{RequestKind, RequestOption},
 };
 
@@ -50,9 +50,10 @@ impl TryFrom<RawRequest> for RequestRow {
             agent_id: AgentId::from(raw.agent_id),
             owned: Ownership {
                 runner: Some(Principal::Session(raw.session_key.as_str().into())),
-                ..Ownership::of_row(&raw.created_by, raw.project)
+                ..Ownership::from_row(&raw.created_by, raw.project)
             },
             session_key: raw.session_key,
+            peer_id: None,
             kind: raw.kind,
             title: raw.title,
             options,
@@ -164,14 +165,13 @@ impl Store {
     /// Requests, the latest first, at most `limit`.
     pub async fn agent_requests(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         open: bool,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
     ) -> Result<RowPage<RequestRow>, StoreError> {
         let limit = size.limit();
-        let (key, project) = (reader.key(), reader.project());
-        let owner = key.map(|key| Principal::Session(key.into()).to_string());
+        let (key, owner, project) = (reader.key(), reader.owner(), reader.project());
         let (at, id) = match before {
             Some((at, id)) => (Some(*at), Some(id.as_str())),
             None => (None, None),

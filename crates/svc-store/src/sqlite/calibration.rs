@@ -1,7 +1,7 @@
 //! Sums over records: how often predictions came true, and why they did not.
 
 use svc_model::{
-    RowReader, Timestamp,
+    Reader, Timestamp,
     journal::{Domain, RootCauseCategory, Strategy},
 };
 
@@ -12,7 +12,7 @@ impl Store {
     /// How often each strategy came true in a domain, the one asked for first, then the most used.
     pub async fn hit_rates(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<HitRate>, StoreError> {
@@ -22,9 +22,7 @@ impl Store {
             r#"select strategy as "strategy!: Strategy", count(*) as "records!: i64",
                 sum(status = 'confirmed') as "confirmed!: i64"
             from ghap g where domain = ?1 and status in ('confirmed', 'falsified')
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             group by strategy order by coalesce(strategy = ?2, 0) desc, count(*) desc, strategy"#,
             domain,
             strategy,
@@ -39,7 +37,7 @@ impl Store {
     /// Why predictions of a domain were wrong, the most frequent cause first.
     pub async fn root_causes(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
     ) -> Result<Vec<(RootCauseCategory, i64)>, StoreError> {
@@ -49,9 +47,7 @@ impl Store {
             from ghap g
             where domain = ?1 and (?2 is null or strategy = ?2) and status = 'falsified'
                 and root_cause_category is not null
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             group by root_cause_category order by count(*) desc, root_cause_category"#,
             domain,
             strategy,
@@ -66,7 +62,7 @@ impl Store {
     /// How well predictions came true, by client and domain.
     pub async fn calibration(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         project: Option<&str>,
         client: Option<&str>,
         domain: Option<Domain>,
@@ -82,9 +78,7 @@ impl Store {
             join session s on s.session_id = g.session_id
             where g.status in ('confirmed', 'falsified') and (?1 is null or g.project = ?1)
                 and (?2 is null or s.client = ?2) and (?3 is null or g.domain = ?3)
-                and (?4 is null or g.project = ?5
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?4
-                        or created_by = 'operator' and session_id = ?4))
+                and (?4 is null or g.project = ?5 or g.session_id in (select session_id from session where reader_key = ?4))
             group by s.client, g.domain order by s.client, g.domain"#,
             project,
             client,
@@ -100,7 +94,7 @@ impl Store {
     /// How often what was stated with a probability came true, by tenths.
     pub async fn probability_bins(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<ProbabilityBin>, StoreError> {
@@ -112,9 +106,7 @@ impl Store {
             from ghap g
             where g.status in ('confirmed', 'falsified') and g.probability is not null
                 and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             group by 1 order by 1"#,
             project,
             domain,
@@ -129,7 +121,7 @@ impl Store {
     /// How many records ended in each week, and how many of them were confirmed; the latest `limit` weeks, in order.
     pub async fn verdict_weeks(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
         limit: u32,
@@ -143,9 +135,7 @@ impl Store {
             from ghap g
             where g.status in ('confirmed', 'falsified') and g.resolved_at is not null
                 and (?1 is null or g.project = ?1) and (?2 is null or g.domain = ?2)
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             group by 1 order by 1 desc limit ?5"#,
             project,
             domain,

@@ -1,6 +1,6 @@
 //! Rows of what helped again, and what a session was given that may have.
 
-use svc_model::{RowReader, journal::Ghap};
+use svc_model::{Reader, journal::Ghap};
 
 use super::{
     json::to_json,
@@ -48,7 +48,7 @@ impl WriteTx {
     /// for it, and none of its own session's does, nor one that the reader, whose record it is, may not read.
     pub async fn confirm(
         &mut self,
-        reader: &RowReader,
+        reader: &Reader,
         ids: &[&str],
         by: &Ghap,
         shown_by: ShownBy,
@@ -67,9 +67,7 @@ impl WriteTx {
                 from json_each(?4) j cross join memory m on m.memory_id = j.value
             ) i
             where i.session_id <> ?5
-                and (?6 is null or i.shared = 1 or i.project = ?7
-                    or i.session_id in (select session_id from session where created_by = 'session:' || ?6
-                        or created_by = 'operator' and session_id = ?6))
+                and (?6 is null or i.shared = 1 or i.project = ?7 or i.session_id in (select session_id from session where reader_key = ?6))
             on conflict do nothing",
             id,
             shown_by,
@@ -93,11 +91,7 @@ mod tests {
     };
 
     async fn count(at: &TestStore) -> (i64, i64) {
-        let ghap = at
-            .store
-            .ghap(&RowReader::Everything, &GhapId::from("ghap_1".to_owned()))
-            .await
-            .unwrap();
+        let ghap = at.store.ghap(&Reader::All, &GhapId::from("ghap_1".to_owned())).await.unwrap();
         let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
         (
             ghap.map_or(-1, |ghap| ghap.confirmed_again),
@@ -128,7 +122,7 @@ mod tests {
                 .write(move |tx| {
                     Box::pin(async move {
                         let ids = ["ghap_1", "nothing_else"];
-                        tx.confirm(&RowReader::Everything, &ids, &by, ShownBy::Name).await
+                        tx.confirm(&Reader::All, &ids, &by, ShownBy::Name).await
                     })
                 })
                 .await;

@@ -155,7 +155,7 @@ impl PageText {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{Event, StreamReader};
+    use svc_model::{Event, Reader};
 
     use super::{super::frame_readers::open, *};
     use crate::{
@@ -190,7 +190,7 @@ mod tests {
 
     async fn fed(store: &Store, prefix: &str, after: i64) -> String {
         let (_, head) = store.log_bounds().await.unwrap();
-        let scope = FeedScope::prefix(prefix, StreamReader::Operator);
+        let scope = FeedScope::prefix(prefix, Reader::All);
         let (mut text, mut cursor) = (String::new(), after);
         while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
             assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
@@ -237,7 +237,7 @@ mod tests {
             let events = vec![event("frame", &data(usize::try_from(n).unwrap()))];
             append(store, if n % 3 == 0 { &two } else { &one }, events).await;
         }
-        let everything = FeedScope::prefix("", StreamReader::Operator);
+        let everything = FeedScope::prefix("", Reader::All);
         let size = PageSize { rows: 1000, bytes: usize::MAX };
         let all = store.feed_events(&everything, 0, i64::MAX, None, size).await.unwrap().events;
         assert_eq!(all.len(), 700);
@@ -276,7 +276,7 @@ mod tests {
         }
         let (_, head) = store.log_bounds().await.unwrap();
         while store.trim(head - 1, u64::MAX).await.unwrap().removed > 0 {}
-        let everything = FeedScope::prefix("", StreamReader::Operator);
+        let everything = FeedScope::prefix("", Reader::All);
         let first = store.feed_frames(&everything, 0, head).await.unwrap().unwrap();
         assert_eq!((first.cursor, first.more), (head - 1, true));
         let last = store.feed_frames(&everything, first.cursor, head).await.unwrap().unwrap();

@@ -1,10 +1,10 @@
 //! Records of attempts, with their former texts and notes.
 
 use svc_model::{
-    GhapId, OutcomeId, RowReader, Timestamp,
+    GhapFilter, GhapId, OutcomeId, Reader, Timestamp,
     journal::{
-        Domain, Ghap, GhapState, GhapStatus, Iteration, Lesson, ResolvedGhap, RootCause,
-        RootCauseCategory, Strategy, Tier, Verdict,
+        Domain, Ghap, GhapEnd, GhapStatus, Iteration, Lesson, RootCause, RootCauseCategory,
+        Strategy, Tier,
     },
 };
 
@@ -16,7 +16,7 @@ use super::{
     statement::{change, direct_row, pool_query, select_one, select_values},
     tx::WriteTx,
 };
-use crate::{GhapFilter, LessonKind, PageSize, RowPage, StoreError};
+use crate::{LessonKind, PageSize, RowPage, StoreError};
 
 direct_row! {
     struct RawGhap {
@@ -51,7 +51,7 @@ impl TryFrom<RawGhap> for Ghap {
     type Error = StoreError;
 
     fn try_from(raw: RawGhap) -> Result<Self, StoreError> {
-        let state = state(&raw)?;
+        let end = end(&raw)?;
         Ok(Self {
             id: raw.ghap_id.into(),
             session_id: raw.session_id,
@@ -64,7 +64,8 @@ impl TryFrom<RawGhap> for Ghap {
             prediction: raw.prediction,
             probability: raw.probability,
             iteration_count: raw.iteration_count,
-            state,
+            status: raw.status,
+            end,
             confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
             updated_at: raw.updated_at,
@@ -72,33 +73,23 @@ impl TryFrom<RawGhap> for Ghap {
     }
 }
 
-/// The state of a record. An ended one has a tier and a time; an active one has nothing of an end.
-fn state(raw: &RawGhap) -> Result<GhapState, StoreError> {
+/// How a record ended. An ended one has a tier and a time; an active one has nothing of an end.
+fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
     let bad = |why: &str| StoreError::BadRow {
         table: "ghap",
         id: raw.ghap_id.clone(),
         why: why.to_owned(),
     };
-    let verdict = match raw.status {
-        GhapStatus::Active => {
-            let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
-            return if is_clean {
-                Ok(GhapState::Active)
-            } else {
-                Err(bad("it is active and has ended"))
-            };
-        }
-        GhapStatus::Confirmed => Verdict::Confirmed,
-        GhapStatus::Falsified => Verdict::Falsified,
-        GhapStatus::Abandoned => Verdict::Abandoned,
-    };
+    if raw.status == GhapStatus::Active {
+        let is_clean = raw.tier.is_none() && raw.resolved_at.is_none() && raw.result.is_none();
+        return if is_clean { Ok(None) } else { Err(bad("it is active and has ended")) };
+    }
     let (Some(tier), Some(at)) = (raw.tier, raw.resolved_at) else {
         return Err(bad("it has ended, without a tier or a time"));
     };
     let root_cause = raw.root_cause_category.zip(raw.root_cause.clone());
     let takeaway = raw.takeaway.clone();
-    Ok(GhapState::Resolved(Box::new(ResolvedGhap {
-        verdict,
+    Ok(Some(Box::new(GhapEnd {
         result: raw.result.clone(),
         surprise: raw.surprise.clone(),
         root_cause: root_cause.map(|(category, description)| RootCause { category, description }),
@@ -125,7 +116,7 @@ struct EndColumns<'a> {
 impl<'a> From<&'a Ghap> for EndColumns<'a> {
     fn from(ghap: &'a Ghap) -> Self {
         let (cause, lesson) = (ghap.root_cause(), ghap.lesson());
-        let outcome = ghap.resolved().and_then(|resolved| resolved.outcome_id.as_ref());
+        let outcome = ghap.end.as_ref().and_then(|end| end.outcome_id.as_ref());
         Self {
             result: ghap.result(),
             surprise: ghap.surprise(),
@@ -171,7 +162,7 @@ impl WriteTx {
     /// Stores a new record.
     pub async fn insert_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
-        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        let (status, end) = (ghap.status, EndColumns::from(ghap));
         change!(
             self,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
@@ -208,7 +199,7 @@ impl WriteTx {
     /// Writes a record back as it is now.
     pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
-        let (status, end) = (ghap.status(), EndColumns::from(ghap));
+        let (status, end) = (ghap.status, EndColumns::from(ghap));
         let done = change!(
             self,
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
@@ -308,11 +299,9 @@ impl Store {
     }
 
     /// A record by its id, if the reader may read it.
-    pub async fn ghap(&self, reader: &RowReader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn ghap(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
-        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))",
+        let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))",
             id,
             key,
             project
@@ -325,15 +314,13 @@ impl Store {
     /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
     pub async fn ghaps_with_prefix(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.ghap_id >= ?1 and g.ghap_id < ?1 || '~'
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             order by g.status = 'active' desc, g.id desc limit ?2",
             prefix,
             limit,
@@ -348,7 +335,7 @@ impl Store {
     /// A page of records that the reader may read, the latest made first.
     pub async fn ghaps(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
         size: PageSize,
@@ -360,9 +347,7 @@ impl Store {
                 and (?3 is null or g.project = ?3) and (?4 is null or g.session_id = ?4)
                 and (?5 is null or g.resolved_at >= ?5)
                 and g.id < coalesce((select id from ghap where ghap_id = ?6), 9223372036854775807)
-                and (?8 is null or g.project = ?9
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?8
-                        or created_by = 'operator' and session_id = ?8))
+                and (?8 is null or g.project = ?9 or g.session_id in (select session_id from session where reader_key = ?8))
             order by g.id desc limit ?7",
             filter.domain,
             filter.status,
@@ -427,14 +412,12 @@ impl Store {
     /// The latest records that are over and that the reader may read.
     pub async fn latest_resolved(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.status <> 'active'
-                and (?2 is null or g.project = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))
+                and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
             order by g.id desc limit ?1",
             limit,
             key,
@@ -449,7 +432,7 @@ impl Store {
     /// lesson, then the latest. Those that the reader may read.
     pub async fn telling(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
         kind: LessonKind,
@@ -460,9 +443,7 @@ impl Store {
         let (key, read_project) = (reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.domain = ?1 and (?2 is null or g.strategy = ?2) and g.status <> 'active'
                 and ((?3 and g.status = 'falsified') or (not ?3 and g.surprise is not null))
-                and (?6 is null or g.project = ?7
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
-                        or created_by = 'operator' and session_id = ?6))
+                and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
             order by g.project = ?4 desc, g.what_worked is null, g.id desc limit ?5",
             domain,
             strategy,
@@ -491,18 +472,18 @@ mod tests {
         let done: Result<(), StoreError> =
             at.store.write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await })).await;
         done.unwrap();
-        assert_eq!(at.store.ghap(&RowReader::Everything, &id).await.unwrap(), Some(stored));
+        assert_eq!(at.store.ghap(&Reader::All, &id).await.unwrap(), Some(stored));
         for (half, whole) in [
             ("tier = null", "tier = 'silver'"),
             ("resolved_at = null", "resolved_at = 1000"),
             ("status = 'active'", "status = 'confirmed'"),
         ] {
             run(&at, &format!("update ghap set {half}")).await;
-            let refused = at.store.ghap(&RowReader::Everything, &id).await;
+            let refused = at.store.ghap(&Reader::All, &id).await;
             let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
             assert!(is_refused, "{half}: {refused:?}");
             run(&at, &format!("update ghap set {whole}")).await;
-            assert!(at.store.ghap(&RowReader::Everything, &id).await.unwrap().is_some(), "{whole}");
+            assert!(at.store.ghap(&Reader::All, &id).await.unwrap().is_some(), "{whole}");
         }
     }
 

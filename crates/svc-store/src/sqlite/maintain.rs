@@ -179,7 +179,7 @@ impl WriteTx {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::RowReader;
+    use svc_model::Reader;
 
     use super::{
         super::testing::{TestStore, journal::record},
@@ -202,7 +202,7 @@ mod tests {
         let found = async || {
             let mut index = at.store.index().await.unwrap();
             let filter = SearchFilter::default();
-            index.postings(&RowReader::Everything, &["token", "word7"], &filter).await.unwrap()
+            index.postings(&Reader::All, &["token", "word7"], &filter).await.unwrap()
         };
         let pieces = async |index: &TextIndex| -> i64 {
             sqlx::query_scalar(index.pieces).fetch_one(&at.store.readers).await.unwrap()

@@ -1,7 +1,7 @@
 //! Rows of memories, and where their terms stand.
 
 use svc_model::{
-    RowReader, Timestamp,
+    Reader, Timestamp,
     learning::{Memory, MemoryCategory, MemoryId},
 };
 
@@ -107,7 +107,7 @@ impl WriteTx {
     /// The session that stored a memory, and whether the reader may read it; `None` if there is none.
     pub async fn memory_maker(
         &mut self,
-        reader: &RowReader,
+        reader: &Reader,
         id: &MemoryId,
     ) -> Result<Option<(String, bool)>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
@@ -115,9 +115,7 @@ impl WriteTx {
             select_one,
             self,
             { session_id: String, is_readable: bool },
-            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2)), 0) as "is_readable!: bool"
+            r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), 0) as "is_readable!: bool"
             from memory m where m.memory_id = ?1"#,
             id,
             key,
@@ -160,7 +158,7 @@ impl Store {
     /// is an object in JSON: term to weight.
     pub async fn memory_candidates(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         terms: &str,
         filter: &MemoryFilter,
         limit: u32,
@@ -172,9 +170,7 @@ impl Store {
                 group by p.doc
             ) f on f.id = m.id
             where (?2 is null or m.category = ?2) and m.importance >= ?3
-                and (?5 is null or m.shared = 1 or m.project = ?6
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
-                        or created_by = 'operator' and session_id = ?5))
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))
             order by f.value desc, m.id desc limit ?4",
             terms,
             filter.category,
@@ -197,7 +193,7 @@ impl Store {
     /// A page of memories that the reader may read, the latest first, and how many there are in all.
     pub async fn memories(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &MemoryFilter,
         offset: u32,
         size: PageSize,
@@ -211,9 +207,7 @@ impl Store {
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
-                and (?5 is null or m.shared = 1 or m.project = ?6
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?5
-                        or created_by = 'operator' and session_id = ?5))"#,
+                and (?5 is null or m.shared = 1 or m.project = ?6 or m.session_id in (select session_id from session where reader_key = ?5))"#,
             filter.category,
             filter.project,
             filter.min_importance,
@@ -227,9 +221,7 @@ impl Store {
                 and (?4 = '[]' or exists (
                     select 1 from json_each(m.tags) t where t.value in (select value from json_each(?4))
                 ))
-                and (?7 is null or m.shared = 1 or m.project = ?8
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?7
-                        or created_by = 'operator' and session_id = ?7))
+                and (?7 is null or m.shared = 1 or m.project = ?8 or m.session_id in (select session_id from session where reader_key = ?7))
             order by m.id desc limit ?5 offset ?6",
             filter.category,
             filter.project,
@@ -248,16 +240,14 @@ impl Store {
     /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.
     pub async fn important_memories(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         project: &str,
         least: f64,
         limit: u32,
     ) -> Result<Vec<Memory>, StoreError> {
         let (key, read_project) = (reader.key(), reader.project());
         let rows = memories!(pool_query, "where m.project in (?1, '') and m.importance >= ?2
-                and (?4 is null or m.shared = 1 or m.project = ?5
-                    or m.session_id in (select session_id from session where created_by = 'session:' || ?4
-                        or created_by = 'operator' and session_id = ?4))
+                and (?4 is null or m.shared = 1 or m.project = ?5 or m.session_id in (select session_id from session where reader_key = ?4))
             order by m.importance desc, m.id desc limit ?3",
             project,
             least,
@@ -306,11 +296,8 @@ mod tests {
         let found = async |term: &str| {
             let terms = format!(r#"{{"{term}":1.0}}"#);
             let filter = MemoryFilter::default();
-            let found = at
-                .store
-                .memory_candidates(&RowReader::Everything, &terms, &filter, 10)
-                .await
-                .unwrap();
+            let found =
+                at.store.memory_candidates(&Reader::All, &terms, &filter, 10).await.unwrap();
             let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
             (found.len(), with.first().map_or(0, |(_, memories)| *memories))
         };
@@ -321,7 +308,7 @@ mod tests {
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
         let (all, total) = at
             .store
-            .memories(&RowReader::Everything, &MemoryFilter::default(), 0, PageSize::rows(10))
+            .memories(&Reader::All, &MemoryFilter::default(), 0, PageSize::rows(10))
             .await
             .unwrap();
         assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));

@@ -1,7 +1,8 @@
 //! Rows of messages and of the states of their delivery.
 
 use svc_model::{
-    Delivery, DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
+    Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, PeerId, RunId,
+    Timestamp,
     conversation::{Provenance, SourceTool},
 };
 
@@ -17,8 +18,7 @@ use super::{
     tx::WriteTx,
 };
 use crate::{
-    MessageFilter, MessageListRow, MessageRow, MessageTerms, PageSize, RowPage, StoreError,
-    StrandedInbox,
+    ListedMessage, MessageRow, MessageTerms, PageSize, RowPage, StoreError, StrandedInbox,
 };
 
 direct_row! {
@@ -701,7 +701,7 @@ impl Store {
         before: Option<i64>,
         characters: u32,
         size: PageSize,
-    ) -> Result<RowPage<MessageListRow>, StoreError> {
+    ) -> Result<RowPage<ListedMessage>, StoreError> {
         let MessageFilter { peer, state, kind, open } = filter;
         // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than four.
         let (bytes, limit) = (characters.saturating_mul(4), size.limit());
@@ -757,15 +757,18 @@ impl Store {
                     source_session: row.source_session,
                     run_id: row.run_id,
                 };
-                Ok(MessageListRow {
-                    row: MessageRow::from(raw),
+                let MessageRow { id, message } = MessageRow::from(raw);
+                Ok(ListedMessage {
+                    id,
                     bytes: row.bytes,
                     from_name: row.from_name,
                     to_name: row.to_name,
-                    is_answered: row.is_answered,
+                    open: !row.is_answered && message.may_be_answered(),
+                    answered: row.is_answered,
+                    message,
                 })
             },
-            |entry| &entry.row.message,
+            |listed| &listed.message,
         )
         .await
     }

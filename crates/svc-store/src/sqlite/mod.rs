@@ -42,6 +42,8 @@ mod migrate;
 mod outcome;
 mod page;
 mod peer;
+#[cfg(test)]
+mod reader_tests;
 mod replay;
 mod restore;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use svc_model::{
-    OpenCalls, Peer, PeerId, PeerRole, PeerStatus, RowReader, Timestamp, is_agent_key,
+    OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerStatus, Reader, Timestamp, is_agent_key,
 };
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     },
     tx::WriteTx,
 };
-use crate::{PageSize, PeerFilter, PeerRow, RowPage, StoreError};
+use crate::{PageSize, PeerRow, RowPage, StoreError};
 
 direct_row! {
     /// The columns of a peer, as SQLite gives them.
@@ -495,8 +495,9 @@ impl Store {
     /// those whose path it may see.
     pub async fn peers(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &PeerFilter,
+        is_living: bool,
         after: Option<&(i64, String, String)>,
         size: PageSize,
     ) -> Result<RowPage<PeerRow>, StoreError> {
@@ -524,7 +525,7 @@ impl Store {
             limit,
             key,
             project,
-            filter.is_living
+            is_living
         )
         .fetch(&self.page_readers);
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await

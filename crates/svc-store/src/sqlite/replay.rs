@@ -169,7 +169,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{NewEvent, Ownership, Principal, StreamReader, StreamVisibility};
+    use svc_model::{NewEvent, Ownership, Principal, Reader, StreamVisibility};
 
     use super::*;
     use crate::testing::{TestStore, append, event};
@@ -179,17 +179,17 @@ mod tests {
     async fn queries_show_each_reader_what_it_may_read() {
         let test = TestStore::open().await;
         let shared = |owner: &str, project: &str| {
-            StreamVisibility::shared(&Ownership::of_row(owner, project.to_owned()))
+            StreamVisibility::shared(&Ownership::from_row(owner, project.to_owned()))
         };
         let streams: Vec<(StreamName, StreamVisibility)> = [
             StreamVisibility::Team,
-            StreamVisibility::of_daemon(),
+            StreamVisibility::for_daemon(),
             shared("session:a", "/p"),
             shared("session:a", ""),
             shared("session:b", "/q"),
             StreamVisibility::shared(&Ownership {
                 runner: Some(Principal::Session("d".into())),
-                ..Ownership::of_row("session:b", "/q".to_owned())
+                ..Ownership::from_row("session:b", "/q".to_owned())
             }),
             shared("nobody that we know", ""),
             StreamVisibility::private(&Principal::Operator),
@@ -216,19 +216,18 @@ mod tests {
                 .await;
             done.unwrap();
         }
-        let session = |key: &str, project: Option<&str>, reads_all| StreamReader::Session {
+        let session = |key: &str, project: Option<&str>| Reader::Session {
+            key: key.into(),
             owner: format!("session:{key}").into(),
             project: project.map(Arc::from),
-            reads_all,
         };
         for reader in [
-            StreamReader::Operator,
-            StreamReader::OperatorTool,
-            session("a", Some("/p"), false),
-            session("b", Some("/p"), false),
-            session("c", Some("/q"), false),
-            session("d", None, false),
-            session("e", None, true),
+            Reader::All,
+            Reader::AllButAnswers,
+            session("a", Some("/p")),
+            session("b", Some("/p")),
+            session("c", Some("/q")),
+            session("d", None),
         ] {
             let mut expected = Vec::new();
             for (name, visibility) in &streams {
@@ -282,7 +281,7 @@ mod tests {
         assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
         let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
         assert_eq!(appended.last, 2, "a seq is never used twice");
-        let feed = FeedScope::prefix("", StreamReader::Operator);
+        let feed = FeedScope::prefix("", Reader::All);
         let frames = store.feed_frames(&feed, 0, 21).await.unwrap().unwrap();
         assert!(frames.bytes.starts_with(b"id: 1\n"));
     }

@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 use svc_model::{
     CallId, GhapId, McpSessionId, MessageId, OpenCalls, Ownership, Peer, PeerId, StreamName,
-    StreamVisibility, Task, TaskId, TaskReport, TaskState, Timestamp, TokenId, journal::Ghap,
+    StreamVisibility, Task, TaskId, TaskReport, TaskStatus, Timestamp, TokenId, journal::Ghap,
 };
 use svc_wire::mcp::Revision;
 
@@ -26,16 +26,17 @@ fn task() -> TaskRow {
         prompt: None,
         from: None,
         metadata: None,
-        state: TaskState::Active,
+        status: TaskStatus::Active,
         report: TaskReport::default(),
         reason: None,
         result: None,
         cancel_requested_at: None,
         created_at: AT,
         updated_at: AT,
+        closed_at: None,
         last_id: 0,
     };
-    let owned = Ownership::of_row("operator", String::new());
+    let owned = Ownership::from_row("operator", String::new());
     TaskRow { task, owned, runner_pid: None, runner_started: None }
 }
 

@@ -2,7 +2,7 @@
 
 use sqlx::{Sqlite, pool::PoolConnection};
 use svc_model::{
-    RowReader,
+    Reader,
     journal::{Ghap, GhapStatus},
     limits, text,
 };
@@ -55,7 +55,7 @@ impl WriteTx {
 
     /// Writes the terms of a resolved record; an active one is not in the index.
     pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
-        if ghap.status() == GhapStatus::Active {
+        if ghap.status == GhapStatus::Active {
             return Ok(());
         }
         let [aim, lesson, rest] = ghap.terms();
@@ -151,7 +151,7 @@ impl SearchIndex {
     /// The rows of the records that each term stands in and that the reader may read.
     pub async fn postings(
         &mut self,
-        reader: &RowReader,
+        reader: &Reader,
         terms: &[&str],
         filter: &SearchFilter,
     ) -> Result<Vec<(String, Vec<i64>)>, StoreError> {
@@ -164,9 +164,7 @@ impl SearchIndex {
                         select 1 from ghap g
                         where g.id = f.rowid and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                             and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
-                            and (?5 is null or g.project = ?6
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?5
-                        or created_by = 'operator' and session_id = ?5))
+                            and (?5 is null or g.project = ?6 or g.session_id in (select session_id from session where reader_key = ?5))
                     ))
             ))) as "places!: String"
             from json_each(?1) j"#,
@@ -185,7 +183,7 @@ impl SearchIndex {
     /// The latest records that a term stands in and that the reader may read, however many those are.
     pub async fn latest(
         &mut self,
-        reader: &RowReader,
+        reader: &Reader,
         term: &str,
         filter: &SearchFilter,
         limit: usize,
@@ -196,9 +194,7 @@ impl SearchIndex {
             r#"select g.id as "id!" from ghap_fts f cross join ghap g on g.id = f.rowid
             where f.ghap_fts match ?1 and (?2 is null or g.domain = ?2) and (?3 is null or g.status = ?3)
                 and (?4 is null or iif(?4 = 'surprise', g.surprise, g.root_cause_category) is not null)
-                and (?6 is null or g.project = ?7
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?6
-                        or created_by = 'operator' and session_id = ?6))
+                and (?6 is null or g.project = ?7 or g.session_id in (select session_id from session where reader_key = ?6))
             order by f.rowid desc limit ?5"#,
             query,
             filter.domain,
@@ -237,7 +233,6 @@ impl SearchIndex {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::journal::GhapState;
 
     use super::{
         super::testing::{TestStore, journal::record},
@@ -246,10 +241,8 @@ mod tests {
 
     async fn matches(at: &TestStore, term: &str) -> usize {
         let mut index = at.store.index().await.unwrap();
-        let postings = index
-            .postings(&RowReader::Everything, &[term], &SearchFilter::default())
-            .await
-            .unwrap();
+        let postings =
+            index.postings(&Reader::All, &[term], &SearchFilter::default()).await.unwrap();
         postings[0].1.len()
     }
 
@@ -307,7 +300,7 @@ mod tests {
     async fn an_active_record_is_not_looked_for() {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs").await;
-        ghap.state = GhapState::Active;
+        (ghap.status, ghap.end) = (GhapStatus::Active, None);
         put(&at, vec![ghap], true).await;
         assert_eq!(matches(&at, "hang").await, 0);
     }
@@ -320,7 +313,7 @@ mod tests {
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             matches(&at, term).await;
             let mut index = at.store.index().await.unwrap();
-            index.latest(&RowReader::Everything, term, &SearchFilter::default(), 1).await.unwrap();
+            index.latest(&Reader::All, term, &SearchFilter::default(), 1).await.unwrap();
             index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
         }
     }

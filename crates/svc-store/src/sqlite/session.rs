@@ -1,7 +1,7 @@
 //! Sessions of clients with their counters, and settings of the daemon.
 
 use svc_model::{
-    Ownership, PeerId, Principal, RowReader, Timestamp, TokenHash,
+    Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,
     journal::{Session, SessionSource, ToolUse},
 };
 
@@ -17,7 +17,7 @@ use super::{
     },
     tx::WriteTx,
 };
-use crate::{PageSize, RowPage, SessionFilter, SessionLock, SessionStart, StoreError};
+use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError};
 
 direct_row! {
     struct RawSession {
@@ -341,7 +341,7 @@ impl Store {
     /// A page of sessions that the reader may read, those heard of last first.
     pub async fn sessions(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
         size: PageSize,
@@ -354,8 +354,7 @@ impl Store {
             "where (?1 is null or s.project = ?1) and (?2 is null or s.client = ?2)
                 and (?3 is null or (s.ended_at is null) = ?3)
                 and (?4 is null or (s.last_seen_at, s.session_id) < (?4, ?5))
-                and (?7 is null or s.project = ?8 or s.created_by = 'session:' || ?7
-                    or s.created_by = 'operator' and s.session_id = ?7)
+                and (?7 is null or s.project = ?8 or s.reader_key = ?7)
             order by s.last_seen_at desc, s.session_id desc limit ?6",
             filter.project,
             filter.client,
@@ -373,7 +372,7 @@ impl Store {
     /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.
     pub async fn sessions_with_prefix(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<Session>, StoreError> {
@@ -381,8 +380,7 @@ impl Store {
         let raw = sessions!(
             pool_query,
             "where s.session_id >= ?1 and substr(s.session_id, 1, length(?1)) = ?1
-                and (?3 is null or s.project = ?4 or s.created_by = 'session:' || ?3
-                    or s.created_by = 'operator' and s.session_id = ?3)
+                and (?3 is null or s.project = ?4 or s.reader_key = ?3)
             order by s.ended_at is not null, s.last_seen_at desc limit ?2",
             prefix,
             limit,

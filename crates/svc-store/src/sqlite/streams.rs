@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use svc_model::{StreamName, StreamReader, StreamVisibility};
+use svc_model::{Reader, StreamName, StreamVisibility};
 
 use super::{
     db::Store,
@@ -49,7 +49,7 @@ impl Store {
     /// Which of these streams have something after the position `after`: their names, and the last position of each.
     pub async fn moved_streams(
         &self,
-        reader: &StreamReader,
+        reader: &Reader,
         names: &[String],
         after: i64,
     ) -> Result<Vec<(String, i64)>, StoreError> {
@@ -77,7 +77,7 @@ impl Store {
     /// Streams, the latest made first: those made before the stream with the row id `before`.
     pub async fn latest_streams(
         &self,
-        reader: &StreamReader,
+        reader: &Reader,
         before: i64,
         size: PageSize,
     ) -> Result<RowPage<(i64, String)>, StoreError> {
@@ -101,7 +101,7 @@ impl Store {
     /// Names of streams that begin with `prefix`, in their order.
     pub async fn stream_names(
         &self,
-        reader: &StreamReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {

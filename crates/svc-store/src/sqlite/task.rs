@@ -3,7 +3,7 @@
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 use svc_model::{
-    Ownership, Principal, RowReader, Seq, StreamName, Task, TaskId, TaskReport, TaskState,
+    Ownership, Principal, Reader, Seq, StreamName, Task, TaskFilter, TaskId, TaskReport,
     TaskStatus, Timestamp,
 };
 
@@ -14,7 +14,7 @@ use super::{
     statement::{change, direct_row, pool_query, select_one},
     tx::WriteTx,
 };
-use crate::{PageSize, RowPage, StoreError, StreamState, TaskFilter, TaskRow};
+use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
 direct_row! {
     struct RawTask {
@@ -68,9 +68,10 @@ impl TryFrom<RawTask> for TaskRow {
             .map(u32::try_from)
             .transpose()
             .map_err(|error| bad("runner_pid", error.to_string()))?;
-        let state = TaskState::of_row(raw.status, raw.closed_at).ok_or_else(|| {
-            bad("closed_at", format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str()))
-        })?;
+        if raw.status.is_terminal() != raw.closed_at.is_some() {
+            let why = format!("{:?} contradicts {}", raw.closed_at, raw.status.as_str());
+            return Err(bad("closed_at", why));
+        }
         Ok(Self {
             task: Task {
                 task_id: TaskId::from(raw.task_id),
@@ -79,18 +80,19 @@ impl TryFrom<RawTask> for TaskRow {
                 prompt: raw.prompt,
                 from: raw.from_peer,
                 metadata,
-                state,
+                status: raw.status,
                 report: TaskReport { exit_code, signal: raw.signal, error: raw.error },
                 reason: raw.reason,
                 result: raw.result,
                 cancel_requested_at: raw.cancel_requested_at,
                 created_at: raw.created_at,
                 updated_at: raw.updated_at,
+                closed_at: raw.closed_at,
                 last_id: raw.last_id,
             },
             owned: Ownership {
                 runner: raw.runner.as_deref().and_then(Principal::parse),
-                ..Ownership::of_row(&raw.created_by, raw.project)
+                ..Ownership::from_row(&raw.created_by, raw.project)
             },
             runner_pid,
             runner_started: raw.runner_started,
@@ -169,7 +171,6 @@ impl WriteTx {
             .metadata
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
-        let status = task.status();
         change!(
             self,
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
@@ -181,7 +182,7 @@ impl WriteTx {
             task.prompt,
             task.from,
             metadata,
-            status,
+            task.status,
             created_by,
             runner,
             project,
@@ -194,20 +195,20 @@ impl WriteTx {
     /// Stores what changed of a task.
     pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
-        let (id, status, closed_at) = (task.task_id.as_str(), task.status(), task.state.ended_at());
+        let id = task.task_id.as_str();
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
         let done = change!(
             self,
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
-            status,
+            task.status,
             task.report.exit_code,
             task.report.signal,
             task.report.error,
             row.runner_pid,
             row.runner_started,
             task.cancel_requested_at,
-            closed_at,
+            task.closed_at,
             runner,
             task.reason,
             task.result,
@@ -230,7 +231,7 @@ impl Store {
     /// `limit`.
     pub async fn tasks(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
         size: PageSize,
@@ -241,10 +242,10 @@ impl Store {
             Some((at, id)) => (at.as_millis(), id.as_str()),
             None => (i64::MAX, ""),
         };
-        let (key, project) = (reader.key(), reader.project());
+        let (owner, project) = (reader.owner(), reader.project());
         let rows = tasks!(pool_query, "where (?1 is null or t.status = ?1) and (?2 is null or t.agent = ?2)
                 and (?3 is null or t.from_peer = ?3) and t.created_at >= ?4 and (t.created_at, t.task_id) < (?5, ?6)
-                and (?8 is null or t.created_by = 'session:' || ?8 or t.runner = 'session:' || ?8 or t.project = ?9)
+                and (?8 is null or t.created_by = ?8 or t.runner = ?8 or t.project = ?9)
             order by t.created_at desc, t.task_id desc limit ?7",
             filter.status,
             filter.agent,
@@ -253,7 +254,7 @@ impl Store {
             at,
             id,
             limit,
-            key,
+            owner,
             project
         )
         .fetch(&self.page_readers);
@@ -263,17 +264,19 @@ impl Store {
     /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
     pub async fn tasks_with_prefix(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<TaskRow>, StoreError> {
-        let (key, project) = (reader.key(), reader.project());
-        let rows = tasks!(pool_query, "where t.task_id >= ?1 and t.task_id < ?1 || '~'
-                and (?3 is null or t.created_by = 'session:' || ?3 or t.runner = 'session:' || ?3 or t.project = ?4)
+        let (owner, project) = (reader.owner(), reader.project());
+        let rows = tasks!(
+            pool_query,
+            "where t.task_id >= ?1 and t.task_id < ?1 || '~'
+                and (?3 is null or t.created_by = ?3 or t.runner = ?3 or t.project = ?4)
             order by t.closed_at is not null, t.created_at desc, t.task_id desc limit ?2",
             prefix,
             limit,
-            key,
+            owner,
             project
         )
         .fetch(&self.page_readers);

@@ -79,7 +79,7 @@ pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
                 let visibility = match name.kind() {
                     "mcp" => StreamVisibility::Answers,
                     "" => StreamVisibility::Team,
-                    _ => StreamVisibility::of_daemon(),
+                    _ => StreamVisibility::for_daemon(),
                 };
                 tx.open_stream(&name, &visibility).await?;
                 tx.append(&name, events).await?;
@@ -99,7 +99,7 @@ mod model {
         prelude::*,
         test_runner::{Config, TestRunner},
     };
-    use svc_model::{Framing, NewEvent, Seq, StreamName, StreamReader};
+    use svc_model::{Framing, NewEvent, Reader, Seq, StreamName};
 
     use super::{TestStore, append, event};
     use crate::{FeedScope, StoreError};
@@ -250,7 +250,7 @@ mod model {
         let feed = test
             .store
             .feed_events(
-                &FeedScope::prefix("", StreamReader::Operator),
+                &FeedScope::prefix("", Reader::All),
                 0,
                 i64::MAX,
                 None,
@@ -283,8 +283,7 @@ pub mod journal {
     use svc_model::{
         GhapId, Timestamp,
         journal::{
-            Domain, Ghap, GhapDraft, GhapState, ResolvedGhap, SessionSource, Strategy, Tier,
-            Verdict,
+            Domain, Ghap, GhapDraft, GhapEnd, GhapStatus, SessionSource, Strategy, Tier, Verdict,
         },
     };
 
@@ -315,14 +314,13 @@ pub mod journal {
         };
         let id = GhapId::from(format!("ghap_{number}"));
         let mut ghap = Ghap::begin(id, "s".to_owned(), None, draft, now);
-        ghap.state = ended(Verdict::Confirmed, now);
+        (ghap.status, ghap.end) = ended(Verdict::Confirmed, now);
         ghap
     }
 
     /// An end at `at` that says nothing but its verdict.
-    pub fn ended(verdict: Verdict, at: Timestamp) -> GhapState {
-        GhapState::Resolved(Box::new(ResolvedGhap {
-            verdict,
+    pub fn ended(verdict: Verdict, at: Timestamp) -> (GhapStatus, Option<Box<GhapEnd>>) {
+        let end = GhapEnd {
             result: None,
             surprise: None,
             root_cause: None,
@@ -330,6 +328,7 @@ pub mod journal {
             tier: Tier::Silver,
             outcome_id: None,
             at,
-        }))
+        };
+        (verdict.status(), Some(Box::new(end)))
     }
 }

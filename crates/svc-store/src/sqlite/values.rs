@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use svc_model::{
-    GhapId, RowReader, Timestamp,
+    GhapId, Reader, Timestamp,
     journal::{Domain, GhapStatus, Strategy, Tier},
     learning::{Axis, Value},
 };
@@ -200,14 +200,12 @@ impl Store {
     }
 
     /// How many records are over that the reader may read.
-    pub async fn resolved_for(&self, reader: &RowReader) -> Result<i64, StoreError> {
+    pub async fn resolved_for(&self, reader: &Reader) -> Result<i64, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let count = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from ghap g
             where g.status <> 'active'
-                and (?1 is null or g.project = ?2
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?1
-                        or created_by = 'operator' and session_id = ?1))"#,
+                and (?1 is null or g.project = ?2 or g.session_id in (select session_id from session where reader_key = ?1))"#,
             key,
             project
         )
@@ -231,7 +229,7 @@ impl Store {
     /// The clusters of an axis, the largest first. Each with the records that the reader may read, and none without one.
     pub async fn clusters(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         axis: Axis,
     ) -> Result<Vec<ClusterRow>, StoreError> {
         let (key, project) = (reader.key(), reader.project());
@@ -240,17 +238,13 @@ impl Store {
             r#"select c.cluster_id as "cluster_id!", c.label, count(*) as "size!: i64", c.avg_weight,
                 (select n.goal from cluster_member o join ghap n on n.ghap_id = o.ghap_id
                     where o.cluster_id = c.cluster_id
-                        and (?2 is null or n.project = ?3
-                    or n.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))
+                        and (?2 is null or n.project = ?3 or n.session_id in (select session_id from session where reader_key = ?2))
                     order by o.similarity desc, n.id limit 1) as "goal!: String"
             from cluster c
             join cluster_member m on m.cluster_id = c.cluster_id
             join ghap g on g.ghap_id = m.ghap_id
             where c.axis = ?1
-                and (?2 is null or g.project = ?3
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))
+                and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))
             group by c.cluster_id order by count(*) desc, c.label"#,
             axis,
             key,
@@ -264,7 +258,7 @@ impl Store {
     /// Records of a cluster that the reader may read, those in its middle first.
     pub async fn cluster_members(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         cluster_id: &str,
         limit: u32,
     ) -> Result<Vec<MemberRow>, StoreError> {
@@ -276,9 +270,7 @@ impl Store {
             from cluster_member m
             join ghap g on g.ghap_id = m.ghap_id
             where m.cluster_id = ?1
-                and (?3 is null or g.project = ?4
-                    or g.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or g.project = ?4 or g.session_id in (select session_id from session where reader_key = ?3))
             order by m.similarity desc, g.id limit ?2"#,
             cluster_id,
             limit,
@@ -293,7 +285,7 @@ impl Store {
     /// Values that the reader may read, the latest first, each with its terms, and how many there are in all.
     pub async fn values(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         axis: Option<Axis>,
         limit: u32,
     ) -> Result<(Vec<(Value, String)>, i64), StoreError> {
@@ -301,9 +293,7 @@ impl Store {
         let total = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from learned_value v
             where (?1 is null or axis = ?1)
-                and (?2 is null or v.project = ?3
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?2
-                        or created_by = 'operator' and session_id = ?2))"#,
+                and (?2 is null or v.project = ?3 or v.session_id in (select session_id from session where reader_key = ?2))"#,
             axis,
             key,
             project
@@ -311,9 +301,7 @@ impl Store {
         .fetch_one(&self.readers)
         .await?;
         let rows = values!(pool_query, "where (?1 is null or v.axis = ?1)
-                and (?3 is null or v.project = ?4
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+                and (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
             order by v.id desc limit ?2",
             axis,
             limit,
@@ -328,7 +316,7 @@ impl Store {
     /// Values that the reader may read and whose cluster has records of a domain, those with the most first.
     pub async fn values_of_domain(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         domain: Domain,
         limit: u32,
     ) -> Result<Vec<Value>, StoreError> {
@@ -338,9 +326,7 @@ impl Store {
                 join ghap g on g.ghap_id = m.ghap_id
                 where g.domain = ?1 group by m.cluster_id
             ) c on c.cluster_id = v.cluster_id
-            where (?3 is null or v.project = ?4
-                    or v.session_id in (select session_id from session where created_by = 'session:' || ?3
-                        or created_by = 'operator' and session_id = ?3))
+            where (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
             order by c.records desc, v.id desc limit ?2",
             domain,
             limit,
@@ -393,7 +379,7 @@ mod tests {
                 })
                 .await;
             done.unwrap();
-            let clusters = at.store.clusters(&RowReader::Everything, Axis::Full).await.unwrap();
+            let clusters = at.store.clusters(&Reader::All, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };
         let row = |id: &str, size| (id.to_owned(), size, 0.8);
@@ -403,8 +389,7 @@ mod tests {
             group(&[(10, 20), (20, 30), (30, 61)]).await,
             [row("full_1", 30), row("full_0", 10), row("full_2", 10)]
         );
-        let members =
-            at.store.cluster_members(&RowReader::Everything, "full_1", 100).await.unwrap();
+        let members = at.store.cluster_members(&Reader::All, "full_1", 100).await.unwrap();
         assert_eq!(members.len(), 30);
         assert!(members.iter().all(|member| (member.similarity - 0.5).abs() < 1e-9));
     }

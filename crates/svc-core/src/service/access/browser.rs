@@ -244,7 +244,7 @@ mod tests {
     use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::{PageBounds, testing::services};
 
     #[tokio::test]
     async fn a_code_lives_a_minute_and_a_cookie_half_a_day() {
@@ -293,7 +293,8 @@ mod tests {
 
         access.rotate_operator_token(&Caller::Operator).await.unwrap();
         assert!(access.authenticate_browser(&browser.secret).await.unwrap().is_none());
-        let listed = access.list_tokens(&Caller::Operator, None, None).await.unwrap();
+        let listed =
+            access.list_tokens(&Caller::Operator, PageBounds::new(None, None)).await.unwrap();
         assert!(listed.items[0].revoked_at.is_some());
     }
 

@@ -20,7 +20,7 @@ use super::{
     credentials::{Credential, Seen, SeenTokens},
 };
 use crate::service::{
-    Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_root,
+    Candidate, Error, Listed, Page, PageBounds, ResourceKind, check, project::project_root,
 };
 
 fn check_scopes(scopes: &[String], of_servers: &BTreeSet<String>) -> Result<(), Error> {
@@ -96,6 +96,10 @@ pub struct TokenInfo {
     /// The folder that this process worked in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+}
+
+impl Listed for TokenInfo {
+    const NAME: &'static str = "tokens";
 }
 
 /// What holds a token.
@@ -287,8 +291,7 @@ impl Access {
     pub async fn list_tokens(
         &self,
         caller: &Caller,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<TokenInfo>, Error> {
         if !caller.has_scope(READ_ALL) {
             let why = "tokens are the operator's to see, or need read_all";
@@ -297,8 +300,7 @@ impl Access {
         let read = async |before: Option<String>, limit| {
             self.core.store.tokens(before.as_deref(), limit).await
         };
-        let page =
-            Page::read(cursor, limit.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
+        let page = Page::read(page.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
         Ok(page.map(TokenInfo::from))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use svc_model::{
     Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
-    PeerReference, PeerStatus, Principal, RowReader, RunId, TaskChange, TaskId, TaskReport,
+    PeerReference, PeerStatus, Principal, Reader, RunId, TaskChange, TaskId, TaskReport,
     TaskStatus, TokenId,
     conversation::{RunMode, RunState, SourceTool},
     hook::HookClient,
@@ -47,7 +47,7 @@ impl Agents {
         let Some(PeerReference::SessionKey(key)) = PeerReference::parse(named) else {
             return Ok(None);
         };
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let rows =
             self.core.store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
         let is_meant = |row: &PeerRow| {
@@ -203,7 +203,7 @@ impl Agents {
             }
             _ if !is_there && is_given => Some(Progress::Unknown),
             _ if !is_there => Some(Progress::Gone("the session ended before it took the prompt")),
-            _ if is_given && task.task.status() == TaskStatus::Pending => Some(Progress::Given),
+            _ if is_given && task.task.status == TaskStatus::Pending => Some(Progress::Given),
             _ => None,
         })
     }

@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_client::hosts::{HostError, socket_path};
 use svc_model::{
-    AccessLevel, AgentId, Caller, LATEST, RowReader, Timestamp,
+    AccessLevel, AgentFilter, AgentId, Caller, LATEST, Reader, Timestamp,
     agent::{AgentEvent, AgentEventBody, AgentInfo, AgentState, HistoryEntry},
     limits,
 };
-use svc_store::{AgentFilter, AgentRow, PageSize};
+use svc_store::{AgentRow, PageSize};
 use svc_wire::host_protocol::{
     HistoryPage, HistoryQuery, SendAnswer, SendInput, SendMode, StopAgent, StopAnswer,
 };
@@ -21,7 +21,7 @@ use super::{
     records::{stream_of, unknown},
     room::may_steer,
 };
-use crate::service::{Error, Page, PageLimit, check};
+use crate::service::{Error, Listed, Page, PageBounds, check};
 
 /// How long the end of an agent that was stopped may take to be on record.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
@@ -42,6 +42,10 @@ pub struct AgentView {
     pub socket_path: String,
 }
 
+impl Listed for AgentView {
+    const NAME: &'static str = "hosts";
+}
+
 /// Input for an agent.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct SendToAgent {
@@ -53,19 +57,6 @@ pub struct SendToAgent {
     #[serde(default)]
     #[schemars(with = "String", extend("enum" = ["queue", "steer"], "default" = "queue"))]
     pub mode: SendMode,
-}
-
-/// What was said in an agent's conversation.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct HistoryView {
-    /// The agent.
-    pub agent_id: AgentId,
-    /// The oldest first.
-    pub entries: Vec<HistoryEntry>,
-    /// The last offset at this moment.
-    pub offset: u64,
-    /// How many entries there are without the limit.
-    pub total: u64,
 }
 
 impl Agents {
@@ -93,10 +84,9 @@ impl Agents {
         &self,
         caller: &Caller,
         filter: &AgentFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<AgentView>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let mut filter = filter.clone();
         let wanted = filter.state;
         if wanted == Some(AgentState::Unreachable) {
@@ -108,7 +98,7 @@ impl Agents {
             self.core.store.agents(&reader, &filter, before.as_ref(), limit).await
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
-        let page = Page::read(cursor, limit.into(), read, key).await?;
+        let page = Page::read(page.into(), read, key).await?;
         let mut page = page.map(|row| self.view(row));
         page.items.retain(|agent| wanted.is_none_or(|state| agent.info.state == state));
         Ok(page)
@@ -170,14 +160,13 @@ impl Agents {
         caller: &Caller,
         named: &str,
         query: &HistoryQuery,
-    ) -> Result<HistoryView, Error> {
+    ) -> Result<HistoryPage, Error> {
         let row = self.find(caller, named).await?;
         let id = row.info.id;
         if row.ended_at.is_none()
             && let Ok(page) = self.host(&id).history(query).await
         {
-            let HistoryPage { agent_id, entries, offset, total } = page;
-            return Ok(HistoryView { agent_id, entries, offset, total });
+            return Ok(page);
         }
         self.history_in_log(id, query).await
     }
@@ -222,7 +211,7 @@ impl Agents {
         &self,
         id: AgentId,
         query: &HistoryQuery,
-    ) -> Result<HistoryView, Error> {
+    ) -> Result<HistoryPage, Error> {
         let name = stream_of(&id);
         let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
@@ -263,13 +252,13 @@ impl Agents {
             }
         }
         let offset = view.head.cast_unsigned();
-        Ok(HistoryView { agent_id: id, entries: entries.into(), offset, total })
+        Ok(HistoryPage { agent_id: id, entries: entries.into(), offset, total })
     }
 
     /// The agent that is named, if the caller may see it.
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         if named == LATEST {
-            let (reader, filter) = (RowReader::of(caller), AgentFilter::default());
+            let (reader, filter) = (Reader::from_caller(caller), AgentFilter::default());
             let page = self.core.store.agents(&reader, &filter, None, PageSize::rows(1)).await?;
             return page.rows.into_iter().next().ok_or_else(|| unknown(named));
         }

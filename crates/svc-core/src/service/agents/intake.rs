@@ -199,6 +199,7 @@ async fn open_request(
         request_id: request.request_id.clone(),
         agent_id: row.info.id.clone(),
         session_key: row.info.session_key.clone(),
+        peer_id: None,
         owned: row.owned.clone(),
         kind: request.kind,
         title: request.title.clone(),
@@ -257,7 +258,7 @@ async fn give_words(
                 dispatch.state = DispatchState::Sent;
                 tx.update_dispatch(dispatch).await?;
                 if let Some(mut task) = tx.task(&dispatch.task_id).await?
-                    && task.task.status() == TaskStatus::Pending
+                    && task.task.status == TaskStatus::Pending
                 {
                     let change = TaskChange::to(TaskStatus::Active, None);
                     tasks::apply(tx, &mut task, &change, None).await?;

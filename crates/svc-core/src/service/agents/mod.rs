@@ -23,8 +23,8 @@ mod settle;
 mod start;
 mod words;
 
-pub use control::{AgentView, HistoryView, SendToAgent};
+pub use control::{AgentView, SendToAgent};
 pub use dispatch::{DispatchedTask, NewDispatch, WantedMode};
-pub use requests::{AnswerRequest, RequestView};
+pub use requests::AnswerRequest;
 pub use room::{AgentSettings, Agents};
 pub use start::{NewAgent, StartedAgent};

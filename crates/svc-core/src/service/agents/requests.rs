@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 use svc_model::{
-    APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, PeerId,
-    Principal, RowReader, Timestamp,
-    agent::{RequestKind, RequestOption, RequestOptionKind},
+    APPROVE_SCOPE, AccessLevel, AgentId, AgentRequestId, Caller, IdReference, LATEST, NOT_BLANK,
+    Principal, Reader, RequestFilter, Timestamp,
+    agent::{RequestKind, RequestOptionKind},
     limits,
 };
 use svc_store::{PageSize, RequestAnswerRow, RequestRow};
@@ -21,67 +21,24 @@ use super::{
     room::has_scope,
     settle,
 };
-use crate::service::{Candidate, Error, Page, PageLimit, ResourceKind, check};
+use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
 /// Time after its deadline in which a host denies a request by itself.
 const HOST_DENIES_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What an agent asks, as everybody sees it who may.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct RequestView {
-    /// Its id.
-    pub request_id: AgentRequestId,
-    /// Who asks.
-    pub agent_id: AgentId,
-    /// The agent's address.
-    pub session_key: String,
-    /// The peer that speaks for the agent, while the request is open.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer_id: Option<PeerId>,
-    /// What kind of answer it waits for.
-    pub kind: RequestKind,
-    /// In one line.
-    pub title: String,
-    /// The call that it is about: `{name, input, tool_use_id?}`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool: Option<Value>,
-    /// What may be answered.
-    pub options: Vec<RequestOption>,
-    /// When it was asked.
-    pub opened_at: Timestamp,
-    /// When it was answered, or denied.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub closed_at: Option<Timestamp>,
-    /// The answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub answer: Option<RequestAnswerRow>,
+impl Listed for RequestRow {
+    const NAME: &'static str = "requests";
 }
 
 /// An answer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct AnswerRequest {
-    /// The option that is chosen.
+    /// The chosen option.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub option_id: Option<String>,
-    /// The answer to a question, in words.
+    /// The answer to a question, as text.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub text: Option<String>,
-}
-
-impl From<RequestRow> for RequestView {
-    fn from(row: RequestRow) -> Self {
-        Self {
-            request_id: row.request_id,
-            agent_id: row.agent_id,
-            session_key: row.session_key,
-            peer_id: None,
-            kind: row.kind,
-            title: row.title,
-            tool: row.tool,
-            options: row.options,
-            opened_at: row.opened_at,
-            closed_at: row.closed_at,
-            answer: row.answer,
-        }
-    }
 }
 
 impl Agents {
@@ -89,17 +46,16 @@ impl Agents {
     pub async fn requests(
         &self,
         caller: &Caller,
-        open: bool,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
-    ) -> Result<Page<RequestView>, Error> {
-        let reader = RowReader::of(caller);
+        filter: &RequestFilter,
+        page: impl Into<PageBounds<'_>>,
+    ) -> Result<Page<RequestRow>, Error> {
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.agent_requests(&reader, open, before.as_ref(), limit).await
+            self.core.store.agent_requests(&reader, filter.open, before.as_ref(), limit).await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
-        let mut page = Page::read(cursor, limit.into(), read, key).await?.map(RequestView::from);
+        let mut page = Page::read(page.into(), read, key).await?;
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
             let peer = self.core.store.peer_of_key(&request.session_key).await?;
             request.peer_id = peer.map(|row| row.peer.peer_id);
@@ -114,7 +70,7 @@ impl Agents {
         agent: Option<&str>,
         request_id: &str,
         answer: AnswerRequest,
-    ) -> Result<RequestView, Error> {
+    ) -> Result<RequestRow, Error> {
         let agent = match agent {
             Some(named) => {
                 let row = self.find(caller, named).await?;
@@ -195,7 +151,7 @@ impl Agents {
             Some(IdReference::Prefix(beginning)) => beginning,
             _ => return Err(unknown()),
         };
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let open = self
             .core
             .store
@@ -217,7 +173,7 @@ impl Agents {
         caller: &Caller,
         request: RequestRow,
         answer: AnswerRequest,
-    ) -> Result<RequestView, Error> {
+    ) -> Result<RequestRow, Error> {
         if request.closed_at.is_some() {
             return Err(closed(&request));
         }
@@ -258,7 +214,7 @@ impl Agents {
         &self,
         request: &RequestRow,
         answer: RequestAnswerRow,
-    ) -> Result<RequestView, Error> {
+    ) -> Result<RequestRow, Error> {
         let id = request.request_id.clone();
         self.core
             .store
@@ -267,7 +223,7 @@ impl Agents {
                     let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
                     let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
                     if known.closed_at.is_some() {
-                        return Ok(known.into());
+                        return Ok(known);
                     }
                     tx.close_agent_request(&id, &answer).await?;
                     if let Some(agent) = tx.agent(&known.agent_id).await? {
@@ -277,7 +233,7 @@ impl Agents {
                         tell_team(tx, "request.closed", &agent, about).await?;
                     }
                     let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
-                    Ok(known.into())
+                    Ok(known)
                 })
             })
             .await

@@ -253,7 +253,7 @@ async fn tell_asker(
     task: &TaskRow,
 ) -> Result<(), Error> {
     // The answer of an attended session is a message already.
-    if dispatch.wish.message_id.is_some() && task.task.status() == TaskStatus::Done {
+    if dispatch.wish.message_id.is_some() && task.task.status == TaskStatus::Done {
         return Ok(());
     }
     let named = task.task.from.as_deref().and_then(PeerId::parse);
@@ -340,7 +340,7 @@ async fn sender_of(tx: &mut WriteTx, session: &str) -> Result<String, StoreError
 }
 
 fn end_in_words(task: &Task, instance: &str) -> String {
-    let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status().as_str());
+    let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status.as_str());
     if let Some(error) = &task.report.error {
         write!(text, "\nError: {error}").expect("writing to a string does not fail");
     }

@@ -1,9 +1,9 @@
 //! What was said in a session. It is data for whoever reads it, and secrets of known shapes are left out.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, Timestamp,
+    Caller, MessageId, NOT_BLANK, Timestamp,
     agent::{HistoryEntry, HistoryRole},
     conversation::{Provenance, redacted},
     limits, quote,
@@ -18,14 +18,16 @@ use super::{
 use crate::service::{Error, check};
 
 /// Which part of a history.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct SessionHistoryQuery {
-    /// How many of the last texts; 50 if `None`.
+    /// How many of the latest texts.
+    #[schemars(range(min = 1, max = limits::PAGE_MAX), extend("default" = limits::PAGE_DEFAULT))]
     pub limit: Option<u32>,
-    /// The cursor of the page before this one: only what is older.
+    /// The `before` of the previous page, for older texts.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub before: Option<String>,
-    /// Also calls of tools and their results.
-    pub with_tools: bool,
+    /// Include tool calls and their results.
+    pub include_tools: Option<bool>,
 }
 
 /// What was said in a session.
@@ -92,7 +94,7 @@ impl Conversations {
             .transpose()?;
         let (texts, has_more) = match &row {
             SessionRow::Hosted(agent, _) => {
-                let page = (before, limit, query.with_tools);
+                let page = (before, limit, query.include_tools.unwrap_or(false));
                 self.agents.texts_before(&agent.info.id, page).await.map(|(entries, more)| {
                     let texts = entries.into_iter().map(|(seq, entry)| (seq, of_entry(entry)));
                     (texts.collect(), more)

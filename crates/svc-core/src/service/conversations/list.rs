@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, MessageId, MessageType, Principal, Timestamp, conversation::redacted, limits,
+    Caller, MessageId, MessageType, NOT_BLANK, Principal, Timestamp, conversation::redacted, limits,
 };
 use svc_store::PageSize;
 
@@ -32,18 +32,22 @@ pub enum SessionKind {
 }
 
 /// Which sessions to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ListSessions {
-    /// Only of these kinds; all if there are none.
-    pub kinds: Vec<SessionKind>,
+    /// Only these kinds.
+    pub kinds: Option<Vec<SessionKind>>,
     /// How many at most.
-    pub limit: u32,
-    /// Only those heard of within this time.
-    pub active_within: Option<Duration>,
-    /// Only those whose key, name, folder or instance has this in it.
+    #[schemars(range(min = 1, max = limits::SESSIONS_MAX), extend("default" = 100))]
+    pub limit: Option<u32>,
+    /// Only those active within so many minutes.
+    #[schemars(range(min = 1, max = 525_600))]
+    pub active_minutes: Option<u32>,
+    /// Only those whose key, name or folder contains this.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub search: Option<String>,
-    /// With the last message between each and the caller.
-    pub with_last_message: bool,
+    /// Include the last message between you and each session.
+    pub include_last_message: Option<bool>,
 }
 
 /// A session.
@@ -147,12 +151,12 @@ impl Conversations {
         entries.sort_by(|(a, _), (b, _)| {
             b.updated_at.cmp(&a.updated_at).then_with(|| a.key.cmp(&b.key))
         });
-        let limit = query.limit.clamp(1, limits::SESSIONS_MAX) as usize;
+        let limit = query.limit.unwrap_or(100).clamp(1, limits::SESSIONS_MAX) as usize;
         let has_more = entries.len() > limit;
         entries.truncate(limit);
         let mut sessions = Vec::with_capacity(entries.len());
         for (mut entry, row) in entries {
-            if query.with_last_message {
+            if query.include_last_message.unwrap_or(false) {
                 entry.last_message = self.last_message(&requester, row).await?;
             }
             sessions.push(entry);
@@ -231,9 +235,13 @@ impl Conversations {
             let texts = texts.into_iter().chain([entry.label.as_ref(), entry.cwd.as_ref()]);
             texts.flatten().any(|text| has(text, &part))
         });
-        let since = query.active_within.map(|within| self.core.now().minus(within));
+        let active_within = query.active_minutes.map(|it| Duration::from_mins(u64::from(it)));
+        let since = active_within.map(|within| self.core.now().minus(within));
         is_found
-            && (query.kinds.is_empty() || query.kinds.contains(&entry.kind))
+            && query
+                .kinds
+                .as_ref()
+                .is_none_or(|kinds| kinds.is_empty() || kinds.contains(&entry.kind))
             && since.is_none_or(|since| entry.updated_at >= since)
     }
 

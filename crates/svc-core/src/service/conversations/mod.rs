@@ -18,5 +18,5 @@ pub use history::{HistoryText, SessionHistory, SessionHistoryQuery};
 pub use list::{LastMessage, ListSessions, SessionEntry, SessionKind, SessionsPage};
 pub use room::Conversations;
 pub use send::{SendDelivery, SendToSession, SessionReply};
-pub use spawn::{SpawnSession, SpawnedSession};
+pub use spawn::{Cleanup, SpawnSession, SpawnedSession};
 pub use status::{SessionStatusView, SessionWaiting, SessionWaitingKind};

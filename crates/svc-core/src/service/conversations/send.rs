@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, Delivery, DeliveryState, ExpectedDelivery, Message, MessageId, MessageType, NewMessage,
-    PeerId, PeerStatus, RunId, Timestamp,
+    Caller, Delivery, DeliveryState, ExpectedDelivery, Message, MessageId, MessageType, NOT_BLANK,
+    NewMessage, PeerId, PeerStatus, RunId, Timestamp,
     agent::AgentState,
     conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
     limits,
@@ -23,26 +23,44 @@ use crate::service::{Error, ResourceKind, check, core::Core, team};
 const STEER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A message to a session.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SendToSession {
-    /// The key of the session.
+    /// The session's key, or its name.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub session_key: Option<String>,
-    /// Its name.
-    pub label: Option<String>,
-    /// Its instance.
-    pub agent_id: Option<String>,
-    /// The incarnation that is meant.
-    pub session_id: Option<String>,
     /// The text.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SESSION_MESSAGE_BYTES))]
     pub message: String,
-    /// How long the caller waits for the reply.
-    pub patience: Duration,
-    /// How the message is to be taken.
-    pub mode: RunMode,
-    /// A repeat with the same key sends nothing again.
-    pub idempotency_key: Option<String>,
-    /// The message that this answers.
+    /// Seconds to wait; 0 does not wait.
+    #[schemars(range(min = 0, max = 3600), extend("default" = 30))]
+    pub timeout_seconds: Option<u32>,
+    /// The messageId that this answers.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub in_reply_to: Option<String>,
+    /// In place of the key: the session's name.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    pub label: Option<String>,
+    /// In place of the key: an instance, whose main or only session is used.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    pub agent_id: Option<String>,
+    /// Refused unless this is the present incarnation of the session.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    pub session_id: Option<String>,
+    /// `followup`: a turn of its own. `notify`: no answer. `steer`: into the present turn.
+    #[serde(default)]
+    pub mode: RunMode,
+    /// A repeat with the same key sends nothing again and gets the same answer.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
+    pub idempotency_key: Option<String>,
+}
+
+impl SendToSession {
+    /// How long its caller wants to wait for the reply.
+    pub fn patience(&self) -> Duration {
+        let seconds = self.timeout_seconds.map(u64::from);
+        seconds.map_or(limits::SESSION_WAIT, Duration::from_secs)
+    }
 }
 
 /// What came of a send.
@@ -137,6 +155,7 @@ impl Conversations {
         caller: &Caller,
         session: Option<&str>,
         input: SendToSession,
+        patience: Duration,
     ) -> Result<SessionReply, Error> {
         check::not_blank("message", &input.message)?;
         check::long("message", &input.message, limits::SESSION_MESSAGE_BYTES)?;
@@ -175,7 +194,10 @@ impl Conversations {
                     return Ok(refuse(denied, shown));
                 }
                 // A repeat has the first answer, also when its target has ended since.
-                admission => self.ask(caller, &requester, &target, input, admission.err()).await?,
+                admission => {
+                    let denied = admission.err();
+                    self.ask(caller, &requester, &target, (input, patience), denied).await?
+                }
             }
         };
         match sent {
@@ -273,7 +295,7 @@ impl Conversations {
         caller: &Caller,
         requester: &Requester,
         target: &SessionRow,
-        input: SendToSession,
+        (input, patience): (SendToSession, Duration),
         denied: Option<Refusal>,
     ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let Some(peer) = target.peer().map(|row| row.peer.peer_id.clone()) else {
@@ -291,6 +313,7 @@ impl Conversations {
             requester: requester.clone(),
             target: target.end(peer),
             input,
+            patience,
             denied,
         };
         let store = self.core.store.on_behalf_of(caller);
@@ -408,6 +431,7 @@ struct SendJob {
     requester: Requester,
     target: svc_store::RunEnd,
     input: SendToSession,
+    patience: Duration,
     /// Why it is not sent if it was not before.
     denied: Option<Refusal>,
 }
@@ -417,9 +441,7 @@ impl SendJob {
         let now = tx.now();
         let waits_until = match self.input.mode {
             RunMode::Steer => Some(now.plus(STEER_WITHIN)),
-            RunMode::Followup if !self.input.patience.is_zero() => {
-                Some(now.plus(self.input.patience))
-            }
+            RunMode::Followup if !self.patience.is_zero() => Some(now.plus(self.patience)),
             _ => None,
         };
         if let Some(known) = self.known(tx, waits_until).await? {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use svc_model::{Caller, RunId, TaskId, conversation::SourceTool};
+use serde::{Deserialize, Serialize};
+use svc_model::{Caller, NOT_BLANK, RunId, TaskId, conversation::SourceTool, limits};
 use svc_store::TaskAsker;
 use tokio::time::{Instant, timeout_at};
 
@@ -14,25 +14,44 @@ use crate::service::{Error, agents::NewDispatch, check};
 /// How long an agent may take to take its task.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
 
-/// Wish for a session.
-#[derive(Debug, Clone, Default)]
+/// A session for a task.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SpawnSession {
-    /// What it is to do.
+    /// The instructions; the agent knows nothing else.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub task: String,
-    /// The instance.
+    /// The agent; the configured default if omitted.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub agent_id: Option<String>,
-    /// What it is called.
+    /// Its name.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub label: Option<String>,
-    /// Where it works.
+    /// Its working folder; your project by default.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub cwd: Option<String>,
     /// The vendor's model.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub model: Option<String>,
-    /// Its peer goes with its end.
-    pub is_removed: bool,
-    /// After this time it is ended.
-    pub run_timeout: Option<Duration>,
+    /// End it after this time; 0 or omitted: no limit.
+    #[schemars(range(min = 0, max = 604_800))]
+    pub run_timeout_seconds: Option<u32>,
+    /// What remains after its end; its history is kept either way.
+    #[schemars(extend("default" = "keep"))]
+    pub cleanup: Option<Cleanup>,
     /// A repeat with the same key starts nothing again.
+    #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     pub idempotency_key: Option<String>,
+}
+
+/// What remains of a session after its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cleanup {
+    /// Its peer stays in the list.
+    Keep,
+    /// Its peer goes.
+    Delete,
 }
 
 /// A session that was started.
@@ -67,11 +86,13 @@ impl Conversations {
         check::short("label", input.label.as_deref())?;
         input.label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
         let requester = self.requester(caller, session).await?;
+        let timeout = input.run_timeout_seconds.filter(|seconds| *seconds > 0);
+        let timeout = timeout.map(|seconds| Duration::from_secs(u64::from(seconds)));
         let asker = TaskAsker {
             agent: requester.agent.clone(),
             tool: Some(SourceTool::SessionsSpawn),
-            removes_peer: input.is_removed,
-            deadline: input.run_timeout.map(|timeout| self.core.now().plus(timeout)),
+            removes_peer: input.cleanup == Some(Cleanup::Delete),
+            deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
         };
         let dispatch = NewDispatch {
             agent: input.agent_id,

@@ -11,7 +11,7 @@ use svc_model::{
 use svc_store::SeenItem;
 
 /// A text for a session, as Markdown of a bounded size.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct AssembledContext {
     /// The text; empty if there is nothing to tell.
     pub markdown: ModelText,
@@ -21,7 +21,7 @@ pub struct AssembledContext {
     pub item_count: usize,
     /// Whether something had to be left out or cut short to keep the bound.
     pub truncated: bool,
-    /// How many items were left out.
+    /// How many items were left out for it.
     pub dropped: usize,
     /// What it holds.
     pub sources: Vec<ContextSource>,

@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    Caller, RowReader, Timestamp,
+    Caller, Reader, Timestamp,
     fit::{self, WeighedPrompt},
     journal::{Ghap, GhapStatus},
     learning::{Memory, Value},
@@ -182,7 +182,7 @@ impl Journal {
         // Of what was given up without a word on why there is nothing to learn.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
-            .filter(|ghap| ghap.status() != GhapStatus::Abandoned || ghap.lesson().is_some())
+            .filter(|ghap| ghap.status != GhapStatus::Abandoned || ghap.lesson().is_some())
             .collect())
     }
 
@@ -192,8 +192,11 @@ impl Journal {
         caller: &Caller,
         request: &ContextRequest,
     ) -> Result<Vec<Value>, Error> {
-        let (values, _) =
-            self.core.store.values(&RowReader::of(caller), None, limits::VALUES_RANKED).await?;
+        let (values, _) = self
+            .core
+            .store
+            .values(&Reader::from_caller(caller), None, limits::VALUES_RANKED)
+            .await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {
             return Ok(values.into_iter().map(|(value, _)| value).filter(is_own).collect());
@@ -263,9 +266,9 @@ impl ContextItem {
     fn of_ghap(ghap: &Ghap) -> Self {
         Self {
             kind: ContextKind::Experiences,
-            lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status(), ghap.id),
+            lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
             item: SeenItem::from(ghap),
-            is_failed: ghap.status() == GhapStatus::Falsified,
+            is_failed: ghap.status == GhapStatus::Falsified,
             texts: texts_of(ghap),
         }
     }

@@ -1,9 +1,11 @@
 //! Memories: what somebody wants to be remembered, by project.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use svc_model::{
-    Caller, RowReader,
+    Caller, NOT_BLANK, Reader, TAG,
     fit::{self, Fit, WeighedPrompt},
     learning::{Memory, MemoryCategory, MemoryId},
     limits,
@@ -26,18 +28,24 @@ use crate::service::{
 const ELSEWHERE: f64 = 0.7;
 
 /// Something to remember.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewMemory {
-    /// What.
+    /// What to remember, understandable without the context.
+    #[schemars(length(max = limits::MEMORY_CHARS), regex(pattern = NOT_BLANK))]
     pub content: String,
     /// What it is.
     pub category: MemoryCategory,
-    /// How much it matters, 0 to 1.
-    pub importance: f64,
-    /// What it is filed under.
-    pub tags: Vec<String>,
-    /// Whether it holds everywhere, and not only in the project of its session.
-    pub global: bool,
+    /// Its importance.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
+    pub importance: Option<f64>,
+    /// Tags of letters, digits, `_`, `-` and `.`.
+    #[schemars(
+        length(max = limits::MEMORY_TAGS),
+        inner(length(max = limits::MEMORY_TAG_CHARS), regex(pattern = TAG))
+    )]
+    pub tags: Option<Vec<String>>,
+    /// For all projects, not only that of the session; only the operator may set it.
+    pub global: Option<bool>,
 }
 
 /// A memory that was stored, or was there already.
@@ -59,11 +67,12 @@ impl Journal {
         new: NewMemory,
     ) -> Result<StoredMemory, Error> {
         check_text("content", &new.content, limits::MEMORY_CHARS)?;
-        check_share("importance", new.importance)?;
-        let tags = tidy(new.tags)?;
+        let importance = new.importance.unwrap_or(0.5);
+        check_share("importance", importance)?;
+        let (tags, global) = (tidy(new.tags.unwrap_or_default())?, new.global.unwrap_or(false));
         let digest = hex::encode(Sha256::digest(&new.content));
         let terms = text::terms(&new.content);
-        if new.global && !caller.is_operator() {
+        if global && !caller.is_operator() {
             let why = "global: a memory for every project is the operator's to give";
             return Err(Error::Forbidden(why.to_owned()));
         }
@@ -79,17 +88,17 @@ impl Journal {
                     let project = project_of_write(&caller, tx.session(session_id).await?);
                     let memory = Memory {
                         id: MemoryId::new(&ids, tx.now()),
-                        project: project.filter(|_| !new.global),
+                        project: project.filter(|_| !global),
                         category: new.category,
                         content: new.content,
-                        importance: new.importance,
+                        importance,
                         tags,
                         confirmed_again: 0,
                         created_at: tx.now(),
                     };
                     budget.check_rows(tx, &caller, 1).await?;
                     let known =
-                        tx.insert_memory(&memory, &digest, &terms, session_id, new.global).await?;
+                        tx.insert_memory(&memory, &digest, &terms, session_id, global).await?;
                     if let Some(memory) = known {
                         return Ok(StoredMemory { memory, is_known: true });
                     }
@@ -123,7 +132,12 @@ impl Journal {
         let candidates = self
             .core
             .store
-            .memory_candidates(&RowReader::of(caller), &as_json(&prompt.terms()), filter, most)
+            .memory_candidates(
+                &Reader::from_caller(caller),
+                &as_json(&prompt.terms()),
+                filter,
+                most,
+            )
             .await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates
@@ -155,7 +169,7 @@ impl Journal {
         Ok(self
             .core
             .store
-            .memories(&RowReader::of(caller), filter, offset, PageSize::rows(limit))
+            .memories(&Reader::from_caller(caller), filter, offset, PageSize::rows(limit))
             .await?)
     }
 
@@ -176,7 +190,7 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                    let maker = tx.memory_maker(&RowReader::of(&caller), &id).await?;
+                    let maker = tx.memory_maker(&Reader::from_caller(&caller), &id).await?;
                     let (session, is_readable) = maker.ok_or_else(unknown)?;
                     if !owns_session(tx, &caller, &session).await? {
                         return Err(if is_readable {
@@ -210,7 +224,7 @@ impl Journal {
     ) -> Result<Vec<Memory>, StoreError> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let project = project.unwrap_or_default();
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         self.core.store.important_memories(&reader, project, limits::MEMORY_IMPORTANT, limit).await
     }
 }

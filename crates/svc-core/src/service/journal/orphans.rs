@@ -118,8 +118,8 @@ async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result
     let session = tx.session(&ghap.session_id).await?;
     let left =
         session.is_none_or(|session| session.ended_at.is_some() || session.last_seen_at < stale);
-    if ghap.status() != GhapStatus::Active {
-        return Err(Error::Conflict(format!("record {id} has ended: it is {}", ghap.status())));
+    if ghap.status != GhapStatus::Active {
+        return Err(Error::Conflict(format!("record {id} has ended: it is {}", ghap.status)));
     }
     if !left {
         return Err(Error::Conflict(format!(

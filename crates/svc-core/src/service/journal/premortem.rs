@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use svc_model::{
-    Caller, RowReader,
+    Caller, Reader,
     journal::{Domain, Ghap, Strategy},
     quote::{ModelText, model_text},
 };
@@ -44,7 +44,7 @@ impl Journal {
             self.team.acting_session(caller, None, Some(session), None).await?;
             project = self.core.store.session(session).await?.and_then(|session| session.project);
         }
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let project = caller.project().or(project.as_deref()).unwrap_or_default();
         let mut markdown = BoundedMarkdown::new(budget);
 

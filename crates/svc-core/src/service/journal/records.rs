@@ -2,31 +2,34 @@
 //!
 //! A change of a record, its history, the counters and its event are one write job: a crash leaves all of it or none.
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
 use svc_model::{
-    Caller, GhapId, IdReference, LATEST, RowReader,
+    Caller, GhapFilter, GhapId, IdReference, LATEST, Reader,
     journal::{Domain, Ghap, GhapChange, GhapDraft, GhapStatus, Iteration, Resolution, Verdict},
     limits,
 };
-use svc_store::{CalibrationRow, GhapFilter, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
+use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
 
 use super::{
     room::Journal,
     texts::{check_share, check_text},
 };
 use crate::service::{
-    Candidate, Error, Page, PageLimit, ResourceKind,
+    Candidate, Error, Page, PageBounds, ResourceKind,
     project::project_of_write,
     search,
     team::{ActingSession, tell},
 };
 
 /// A record with its history.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct GhapDetail {
     /// The record.
+    #[serde(flatten)]
     pub ghap: Ghap,
-    /// What it said before it was changed.
+    /// What it said before each change.
     pub history: Vec<Iteration>,
     /// Notes to it.
     pub notes: Vec<String>,
@@ -172,7 +175,7 @@ impl Journal {
                 return Err(Error::invalid("root_cause", why));
             }
         }
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         self.core
             .store
             .on_behalf_of(caller)
@@ -190,7 +193,7 @@ impl Journal {
                         }
                     }
                     ghap.resolve(resolution, tx.now());
-                    if ghap.status() == GhapStatus::Confirmed {
+                    if ghap.status == GhapStatus::Confirmed {
                         search::note_confirmed(tx, &reader, &ghap).await?;
                     }
                     tx.update_ghap(&ghap).await?;
@@ -210,9 +213,10 @@ impl Journal {
     /// A record with its history, by its id or the beginning of it.
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
-        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let ghap = if id == LATEST {
-            let page = self.ghaps(caller, &GhapFilter::default(), None, Some(1)).await?;
+            let page =
+                self.ghaps(caller, &GhapFilter::default(), PageBounds::new(None, Some(1))).await?;
             page.items.into_iter().next().ok_or_else(unknown)?
         } else if let Some(IdReference::Prefix(prefix)) = IdReference::parse(id, GhapId::PREFIX) {
             let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
@@ -231,14 +235,13 @@ impl Journal {
         &self,
         caller: &Caller,
         filter: &GhapFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Ghap>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<GhapId>, limit| {
             self.core.store.ghaps(&reader, filter, before.as_ref(), limit).await
         };
-        Page::read(cursor, limit.into(), read, |ghap: &Ghap| ghap.id.clone()).await
+        Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
     /// How well predictions came true, by client and domain, in the records that the caller may read.
@@ -249,7 +252,11 @@ impl Journal {
         client: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<Vec<CalibrationRow>, Error> {
-        Ok(self.core.store.calibration(&RowReader::of(caller), project, client, domain).await?)
+        Ok(self
+            .core
+            .store
+            .calibration(&Reader::from_caller(caller), project, client, domain)
+            .await?)
     }
 
     /// What was stated with which probability against what came true, and how that moved over the weeks, in the records that
@@ -260,7 +267,7 @@ impl Journal {
         project: Option<&str>,
         domain: Option<Domain>,
     ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
-        let (reader, store) = (RowReader::of(caller), &self.core.store);
+        let (reader, store) = (Reader::from_caller(caller), &self.core.store);
         let bins = store.probability_bins(&reader, project, domain).await?;
         let weeks = store.verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS).await?;
         Ok((bins, weeks))
@@ -280,13 +287,13 @@ pub(super) async fn tell_of(
 ) -> Result<(), StoreError> {
     let data = json!({
         "id": ghap.id, "session_id": ghap.session_id, "domain": ghap.domain, "strategy": ghap.strategy,
-        "status": ghap.status(), "iteration_count": ghap.iteration_count,
+        "status": ghap.status, "iteration_count": ghap.iteration_count,
         "confidence_tier": ghap.tier(),
     });
     tell(tx, &ghap.session_id, event_kind, &data).await
 }
 
 fn candidate(ghap: &Ghap) -> Candidate {
-    let about = format!("{}, {}, since {}", ghap.status(), ghap.goal, ghap.created_at);
+    let about = format!("{}, {}, since {}", ghap.status, ghap.goal, ghap.created_at);
     Candidate { id: ghap.id.as_str().to_owned(), about }
 }

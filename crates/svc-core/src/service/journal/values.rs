@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use svc_model::{
-    Caller, RowReader, ValueId,
+    Caller, Reader, ValueId,
     cluster::{self, TermSpace},
     journal::{Ghap, Tier},
     learning::{Axis, Value},
@@ -78,7 +78,7 @@ impl Journal {
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
     pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let count = self.core.store.resolved_for(&reader).await?;
         enough(count)?;
         let clustering = if let Ok(known) = self.present_clustering(axis).await? {
@@ -92,7 +92,7 @@ impl Journal {
             }
         };
         let clusters = self.core.store.clusters(&reader, axis).await?;
-        if reader == RowReader::Everything {
+        if reader.reads_all_rows() {
             let Clustering { records, noise, .. } = clustering;
             return Ok(ClusterList { clusters, records, noise });
         }
@@ -109,11 +109,8 @@ impl Journal {
 
     /// Groups the latest records, and stores how.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
-        let ghaps = self
-            .core
-            .store
-            .latest_resolved(&RowReader::Everything, limits::CLUSTERED_RECORDS)
-            .await?;
+        let ghaps =
+            self.core.store.latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS).await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -136,7 +133,7 @@ impl Journal {
         limit: u32,
     ) -> Result<(Axis, Vec<MemberRow>), Error> {
         let axis = axis_of(cluster_id)?;
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let members = self.core.store.cluster_members(&reader, cluster_id, limit).await?;
         if members.is_empty() {
             return Err(self.no_cluster(&reader, cluster_id).await?);
@@ -154,7 +151,7 @@ impl Journal {
     ) -> Result<ValueValidity, Error> {
         check_text("text", text, limits::VALUE_CHARS)?;
         let axis = axis_of(cluster_id)?;
-        let (store, reader) = (&self.core.store, RowReader::of(caller));
+        let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let most = limits::CLUSTERED_RECORDS;
         let members = store.cluster_members(&reader, cluster_id, most).await?;
         let ghaps = store.latest_resolved(&reader, most).await?;
@@ -224,13 +221,13 @@ impl Journal {
         axis: Option<Axis>,
         limit: u32,
     ) -> Result<(Vec<Value>, i64), Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let (values, total) = self.core.store.values(&reader, axis, limit).await?;
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// Why there is no such cluster.
-    async fn no_cluster(&self, reader: &RowReader, cluster_id: &str) -> Result<Error, Error> {
+    async fn no_cluster(&self, reader: &Reader, cluster_id: &str) -> Result<Error, Error> {
         enough(self.core.store.resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
@@ -337,7 +334,7 @@ fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
 }
 
 fn text_on(axis: Axis, ghap: &Ghap) -> Option<String> {
-    let status = ghap.status().to_string();
+    let status = ghap.status.to_string();
     let result = ghap.result().unwrap_or_default();
     let surprise = ghap.surprise();
     let cause = ghap.root_cause();

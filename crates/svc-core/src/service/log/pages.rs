@@ -1,6 +1,6 @@
 //! Pages of the log, for readers that do not follow it.
 
-use svc_model::{Caller, Event, StreamName, StreamReader};
+use svc_model::{Caller, Event, Reader, StreamName};
 use svc_store::{FeedScope, LogPage, PageSize, StreamView};
 
 use super::{Log, cursor::Selector};
@@ -28,11 +28,11 @@ impl Log {
         let size = PageSize::rows(check::limit(limit)?);
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
-                let (name, view) = self.readable(&StreamReader::of(caller), name).await?;
+                let (name, view) = self.readable(&Reader::from_caller(caller), name).await?;
                 self.core.store.events(view.id, &name, after, kind, size).await?
             }
             Selector::Prefix(prefix) => {
-                let scope = FeedScope::prefix(prefix, StreamReader::of(caller));
+                let scope = FeedScope::prefix(prefix, Reader::from_caller(caller));
                 self.core.store.feed_events(&scope, after, i64::MAX, kind, size).await?
             }
         };
@@ -43,7 +43,7 @@ impl Log {
     /// A stream that the reader may read. One that it may not is not there.
     pub(super) async fn readable(
         &self,
-        reader: &StreamReader,
+        reader: &Reader,
         name: &str,
     ) -> Result<(StreamName, StreamView), Error> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use svc_model::{Caller, Event, StreamReader, limits};
+use svc_model::{Caller, Event, Reader, limits};
 use svc_store::{Batch, FeedScope, PageSize};
 use tokio::time::{Instant, timeout_at};
 
@@ -42,7 +42,7 @@ impl Log {
     ) -> Result<EventReading, Error> {
         let deadline = Instant::now() + wait;
         let size = PageSize { rows: check::limit(limit)?, bytes: limits::AGENT_PAGE_BYTES };
-        let (store, reader) = (&self.core.store, StreamReader::of_tool(caller));
+        let (store, reader) = (&self.core.store, Reader::for_tool(caller));
         let (mut source, bounds) = match selector {
             Selector::Stream(name) => {
                 let (name, _) = self.readable(&reader, name).await?;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use svc_model::{Event, Framing, GapReason, StreamName, StreamReader, StreamVisibility};
+use svc_model::{Event, Framing, GapReason, Reader, StreamName, StreamVisibility};
 use svc_store::{
     Batch, Commit, FeedScope, FramePage, Heard, HeardWords, LogPage, PageSize, SaidAfter,
     SayingListener, Store, StoreError, StreamListener, StreamView,
@@ -28,7 +28,7 @@ enum Followed {
         id: i64,
         name: StreamName,
         /// Who reads, if it is to be asked again whether it still may; `None` if the caller has checked whose the stream is.
-        reader: Option<StreamReader>,
+        reader: Option<Reader>,
         listener: StreamListener<Batch>,
     },
     Feed {
@@ -58,7 +58,7 @@ impl LogSource {
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
-        reader: Option<StreamReader>,
+        reader: Option<Reader>,
     ) -> Result<(Self, LogBounds), Error> {
         // Listen first and look after, or what is committed in between is missed.
         let listener = store.bus().listen(&name);
@@ -112,8 +112,8 @@ impl LogSource {
         };
         // What is decided from here on wakes the reader again.
         listener.take_readers_changed();
-        // The operator reads every stream that it may begin with.
-        let Some(reader @ StreamReader::Session { .. }) = reader else { return Ok(true) };
+        // Who reads everything reads every stream that it may begin with.
+        let Some(reader @ Reader::Session { .. }) = reader else { return Ok(true) };
         let view = self.store.view(name).await?;
         Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
     }

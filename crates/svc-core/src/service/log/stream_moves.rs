@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use svc_model::{Caller, Seq, StreamName, StreamReader};
+use svc_model::{Caller, Reader, Seq, StreamName};
 use svc_store::{Commit, Heard, StreamListener};
 use tokio::sync::watch;
 
@@ -27,7 +27,7 @@ pub struct StreamEnd {
 #[derive(Debug)]
 pub struct StreamMoves {
     log: Log,
-    reader: StreamReader,
+    reader: Reader,
     listener: StreamListener<Commit>,
     /// Position up to which every move was given.
     cursor: i64,
@@ -41,7 +41,7 @@ impl Log {
         names: Vec<String>,
         from: Option<i64>,
     ) -> Result<(StreamMoves, Vec<(String, i64)>), Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         // Listen first and look after, or what is committed in between is missed.
         let listener = self.core.store.bus().listen_all();
         let head = self.log_head().await?;
@@ -72,7 +72,7 @@ impl Log {
         caller: &Caller,
         name: &StreamName,
     ) -> Result<Option<StreamEnd>, Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         let view = self.core.store.view(name).await?;
         let view = view.filter(|view| reader.may_read(&view.visibility));
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))

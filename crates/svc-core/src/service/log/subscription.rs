@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::json;
-use svc_model::{Caller, Event, Framing, StreamName, StreamReader, limits};
+use svc_model::{Caller, Event, Framing, Reader, StreamName, limits};
 use svc_store::{
     Batch, FeedScope, FramePage, HeardWords, LogPage, PageSize, SayingListener, StoreError,
 };
@@ -110,7 +110,7 @@ impl Log {
         after: StartAfter,
         kind: Option<String>,
     ) -> Result<Subscription, Error> {
-        let reader = StreamReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let (framing, (source, bounds)) = match selector {
             Selector::Stream(name) => {
                 let (name, _) = self.readable(&reader, name).await?;

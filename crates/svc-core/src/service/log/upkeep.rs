@@ -60,7 +60,7 @@ impl Log {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = StreamName::fixed(StreamName::DAEMON);
-                    tx.open_stream(&stream, &StreamVisibility::of_daemon()).await?;
+                    tx.open_stream(&stream, &StreamVisibility::for_daemon()).await?;
                     tx.append(&stream, vec![event]).await?;
                     Ok(())
                 })

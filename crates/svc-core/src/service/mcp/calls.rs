@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use svc_model::{
-    CallId, Caller, McpSessionId, NewEvent, StreamName, StreamReader, StreamVisibility, Timestamp,
-    limits,
+    CallId, Caller, McpSessionId, NewEvent, Reader, StreamName, StreamVisibility, Timestamp, limits,
 };
 use svc_store::{CallRow, CallState, McpSessionRow, McpTransport, PageSize, StoreError, WriteTx};
 use svc_wire::mcp::Revision;
 
 use super::Mcp;
-use crate::service::{Error, Page};
+use crate::service::{Error, Page, PageBounds};
 
 /// Wish for a session.
 #[derive(Debug, Clone)]
@@ -362,13 +361,14 @@ impl Mcp {
         cursor: Option<&str>,
         limit: u32,
     ) -> Result<Page<String>, Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
             self.core.store.latest_streams(&reader, before, limit).await
         };
         let page =
-            Page::read(cursor, Some(limit).into(), read, |row: &(i64, String)| row.0).await?;
+            Page::read(PageBounds::new(cursor, Some(limit)), read, |row: &(i64, String)| row.0)
+                .await?;
         Ok(page.map(|(_, name)| name))
     }
 
@@ -379,7 +379,7 @@ impl Mcp {
         prefix: &str,
         limit: u32,
     ) -> Result<Vec<String>, Error> {
-        let reader = StreamReader::of_tool(caller);
+        let reader = Reader::for_tool(caller);
         Ok(self.core.store.stream_names(&reader, prefix, limit).await?)
     }
 

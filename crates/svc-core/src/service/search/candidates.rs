@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use svc_model::{RowReader, limits, text::Prompt};
+use svc_model::{Reader, limits, text::Prompt};
 use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
 
 use super::prompt::{RankingPrompt, Rarity, members};
@@ -45,7 +45,7 @@ pub(super) async fn weigh(
 /// The records that the reader may read and that have the most of the rarest terms.
 pub(super) async fn gather(
     index: &mut SearchIndex,
-    reader: &RowReader,
+    reader: &Reader,
     prompt: &RankingPrompt,
     filter: &SearchFilter,
     limit: usize,

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use svc_model::{Caller, GhapId, RowReader, fit, journal::Ghap, limits, text::Prompt};
+use svc_model::{Caller, GhapId, Reader, fit, journal::Ghap, limits, text::Prompt};
 use svc_store::{SeenItem, ShownBy, StoreError, WriteTx};
 
 use super::{
@@ -61,7 +61,7 @@ impl Search {
 /// found yet, so its words are as rare as they were before it.
 pub(in crate::service) async fn note_confirmed(
     tx: &mut WriteTx,
-    reader: &RowReader,
+    reader: &Reader,
     ghap: &Ghap,
 ) -> Result<(), StoreError> {
     let notes = tx.notes(&ghap.id).await?;

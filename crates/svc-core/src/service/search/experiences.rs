@@ -5,13 +5,15 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{
-    Caller, RowReader, Timestamp,
+    Caller, GhapFilter, Reader, Timestamp,
     journal::{Ghap, GhapStatus, Tier},
     limits,
     text::Prompt,
 };
-use svc_store::{GhapFilter, PageSize, SearchCandidate, SearchFilter, Store, StoreError};
+use svc_store::{PageSize, SearchCandidate, SearchFilter, Store, StoreError};
 
 use super::{
     candidates,
@@ -54,9 +56,10 @@ pub struct ExperienceQuery<'a> {
 }
 
 /// A record that was found.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ExperienceHit {
     /// The record.
+    #[serde(flatten)]
     pub ghap: Ghap,
     /// How well it fits. Comparable within one answer only.
     pub score: f64,
@@ -79,7 +82,7 @@ impl Search {
         caller: &Caller,
         search: &ExperienceQuery<'_>,
     ) -> Result<Vec<ExperienceHit>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         Ok(find(&self.core.store, &reader, self.core.clock.now(), search).await?)
     }
 }
@@ -87,7 +90,7 @@ impl Search {
 /// The same as [`Search::search_ghaps`], of a store alone.
 pub async fn find(
     store: &Store,
-    reader: &RowReader,
+    reader: &Reader,
     now: Timestamp,
     search: &ExperienceQuery<'_>,
 ) -> Result<Vec<ExperienceHit>, StoreError> {
@@ -134,7 +137,7 @@ pub async fn find(
 /// Records that are not in the index, as they are open, the latest made first.
 async fn open_records(
     store: &Store,
-    reader: &RowReader,
+    reader: &Reader,
     search: &ExperienceQuery<'_>,
 ) -> Result<Vec<Ghap>, StoreError> {
     let SearchFilter { domain, status, part } = search.filter;
@@ -256,7 +259,7 @@ fn trust(tier: Option<Tier>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::journal::{Domain, GhapState, Verdict};
+    use svc_model::journal::{Domain, Verdict};
     use svc_store::{
         ShownBy,
         testing::{
@@ -273,7 +276,7 @@ mod tests {
     }
 
     async fn found(store: &Store, search: &ExperienceQuery<'_>) -> Vec<String> {
-        let hits = find(store, &RowReader::Everything, NOW, search).await.unwrap();
+        let hits = find(store, &Reader::All, NOW, search).await.unwrap();
         hits.into_iter().map(|hit| hit.ghap.id.as_str().to_owned()).collect()
     }
 
@@ -300,7 +303,7 @@ mod tests {
             ghap.id = format!("ghap_{number}").into();
             if number == 0 {
                 ghap.domain = Domain::Testing;
-                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+                (ghap.status, ghap.end) = ended(Verdict::Falsified, ghap.created_at);
             }
             ghap
         });
@@ -340,7 +343,7 @@ mod tests {
         let at = TestStore::open().await;
         let resolved = record(&at, 1, "The tokenizer hangs on a lone surrogate").await;
         let mut open = record(&at, 2, "The tokenizer of the zeppelin hangs").await;
-        open.state = GhapState::Active;
+        (open.status, open.end) = (GhapStatus::Active, None);
         put(&at, vec![resolved, open]).await;
         let ask = async |prompt: &'static str, status| {
             let filter = SearchFilter { status, ..SearchFilter::default() };
@@ -376,7 +379,7 @@ mod tests {
         for number in 1..=words.len() {
             let mut ghap = record(&at, number, &words[..number].join(" ")).await;
             if number <= 2 {
-                ghap.state = ended(Verdict::Falsified, ghap.created_at);
+                (ghap.status, ghap.end) = ended(Verdict::Falsified, ghap.created_at);
             }
             ghaps.push(ghap);
         }
@@ -408,9 +411,9 @@ mod tests {
             let done: Result<(), StoreError> = at
                 .store
                 .write(move |tx| {
-                    Box::pin(async move {
-                        tx.confirm(&RowReader::Everything, &[id], &by, ShownBy::Subject).await
-                    })
+                    Box::pin(
+                        async move { tx.confirm(&Reader::All, &[id], &by, ShownBy::Subject).await },
+                    )
                 })
                 .await;
             done.unwrap();

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
 use svc_model::{
-    GhapId, RowReader, Timestamp,
+    GhapId, Reader, Timestamp,
     journal::{
-        Domain, Ghap, GhapDraft, GhapState, Lesson, ResolvedGhap, RootCause, RootCauseCategory,
-        SessionSource, Strategy, Tier, Verdict,
+        Domain, Ghap, GhapDraft, GhapEnd, Lesson, RootCause, RootCauseCategory, SessionSource,
+        Strategy, Tier, Verdict,
     },
     limits, text,
 };
@@ -62,8 +62,7 @@ impl FixtureRecord {
             None => takeaway.map(|what_worked| Lesson { what_worked, takeaway: None }),
         };
         let root_cause = self.root_cause_category.zip(self.root_cause);
-        let resolved = ResolvedGhap {
-            verdict: self.status,
+        let end = GhapEnd {
             result: self.result,
             surprise: self.surprise,
             root_cause: root_cause
@@ -84,7 +83,7 @@ impl FixtureRecord {
         };
         let id = GhapId::from(self.ghap_id);
         let ghap = Ghap::begin(id, self.project.clone(), Some(self.project), draft, at);
-        Ghap { state: GhapState::Resolved(Box::new(resolved)), ..ghap }
+        Ghap { status: self.status.status(), end: Some(Box::new(end)), ..ghap }
     }
 }
 
@@ -239,8 +238,8 @@ impl RetrievalFixture {
                 ghap.hypothesis.clone_from(&from(7).hypothesis);
                 ghap.action.clone_from(&from(11).action);
                 ghap.prediction.clone_from(&from(13).prediction);
-                if let GhapState::Resolved(resolved) = &mut ghap.state {
-                    resolved.result = from(17).result().map(str::to_owned);
+                if let Some(end) = &mut ghap.end {
+                    end.result = from(17).result().map(str::to_owned);
                 }
                 // A corpus has its own words, too: about one new one for each record.
                 ghap.goal = format!("{} x{}", ghap.goal, number % 9973);
@@ -265,7 +264,7 @@ impl RetrievalFixture {
                 SearchSystem::Ours | SearchSystem::Unasked => {
                     let hits = find(
                         store,
-                        &RowReader::Everything,
+                        &Reader::All,
                         NOW,
                         &query.search(system == SearchSystem::Unasked),
                     )
@@ -466,8 +465,7 @@ mod tests {
                     put(&at.store, vec![ghap]).await.unwrap();
                     for query in queries.iter().filter(|query| query.project == project) {
                         let search = query.search(true);
-                        let hits =
-                            find(&at.store, &RowReader::Everything, NOW, &search).await.unwrap();
+                        let hits = find(&at.store, &Reader::All, NOW, &search).await.unwrap();
                         let told = hits.iter().any(|hit| of_project(&hit.ghap));
                         assert!(told, "{} with {count} records: {hits:?}", query.query);
                     }

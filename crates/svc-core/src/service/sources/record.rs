@@ -277,7 +277,7 @@ impl Sources {
 /// What a server writes may be about anybody's calls, so its stream is the operator's; that of a project's own server is
 /// the project's.
 fn visibility_of(key: &SourceKey) -> StreamVisibility {
-    StreamVisibility::shared(&Ownership::of_row("operator", key.project_root()))
+    StreamVisibility::shared(&Ownership::from_row("operator", key.project_root()))
 }
 
 /// Everybody reads it. Why a project's own server does not work may quote the project, so that is not in it.

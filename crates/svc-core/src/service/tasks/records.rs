@@ -3,16 +3,18 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use schemars::JsonSchema;
+use serde::Serialize;
 use svc_model::{
-    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId,
-    ReplyKind, RowReader, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent,
-    TaskEventBody, TaskId, TaskReply, TaskReport, TaskState, TaskStatus, Timestamp, limits,
+    AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId, Reader,
+    ReplyKind, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
+    TaskFilter, TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
-use svc_store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskFilter, TaskRow, WriteTx};
+use svc_store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskRow, WriteTx};
 
 use super::{Tasks, room::OwnedTask};
 use crate::service::{
-    Candidate, Error, Page, PageLimit, ResourceKind, check, core::Core, process, team::may_act_for,
+    Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, process, team::may_act_for,
 };
 
 /// What came of making a task.
@@ -25,11 +27,11 @@ pub struct Created {
 }
 
 /// What came of a wish to cancel.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Cancelled {
     /// The task.
     pub task: Task,
-    /// Whether it is over; if not, its runner was asked to stop.
+    /// It is over; if not, its runner was asked to stop.
     pub at_once: bool,
 }
 
@@ -82,7 +84,8 @@ impl Tasks {
     /// The id of the task that a text names: its id, or the beginning of the id of one task that the caller may read.
     async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
         if text == LATEST {
-            let page = self.tasks(caller, &TaskFilter::default(), None, Some(1)).await?;
+            let page =
+                self.tasks(caller, &TaskFilter::default(), PageBounds::new(None, Some(1))).await?;
             let latest = page.items.into_iter().next();
             return latest
                 .map(|task| task.task_id)
@@ -91,7 +94,7 @@ impl Tasks {
         let Some(IdReference::Prefix(prefix)) = IdReference::parse(text, TaskId::PREFIX) else {
             return task_id(text);
         };
-        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
         let rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
         let row = Error::only_one(ResourceKind::Task, text, rows, |row| candidate(&row.task))?;
         Ok(row.task.task_id)
@@ -111,17 +114,16 @@ impl Tasks {
         &self,
         caller: &Caller,
         filter: &TaskFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Task>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
             self.core.store.tasks(&reader, filter, before.as_ref(), limit).await
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
-        Ok(Page::read(cursor, limit.into(), read, key).await?.map(|row| row.task))
+        Ok(Page::read(page.into(), read, key).await?.map(|row| row.task))
     }
 
     /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
@@ -184,14 +186,14 @@ impl Tasks {
                     let at_once = match &dispatch {
                         // Nobody has it while it waits in the queue, whatever was said of it before.
                         Some(dispatch) => dispatch.state == DispatchState::Queued,
-                        None => row.task.state == TaskState::Pending && row.task.last_id <= 1,
+                        None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
                     };
                     if at_once {
                         let change = TaskChange::to(TaskStatus::Cancelled, None);
                         apply(tx, &mut row, &change, None).await?;
                     } else if row.task.cancel_requested_at.is_none() {
                         row.task.cancel_requested_at = Some(tx.now());
-                        let change = TaskChange::to(row.task.status(), None);
+                        let change = TaskChange::to(row.task.status, None);
                         apply(tx, &mut row, &change, None).await?;
                     }
                     Ok(Cancelled { task: row.task, at_once })
@@ -317,13 +319,14 @@ pub(in crate::service) async fn make(
         prompt: input.prompt,
         from,
         metadata: input.metadata,
-        state: TaskState::Pending,
+        status: TaskStatus::Pending,
         report: TaskReport::default(),
         reason: None,
         result: None,
         cancel_requested_at: None,
         created_at: now,
         updated_at: now,
+        closed_at: None,
         last_id: 1,
     };
     let stream = stream_of(&task.task_id);
@@ -369,10 +372,10 @@ async fn append_all(
                 add(placed.last);
             }
             TaskEventBody::Change(change) => {
-                if change.status == TaskStatus::Pending && row.task.state != TaskState::Pending {
+                if change.status == TaskStatus::Pending && row.task.status != TaskStatus::Pending {
                     return Err(Error::Conflict(format!(
                         "task {id} is {} and cannot be pending again",
-                        row.task.status().as_str()
+                        row.task.status.as_str()
                     )));
                 }
                 add(apply(tx, &mut row, change, event.producer_id.clone()).await?);
@@ -516,7 +519,7 @@ pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
 /// What tells a task from others whose ids begin as its own.
 fn candidate(task: &Task) -> Candidate {
     let title = task.title.as_deref().unwrap_or("without a title");
-    let about = format!("{}, {title}, since {}", task.status().as_str(), task.created_at);
+    let about = format!("{}, {title}, since {}", task.status.as_str(), task.created_at);
     Candidate { id: task.task_id.as_str().to_owned(), about }
 }
 
@@ -529,7 +532,7 @@ fn unknown(id: &TaskId) -> Error {
 }
 
 fn ended(task: &Task) -> Error {
-    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status().as_str()))
+    Error::Conflict(format!("task {} is over: {}", task.task_id, task.status.as_str()))
 }
 
 fn of_task(error: StoreError, id: &TaskId) -> Error {

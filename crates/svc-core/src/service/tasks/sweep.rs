@@ -87,10 +87,10 @@ mod tests {
         tasks.append_task_events(&Caller::Operator, begun.as_str(), vec![active]).await.unwrap();
         tasks.expire_tasks(AGE).await.unwrap();
         let task = async |id: &TaskId| tasks.task(&Caller::Operator, id.as_str()).await.unwrap();
-        assert_eq!(task(&old).await.status(), TaskStatus::Expired);
+        assert_eq!(task(&old).await.status, TaskStatus::Expired);
         let why = task(&old).await.report.error.clone();
         assert_eq!(why.as_deref(), Some("nobody began it within 30 days"));
-        assert_eq!(task(&begun).await.status(), TaskStatus::Active);
-        assert_eq!(task(&young).await.status(), TaskStatus::Pending);
+        assert_eq!(task(&begun).await.status, TaskStatus::Active);
+        assert_eq!(task(&young).await.status, TaskStatus::Pending);
     }
 }

@@ -53,7 +53,7 @@ mod tests {
     use svc_store::testing::TestStore;
 
     use super::*;
-    use crate::service::testing::services;
+    use crate::service::{PageBounds, testing::services};
 
     const AGE: Duration = Duration::from_hours(720);
 
@@ -82,8 +82,11 @@ mod tests {
         test.clock.advance(AGE);
         services.team.expire_messages(AGE).await.unwrap();
         assert_eq!(state(&old[0]).await.message.state, DeliveryState::Queued, "not older");
-        let taken =
-            services.team.take_messages(&operator, peer.as_str(), Some(1_u32)).await.unwrap();
+        let taken = services
+            .team
+            .take_messages(&operator, peer.as_str(), PageBounds::new(None, Some(1)))
+            .await
+            .unwrap();
         let taken = taken.items[0].id.clone();
         test.clock.advance(Duration::from_secs(1));
         let young = send().await;

@@ -2,8 +2,8 @@
 
 use svc_model::{
     AccessLevel, Caller, IdReference, LATEST, Message, MessageId, NewEvent, OpenCalls, Peer,
-    PeerId, PeerPresence, PeerReference, Principal, READ_ALL, RowReader, StreamName,
-    StreamVisibility, choose, limits,
+    PeerId, PeerReference, Principal, READ_ALL, Reader, StreamName, StreamVisibility, choose,
+    limits,
 };
 use svc_store::{AgentRow, PeerRow, Store, StoreError, WriteTx};
 
@@ -109,7 +109,7 @@ pub(in crate::service) async fn find_peer(
         PeerReference::SessionKey(key) => {
             let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
             // A session that the caller may not see is not named by its key.
-            let reader = RowReader::of(caller);
+            let reader = Reader::from_caller(caller);
             let mut rows: Vec<PeerRow> =
                 rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
             // That of an agent which the daemon runs is the agent's.
@@ -133,7 +133,7 @@ pub(in crate::service) async fn find_peer(
             rows
         }
     };
-    let reader = RowReader::of(caller);
+    let reader = Reader::from_caller(caller);
     let is_key = matches!(PeerReference::parse(text), Some(PeerReference::SessionKey(_)));
     let mut candidates: Vec<Peer> = rows.into_iter().map(|row| row.shown_to(&reader)).collect();
     // A session that the caller may not see is not named by its key.
@@ -206,7 +206,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
     tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
-    let registered = NewEvent::new("peer.registered", &PeerPresence::of(&row.peer));
+    let registered = NewEvent::new("peer.registered", &row.peer.presence());
     tx.append(&team, vec![registered]).await?;
     Ok(row)
 }

@@ -8,16 +8,14 @@ use std::{
 use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
-    Caller, Delivery, DeliveryState, Message, MessageId, MessageType, NewMessage, Peer, PeerId,
-    PeerRole, PeerStatus, READ_ALL,
+    Caller, Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, NewMessage,
+    Peer, PeerId, PeerRole, PeerStatus, READ_ALL,
     conversation::{RunState, SourceTool},
     json_bytes, limits,
     quote::{self, ModelText},
     stamp::{self, MessageSender, MessageStamp},
 };
-use svc_store::{
-    MessageFilter, MessageListRow, MessageRow, MessageTerms, RunRow, StoreError, WriteTx,
-};
+use svc_store::{ListedMessage, MessageRow, MessageTerms, RunRow, StoreError, WriteTx};
 
 use super::{
     Team,
@@ -25,29 +23,13 @@ use super::{
     peers::{may_act_for, own_peer},
     runs::{has_ended, terms_of_reply},
 };
-use crate::service::{Error, Page, PageLimit, ResourceKind, check, core::Core};
+use crate::service::{Error, Listed, Page, PageBounds, ResourceKind, check, core::Core};
 
 /// Messages that one write job acknowledges.
 const ACKS_PER_JOB: usize = 500;
 
-/// A message in a list: with the beginning of its text.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct ListedMessage {
-    /// The message. Its text ends after 4,000 characters.
-    #[serde(flatten)]
-    pub message: Message,
-    /// Length of the whole text, in bytes.
-    pub bytes: i64,
-    /// Name of the sender, if it is a peer still.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_name: Option<String>,
-    /// Name of the receiver, if it is a peer still.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to_name: Option<String>,
-    /// Whether it is a question that waits for its answer.
-    pub open: bool,
-    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
-    pub answered: bool,
+impl Listed for ListedMessage {
+    const NAME: &'static str = "messages";
 }
 
 /// A message as an agent reads it.
@@ -63,10 +45,15 @@ pub struct Stamped {
     pub answer: Option<ModelText>,
 }
 
+impl Listed for Stamped {
+    const NAME: &'static str = "messages";
+}
+
 /// A message with the history of its delivery.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct MessageDetail {
     /// The message.
+    #[serde(flatten)]
     pub message: Message,
     /// The states that it went through.
     pub states: Vec<Delivery>,
@@ -84,16 +71,6 @@ pub struct BroadcastReach {
     /// Peers whose inbox is full and did not take it. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_by: Vec<PeerId>,
-}
-
-/// Whether somebody may still answer a question that nobody has answered.
-fn is_open(entry: &MessageListRow) -> bool {
-    let Message { kind, state, .. } = &entry.row.message;
-    let is_lost = matches!(
-        state,
-        DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable
-    );
-    *kind == MessageType::Query && !entry.is_answered && !is_lost
 }
 
 /// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first with the body of the request.
@@ -266,10 +243,10 @@ impl Team {
         &self,
         caller: &Caller,
         peer: &str,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
-        let size = limit.into().size()?;
+        let size = page.into().size()?;
         let (caller, lease) = (caller.clone(), self.core.tuning.lease);
         self.core
             .store
@@ -305,8 +282,7 @@ impl Team {
         &self,
         caller: &Caller,
         peer: &str,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&peer).await?;
@@ -317,9 +293,7 @@ impl Team {
         let read = async |after: Option<i64>, limit| {
             self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
         };
-        Ok(Page::read(cursor, limit.into(), read, |row: &MessageRow| row.id)
-            .await?
-            .map(|row| row.message))
+        Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
 
     /// A page of the messages between all peers, the latest first. Only who reads everything sees them.
@@ -327,8 +301,7 @@ impl Team {
         &self,
         caller: &Caller,
         mut filter: MessageFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<ListedMessage>, Error> {
         if !caller.has_scope(READ_ALL) {
             let why = "everybody's messages are for the operator, or need read_all: see an inbox of your own";
@@ -342,16 +315,7 @@ impl Team {
         let read = async |before: Option<i64>, limit| {
             self.core.store.messages(filter, before, characters, limit).await
         };
-        let page =
-            Page::read(cursor, limit.into(), read, |entry: &MessageListRow| entry.row.id).await?;
-        Ok(page.map(|entry| ListedMessage {
-            open: is_open(&entry),
-            message: entry.row.message,
-            bytes: entry.bytes,
-            from_name: entry.from_name,
-            to_name: entry.to_name,
-            answered: entry.is_answered,
-        }))
+        Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
 
     /// Messages with their stamps, as a model reads them.
@@ -603,8 +567,11 @@ mod tests {
         let grown = (after.database + after.wal).saturating_sub(before.database + before.wal);
         assert!(grown < 4 * 1024 * 1024, "one text of 256 KiB, not {count}: {grown} bytes");
         for (index, peer) in peers.iter().enumerate() {
-            let inbox =
-                services.team.peek_messages(&Caller::Operator, peer.peer_id.as_str(), None, None);
+            let inbox = services.team.peek_messages(
+                &Caller::Operator,
+                peer.peer_id.as_str(),
+                PageBounds::new(None, None),
+            );
             let messages = inbox.await.unwrap().items;
             assert_eq!(messages.len(), if index < 2 { 1 } else { 2 }, "peer {index}");
             for message in messages {

@@ -12,7 +12,7 @@ mod runs;
 mod session_stream;
 mod sessions;
 
-pub use inbox::{BroadcastReach, ListedMessage, MessageDetail, Stamped};
+pub use inbox::{BroadcastReach, MessageDetail, Stamped};
 pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 

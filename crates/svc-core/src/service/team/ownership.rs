@@ -288,7 +288,7 @@ async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<()
 mod tests {
     use std::sync::Arc;
 
-    use svc_model::{TokenId, journal::SessionSource};
+    use svc_model::TokenId;
     use svc_store::testing::TestStore;
     use svc_sys::session_secret::SessionSecrets;
 
@@ -317,12 +317,8 @@ mod tests {
         let test = TestStore::open().await;
         let services = services(&test);
         let (former, heir) = (session("a"), session("b"));
-        let new = NewSession {
-            session_id: Some("a".to_owned()),
-            cwd: None,
-            source: SessionSource::Startup,
-            client: None,
-        };
+        let new =
+            NewSession { session_id: Some("a".to_owned()), cwd: None, source: None, client: None };
         services.team.start_session(&former, None, new).await.unwrap();
         let register = async |caller: &Caller, more: serde_json::Value| {
             let mut input = json!({ "display_name": "x", "backend": "test" });
@@ -384,12 +380,8 @@ mod tests {
         let services = services(&test).with_home(home.path());
         let secrets = SessionSecrets::in_home(home.path());
         let (former, heir) = (session("a"), session("b"));
-        let new = NewSession {
-            session_id: Some("a".to_owned()),
-            cwd: None,
-            source: SessionSource::Startup,
-            client: None,
-        };
+        let new =
+            NewSession { session_id: Some("a".to_owned()), cwd: None, source: None, client: None };
         services.team.start_session(&former, None, new).await.unwrap();
         let hash = secrets.ensure("a").unwrap();
         let claimed = async |contact: SessionContact| {

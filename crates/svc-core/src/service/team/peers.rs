@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use svc_model::{
-    Caller, NewEvent, OpenCalls, Peer, PeerId, PeerPresence, PeerRole, PeerSilence, PeerState,
-    PeerStatus, ProcessIdentity, RegisterInput, ReportedStatus, RowReader, StreamName,
+    Caller, NewEvent, OpenCalls, Peer, PeerFilter, PeerId, PeerRole, PeerSilence, PeerState,
+    PeerStatus, ProcessIdentity, Reader, RegisterInput, ReportedStatus, StreamName,
     StreamVisibility, Timestamp, changes_direction, is_agent_key, limits,
 };
-use svc_store::{PeerFilter, PeerRow, StoreError, StrandedInbox, WriteTx};
+use svc_store::{PeerRow, StoreError, StrandedInbox, WriteTx};
 use svc_sys::telemetry::chain;
 
 use super::{
@@ -16,7 +16,9 @@ use super::{
     delivery::{AGENT_ENDED, end_deliveries},
     sessions::end_left,
 };
-use crate::service::{Error, Page, PageLimit, ResourceKind, check, process, project::project_root};
+use crate::service::{
+    Error, Page, PageBounds, ResourceKind, check, process, project::project_root,
+};
 
 /// The reason that an event gives for a peer or a session whose process the sweep did not find.
 const PROCESS_GONE: &str = "its process is gone";
@@ -168,7 +170,7 @@ impl Team {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let row = self.core.store.peer(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
-        Ok(row.shown_to(&RowReader::of(caller)))
+        Ok(row.shown_to(&Reader::from_caller(caller)))
     }
 
     /// The peer that a session speaks for: the one registered with it.
@@ -190,33 +192,35 @@ impl Team {
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
-    /// A page of peers, as far as the caller may see them: in the order of their states, and by name among those.
+    /// A page of peers, as far as the caller may see them: in the order of their states, and by
+    /// name among those. Living are those that are not offline, without the agents that were
+    /// started for one task.
     pub async fn peers(
         &self,
         caller: &Caller,
         filter: &PeerFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        is_living: bool,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Arc<Page<Peer>>, Error> {
-        let (reader, limit) = (RowReader::of(caller), limit.into());
-        let read = || self.read_peers(&reader, filter, cursor, limit);
-        self.peer_pages.get(&self.core.store, (&reader, filter, cursor, limit), read).await
+        let (reader, page) = (Reader::from_caller(caller), page.into());
+        let read = || self.read_peers(&reader, filter, is_living, page);
+        self.peer_pages.get(&self.core.store, (&reader, filter, is_living, page), read).await
     }
 
     async fn read_peers(
         &self,
-        reader: &RowReader,
+        reader: &Reader,
         filter: &PeerFilter,
-        cursor: Option<&str>,
-        limit: PageLimit,
+        is_living: bool,
+        page: PageBounds<'_>,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
-            self.core.store.peers(reader, filter, after.as_ref(), limit).await
+            self.core.store.peers(reader, filter, is_living, after.as_ref(), limit).await
         };
         let key = |PeerRow { peer, .. }: &PeerRow| {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
         };
-        Ok(Page::read(cursor, limit, read, key).await?.map(|row| row.shown_to(reader)))
+        Ok(Page::read(page, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
     /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline otherwise. Who ran in
@@ -568,7 +572,7 @@ async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), S
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;
     // Everybody reads this stream.
-    tx.append(&team, vec![NewEvent::new(kind, &PeerPresence::of(peer))]).await?;
+    tx.append(&team, vec![NewEvent::new(kind, &peer.presence())]).await?;
     Ok(())
 }
 
@@ -608,7 +612,7 @@ fn given_owned(text: Option<String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use svc_model::{DeliveryState, NewMessage, journal::SessionSource};
+    use svc_model::{DeliveryState, NewMessage};
     use svc_store::testing::TestStore;
 
     use super::*;
@@ -710,8 +714,15 @@ mod tests {
         let peer = services.team.register_peer(&caller, input("a")).await.unwrap();
         let id = peer.peer_id.as_str();
         services.team.send_message(&caller, id, message()).await.unwrap();
-        let take =
-            async || services.team.take_messages(&caller, id, None).await.unwrap().items.len();
+        let take = async || {
+            services
+                .team
+                .take_messages(&caller, id, PageBounds::new(None, None))
+                .await
+                .unwrap()
+                .items
+                .len()
+        };
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
         let before = test.store.log_bounds().await.unwrap().1;
@@ -774,7 +785,7 @@ mod tests {
             let new = NewSession {
                 session_id: Some("s-1".to_owned()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             services.team.start_session(&operator, None, new).await.unwrap();
@@ -853,7 +864,7 @@ mod tests {
             let new = NewSession {
                 session_id: Some(session.to_owned()),
                 cwd: None,
-                source: SessionSource::Startup,
+                source: None,
                 client: None,
             };
             services.team.start_session(&operator, None, new).await.unwrap();

@@ -25,7 +25,7 @@ pub(super) async fn visibility_of(
     session_id: &str,
 ) -> Result<StreamVisibility, StoreError> {
     let row = tx.session_owner(session_id).await?;
-    let mut thing = row.unwrap_or_else(|| Ownership::of_row("", String::new()));
+    let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
     // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.
     if matches!(thing.owner, None | Some(Principal::Operator)) {
         thing.owner = Some(Principal::Session(session_id.into()));

@@ -1,13 +1,16 @@
 //! Sessions of coding agents: who they are, what they count, and which of them a call acts in.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use svc_model::{
-    AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, PeerId, PeerReference, Principal,
-    RowReader, SessionContact, SessionStanding, Timestamp, TokenId, is_own_session,
+    AccessLevel, Caller, GhapId, IMPLICIT_SESSION, LATEST, NOT_BLANK, PeerId, PeerReference,
+    Principal, Reader, SessionContact, SessionFilter, SessionStanding, Timestamp, TokenId,
+    is_own_session,
     journal::{Ghap, Session, SessionSource, ToolUse},
     limits, own_session_ids,
 };
-use svc_store::{SessionFilter, SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
+use svc_store::{SessionStart, StoreError, ToolCall, ToolCallCount, WriteTx};
 
 use super::{
     Team,
@@ -15,7 +18,7 @@ use super::{
     session_stream::{stream_of, tell, visibility_of},
 };
 use crate::service::{
-    Candidate, Error, Page, PageLimit, ResourceKind, check, project::project_to_start,
+    Candidate, Error, Page, PageBounds, ResourceKind, check, project::project_to_start,
 };
 
 /// Bytes of a session's id that are enough to name it. Clients choose these ids.
@@ -31,15 +34,18 @@ pub struct ActingSession {
 }
 
 /// A session that begins.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewSession {
-    /// The client's own id; one is made if there is none.
+    /// The client's own id of the session; a new one if omitted.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub session_id: Option<String>,
-    /// Where it works.
+    /// The folder that it works in; the nearest repository above it is the project.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub cwd: Option<String>,
-    /// How it begins.
-    pub source: SessionSource,
-    /// Which program it is.
+    /// How it begins; new by default.
+    pub source: Option<SessionSource>,
+    /// Which program it is, such as `claude-code`.
+    #[schemars(regex(pattern = NOT_BLANK))]
     pub client: Option<String>,
 }
 
@@ -55,14 +61,16 @@ pub struct CheckIn {
 }
 
 /// A session with its counters.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct SessionDetail {
     /// The session.
+    #[serde(flatten)]
     pub session: Session,
-    /// How often each tool was called.
+    /// How often each tool was called, the most called first; those of sub-agents apart.
     pub tools: Vec<ToolUse>,
     /// Its active record.
-    pub active: Option<Ghap>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_ghap: Option<Ghap>,
 }
 
 /// The setting that names the session last started.
@@ -148,7 +156,7 @@ impl Team {
             session_id,
             project: project_to_start(caller, new.cwd.as_deref()),
             client: new.client,
-            source: new.source,
+            source: new.source.unwrap_or(SessionSource::Startup),
             created_by: caller.principal().to_string(),
         };
         let is_named = new.session_id.is_some() || !caller.is_operator();
@@ -252,8 +260,8 @@ impl Team {
         }
         let session = self.core.store.session(session_id).await?.ok_or_else(unknown)?;
         let tools = self.core.store.tool_uses(session_id).await?;
-        let active = self.core.store.active_ghap(session_id).await?;
-        Ok(SessionDetail { session, tools, active })
+        let active_ghap = self.core.store.active_ghap(session_id).await?;
+        Ok(SessionDetail { session, tools, active_ghap })
     }
 
     /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read, alone or in
@@ -261,7 +269,9 @@ impl Team {
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.session_owner(text).await?.is_some();
         if text == LATEST && !is_id {
-            let page = self.sessions(caller, &SessionFilter::default(), None, Some(1)).await?;
+            let page = self
+                .sessions(caller, &SessionFilter::default(), PageBounds::new(None, Some(1)))
+                .await?;
             let latest = page.items.into_iter().next();
             return latest
                 .map(|session| session.session_id)
@@ -275,7 +285,7 @@ impl Team {
         if is_id || begin.len() < SESSION_PREFIX_MIN {
             return Ok(text.to_owned());
         }
-        let (reader, limit) = (RowReader::of(caller), limits::PAGE_DEFAULT);
+        let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
         let mut rows = self.core.store.sessions_with_prefix(&reader, begin, limit).await?;
         if let Some(key) = &key {
             rows.retain(|row| row.client.as_deref().is_none_or(|client| key.is_backend(client)));
@@ -291,17 +301,16 @@ impl Team {
         &self,
         caller: &Caller,
         filter: &SessionFilter,
-        cursor: Option<&str>,
-        limit: impl Into<PageLimit>,
+        page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Session>, Error> {
-        let reader = RowReader::of(caller);
+        let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
             self.core.store.sessions(&reader, filter, before, limit).await
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
-        Page::read(cursor, limit.into(), read, key).await
+        Page::read(page.into(), read, key).await
     }
 
     /// Counts a tool call.

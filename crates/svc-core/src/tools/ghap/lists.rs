@@ -3,15 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, Timestamp,
-    journal::{Domain, Ghap, GhapStatus, Iteration, Strategy, Tier, Verdict},
+    GhapFilter, GhapId, NOT_BLANK, Timestamp,
+    journal::{Domain, GhapStatus, Strategy, Tier, Verdict},
     quote,
 };
-use svc_store::GhapFilter;
 
 use crate::{
-    service::PageLimit,
-    tools::{Call, Failure, Tool, ToolError, check::NOT_BLANK},
+    service::{Listed, Page, PageBounds, journal::GhapDetail},
+    tools::{Call, Failure, Tool, ToolError},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -25,26 +24,14 @@ const GET: &str = "Returns a record with its earlier versions and its notes.";
 
 /// Which record.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct GetInput {
     /// The record.
     #[schemars(regex(pattern = NOT_BLANK))]
     id: String,
 }
 
-/// A record with its history.
-#[derive(Serialize, JsonSchema)]
-struct GhapWithHistory {
-    #[serde(flatten)]
-    ghap: Ghap,
-    /// What it said before each change.
-    history: Vec<Iteration>,
-    notes: Vec<String>,
-}
-
-async fn get(call: Call, input: GetInput) -> Result<GhapWithHistory, Failure> {
-    let detail = call.services.journal.ghap(&call.caller, &input.id).await?;
-    Ok(GhapWithHistory { ghap: detail.ghap, history: detail.history, notes: detail.notes })
+async fn get(call: Call, input: GetInput) -> Result<GhapDetail, Failure> {
+    Ok(call.services.journal.ghap(&call.caller, &input.id).await?)
 }
 
 const LIST: &str =
@@ -52,7 +39,6 @@ const LIST: &str =
 
 /// Which records.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ListInput {
     /// How many at most.
     #[schemars(range(min = 1, max = 100), extend("default" = 20))]
@@ -88,16 +74,11 @@ struct GhapRow {
     captured_at: Option<Timestamp>,
 }
 
-/// A page of records.
-#[derive(Serialize, JsonSchema)]
-struct GhapRows {
-    results: Vec<GhapRow>,
-    count: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
+impl Listed for GhapRow {
+    const NAME: &'static str = "results";
 }
 
-async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
+async fn list(call: Call, input: ListInput) -> Result<Page<GhapRow>, Failure> {
     let since = input.since.as_deref().map(time_or_date).transpose()?;
     let filter = GhapFilter {
         domain: input.domain,
@@ -108,28 +89,20 @@ async fn list(call: Call, input: ListInput) -> Result<GhapRows, Failure> {
         since: since.or(Some(Timestamp::from_millis(i64::MIN))),
     };
     let limit = input.limit.unwrap_or(20);
-    let page = call
-        .services
-        .journal
-        .ghaps(&call.caller, &filter, input.cursor.as_deref(), PageLimit::for_model(Some(limit)))
-        .await?;
-    let results: Vec<GhapRow> = page
-        .items
-        .into_iter()
-        .map(|ghap| GhapRow {
-            goal: quote::excerpt(&ghap.goal, 200),
-            outcome_status: ghap.status(),
-            confidence_tier: ghap.tier(),
-            captured_at: ghap.resolved_at(),
-            id: ghap.id,
-            domain: ghap.domain,
-            strategy: ghap.strategy,
-            iteration_count: ghap.iteration_count,
-            confirmed_again: ghap.confirmed_again,
-            created_at: ghap.created_at,
-        })
-        .collect();
-    Ok(GhapRows { count: results.len(), results, next_cursor: page.next_cursor })
+    let page = PageBounds::new(input.cursor.as_deref(), Some(limit)).for_model();
+    let page = call.services.journal.ghaps(&call.caller, &filter, page).await?;
+    Ok(page.map(|ghap| GhapRow {
+        goal: quote::excerpt(&ghap.goal, 200),
+        outcome_status: ghap.status,
+        confidence_tier: ghap.tier(),
+        captured_at: ghap.resolved_at(),
+        id: ghap.id,
+        domain: ghap.domain,
+        strategy: ghap.strategy,
+        iteration_count: ghap.iteration_count,
+        confirmed_again: ghap.confirmed_again,
+        created_at: ghap.created_at,
+    }))
 }
 
 /// RFC 3339, or a date, which is its beginning in UTC.

@@ -2,10 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use svc_model::{GhapId, Timestamp, limits};
+use svc_model::{GhapId, NOT_BLANK, Timestamp, limits};
 
 use super::records::{GhapWritten, SessionInput};
-use crate::tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
+use crate::tools::{Call, Failure, Tool, sessions::acting_session};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -71,7 +71,6 @@ its history.";
 
 /// Which record.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct AdoptInput {
     /// The record; by default the one changed last.
     #[schemars(regex(pattern = NOT_BLANK))]
@@ -93,7 +92,6 @@ const ABANDON: &str =
 
 /// Which record, and why.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct AbandonInput {
     /// Why there will be no result.
     #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]

@@ -3,14 +3,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    OutcomeId,
+    NOT_BLANK, OutcomeId,
     journal::{Domain, OutcomeVerdict},
     limits,
 };
 
+use svc_store::CalibrationRow;
+
 use crate::{
     service::journal::NewOutcome,
-    tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session},
+    tools::{Call, Failure, Tool, sessions::acting_session},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -29,7 +31,6 @@ hooks do this by themselves where they see test output.";
 
 /// What happened.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct OutcomeInput {
     /// The command.
     #[schemars(length(max = limits::GHAP_LONG_TEXT_CHARS), regex(pattern = NOT_BLANK))]
@@ -75,7 +76,6 @@ probability the Brier score (mean squared error; 0 is perfect, 0.25 is what alwa
 
 /// Of which records.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct CalibrationInput {
     /// Only this project.
     project: Option<String>,
@@ -88,39 +88,13 @@ struct CalibrationInput {
 /// How true predictions came.
 #[derive(Serialize, JsonSchema)]
 struct CalibrationOutput {
-    results: Vec<DomainCalibration>,
+    results: Vec<CalibrationRow>,
     count: usize,
-}
-
-/// Of one client in one domain.
-#[derive(Serialize, JsonSchema)]
-struct DomainCalibration {
-    client: Option<String>,
-    domain: Domain,
-    /// Records with a verdict.
-    records: i64,
-    /// The share of those that were confirmed.
-    hit_rate: f64,
-    /// Those of them that stated a probability.
-    with_probability: i64,
-    /// Mean squared error of those.
-    brier: Option<f64>,
 }
 
 async fn calibrate(call: Call, input: CalibrationInput) -> Result<CalibrationOutput, Failure> {
     let (project, client) = (input.project.as_deref(), input.client.as_deref());
-    let rows =
+    let results =
         call.services.journal.calibration(&call.caller, project, client, input.domain).await?;
-    let results: Vec<DomainCalibration> = rows
-        .into_iter()
-        .map(|row| DomainCalibration {
-            client: row.client,
-            domain: row.domain,
-            records: row.records,
-            hit_rate: row.hit_rate,
-            with_probability: row.with_probability,
-            brier: row.brier,
-        })
-        .collect();
     Ok(CalibrationOutput { count: results.len(), results })
 }

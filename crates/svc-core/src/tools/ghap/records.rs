@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, Timestamp,
+    GhapId, NOT_BLANK, Timestamp,
     journal::{Domain, Ghap, GhapChange, GhapDraft, Resolution, Strategy, Tier},
 };
 
-use crate::tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session};
+use crate::tools::{Call, Failure, Tool, sessions::acting_session};
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -25,9 +25,8 @@ Begins a GHAP record of what you are about to try, where you do not know the cau
 
 The hypothesis can turn out wrong; the prediction is what will be seen if it is right. A session has one active record.";
 
-/// What is about to be tried. The schema refuses other members: serde cannot, beside what is flattened.
+/// What is about to be tried.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(extend("additionalProperties" = false))]
 struct StartInput {
     #[serde(flatten)]
     draft: GhapDraft,
@@ -71,7 +70,6 @@ only what changes; a note is added to the others.";
 
 /// What changes.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(extend("additionalProperties" = false))]
 struct UpdateInput {
     #[serde(flatten)]
     change: GhapChange,
@@ -99,7 +97,6 @@ abandoned.";
 
 /// How it ended.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(extend("additionalProperties" = false))]
 struct ResolveInput {
     #[serde(flatten)]
     resolution: Resolution,
@@ -118,7 +115,6 @@ const ACTIVE: &str = "Returns the active record of a session, or says that there
 
 /// Whose record.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub(super) struct SessionInput {
     /// Session id; your own by default.
     #[schemars(regex(pattern = NOT_BLANK))]

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{
-    GhapId, Timestamp,
+    GhapId, NOT_BLANK, Timestamp,
     journal::{Domain, Ghap, GhapStatus, Lesson, RootCause, Strategy, Tier, Verdict},
     limits,
 };
@@ -11,7 +11,7 @@ use svc_store::{GhapPart, SearchFilter, SeenItem};
 
 use crate::{
     service::search::ExperienceQuery,
-    tools::{Call, Failure, Tool, check::NOT_BLANK, sessions::acting_session},
+    tools::{Call, Failure, Tool, sessions::acting_session},
 };
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -28,7 +28,6 @@ Searches what was tried before, here and in other projects, by symptom, error te
 
 /// What is looked for.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ExperienceSearchInput {
     /// Any text: a question, an error, code.
     #[schemars(length(max = limits::SEARCH_QUERY_CHARS))]
@@ -122,8 +121,8 @@ struct Experience {
 
 impl Experience {
     fn new(ghap: Ghap, axis: SearchAxis, score: f64) -> Self {
-        let outcome_status = ghap.status();
-        let resolved = ghap.state.into_resolved();
+        let outcome_status = ghap.status;
+        let resolved = ghap.end;
         let (confidence_tier, captured_at) =
             resolved.as_ref().map(|resolved| (resolved.tier, resolved.at)).unzip();
         let (outcome_result, surprise, root_cause, lesson) = resolved

@@ -26,10 +26,6 @@ static ASSETS: &[Asset] = &include!(concat!(env!("OUT_DIR"), "/page_assets.rs"))
 static TAGS: LazyLock<Vec<String>> =
     LazyLock::new(|| ASSETS.iter().map(|asset| tag_of(asset.plain)).collect());
 
-/// Views have URLs of their own below this path, and are one file.
-const VIEWS: &str = "/ui/";
-const FILES: &str = "/assets/";
-
 /// Nothing that is not ours runs, and nobody frames or watches the page.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
@@ -60,11 +56,6 @@ pub(super) fn routes(api: Api) -> Api {
             ),
             show_file,
         )
-}
-
-/// Whether this path is one of the page's files, which ask for no token.
-pub(in crate::http) fn is_file(path: &str) -> bool {
-    path == "/" || path == "/login" || path.starts_with(VIEWS) || path.starts_with(FILES)
 }
 
 async fn show_page(method: Method, headers: HeaderMap) -> Result<Response, Problem> {
@@ -154,6 +145,7 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::bounds::FILES;
 
     #[test]
     fn gzip_is_sent_to_those_who_take_it() {

@@ -7,7 +7,6 @@ mod assets;
 mod cookie;
 mod sign_in;
 
-pub(super) use assets::is_file;
 pub(super) use cookie::{BrowserToken, browser_secrets};
 
 use super::api::Api;

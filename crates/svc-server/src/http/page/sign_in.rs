@@ -2,7 +2,7 @@
 
 use axum::{
     Extension,
-    extract::{Request, State},
+    extract::Request,
     http::StatusCode,
     response::{IntoResponse as _, Response},
 };
@@ -46,17 +46,11 @@ pub(super) fn routes(api: Api) -> Api {
         .delete("/login", on_sign_out, sign_out)
 }
 
-async fn make_code(
-    State(app): State<App>,
-    caller: Caller,
-) -> Result<(StatusCode, Json<LoginCode>), Problem> {
+async fn make_code(app: App, caller: Caller) -> Result<(StatusCode, Json<LoginCode>), Problem> {
     Ok((StatusCode::CREATED, Json(app.services.access.make_login_code(&caller).await?)))
 }
 
-async fn make_ticket(
-    State(app): State<App>,
-    caller: Caller,
-) -> Result<(StatusCode, Json<LoginTicket>), Problem> {
+async fn make_ticket(app: App, caller: Caller) -> Result<(StatusCode, Json<LoginTicket>), Problem> {
     Ok((StatusCode::CREATED, Json(app.services.access.make_login_ticket(&caller).await?)))
 }
 
@@ -77,7 +71,7 @@ struct SignedIn {
     expires_at: Timestamp,
 }
 
-async fn sign_in(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     // Another site may not decide who this browser is.
     EntryRules::check_own_site(&parts)?;
@@ -112,7 +106,7 @@ fn check_sender(end: Option<OtherEnd>, key: &SignInKey<'_>) -> Result<(), Proble
 }
 
 async fn sign_out(
-    State(app): State<App>,
+    app: App,
     caller: Caller,
     browser: Option<Extension<BrowserToken>>,
     request: Request,

@@ -13,7 +13,7 @@ use svc_core::service::{
 };
 use svc_model::{
     Caller, LocalProcess, NewTask, ProofQuestion, TokenFingerprint,
-    journal::{Domain, GhapDraft, SessionSource, Strategy},
+    journal::{Domain, GhapDraft, Strategy},
     limits, token_hash,
 };
 use svc_sys::process_list::ProcessEntry;
@@ -669,7 +669,7 @@ async fn sessions() -> Script {
             session_id: Some(session.to_owned()),
             cwd: Some("/work".to_owned()),
             client: Some(client.to_owned()),
-            source: SessionSource::Startup,
+            source: None,
         };
         team.start_session(&Caller::Operator, None, new).await.unwrap();
     }
@@ -703,7 +703,7 @@ async fn begin(team: &Team, session_id: &str) -> ActingSession {
         session_id: Some(session_id.to_owned()),
         cwd: Some("/work".to_owned()),
         client: None,
-        source: SessionSource::Startup,
+        source: None,
     };
     team.start_session(&Caller::Operator, None, new).await.unwrap();
     ActingSession { session_id: session_id.to_owned(), agent_id: String::new() }

@@ -1,0 +1,149 @@
+//! What queries of rows show a reader is what [`Caller::access_to`] says of each row.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use rusqlite::{Connection, params};
+use svc_model::{
+    AccessLevel, AgentFilter, Caller, GhapFilter, Ownership, Principal, READ_ALL, Reader, Scope,
+    SessionFilter, TaskFilter, TokenId,
+};
+
+use crate::{MemoryFilter, PageSize, testing::TestStore};
+
+/// Owners in the text form of rows. The last is none that we know.
+const OWNERS: [&str; 4] = ["operator", "session:a", "session:b", "who knows"];
+/// Projects of rows; none is empty.
+const PROJECTS: [&str; 3] = ["", "/p", "/q"];
+
+fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
+    Caller::Session {
+        key: key.into(),
+        token: TokenId::from("tok_1".to_owned()),
+        scopes: scopes.iter().map(|scope| Scope((*scope).to_owned())).collect(),
+        project: project.map(Arc::from),
+        process: None,
+        folder: None,
+    }
+}
+
+fn callers() -> [Caller; 6] {
+    [
+        Caller::Operator,
+        session("a", Some("/p"), &[]),
+        session("b", Some("/q"), &["exec"]),
+        session("c", None, &[]),
+        session("d", Some("/p"), &[READ_ALL]),
+        session("e", Some("/p/"), &[]),
+    ]
+}
+
+/// Ids of the rows that the caller may read.
+fn readable(rows: &[(String, Ownership)], caller: &Caller) -> BTreeSet<String> {
+    let is_readable = |thing: &Ownership| caller.access_to(thing) >= AccessLevel::Read;
+    rows.iter().filter(|(_, thing)| is_readable(thing)).map(|(id, _)| id.clone()).collect()
+}
+
+fn stream(conn: &Connection, name: &str) -> i64 {
+    let sql = "insert into stream (name, created_at, visibility) values (?, 1, 'operator')";
+    conn.execute(sql, [name]).unwrap();
+    conn.last_insert_rowid()
+}
+
+#[tokio::test]
+async fn lists_show_each_reader_the_rows_that_it_may_read() {
+    let test = TestStore::open().await;
+    let conn = Connection::open(test.store.path()).unwrap();
+    conn.pragma_update(None, "foreign_keys", false).unwrap();
+    let (mut tasks, mut agents, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
+    let mut records = Vec::new();
+    let mut number = 10;
+    for owner in OWNERS {
+        for project in PROJECTS {
+            for runner in [None, Some("c")] {
+                number += 1;
+                let thing = Ownership {
+                    runner: runner.map(|key| Principal::Session(key.into())),
+                    ..Ownership::from_row(owner, project.to_owned())
+                };
+                let id = format!("task_{number}");
+                let runner_text = runner.map(|key| format!("session:{key}"));
+                conn.execute(
+                    "insert into task (task_id, stream_id, status, created_by, created_at, project, runner)
+                    values (?, ?, 'pending', ?, 1, ?, ?)",
+                    params![id, stream(&conn, &format!("task/{id}")), owner, project, runner_text],
+                )
+                .unwrap();
+                tasks.push((id, thing.clone()));
+                let id = format!("ag_{number}");
+                let key = runner.map_or_else(|| format!("agent:x:{number}"), str::to_owned);
+                conn.execute(
+                    "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, created_by,
+                        state, request_timeout, started_at, ended_at)
+                    values (?, ?, 'x', 'exec', ?, ?, '/', ?, 'done', 1, 1, 2)",
+                    params![id, stream(&conn, &format!("agent/{id}")), key, project, owner],
+                )
+                .unwrap();
+                agents.push((id, thing));
+            }
+            // What the operator made known belongs to the session itself.
+            let id = if owner == "operator" && project.is_empty() { "c" } else { "" };
+            let id = if id.is_empty() { format!("s_{number}") } else { id.to_owned() };
+            conn.execute(
+                "insert into session (session_id, project, source, created_by, started_at, last_seen_at)
+                values (?, ?, 'startup', ?, 1, 1)",
+                params![id, project, owner],
+            )
+            .unwrap();
+            let of_session = (owner == "operator").then(|| Principal::Session(id.as_str().into()));
+            let thing =
+                Ownership { runner: of_session, ..Ownership::from_row(owner, project.to_owned()) };
+            sessions.push((id.clone(), thing.clone()));
+            let record = format!("ghap_{number}");
+            conn.execute(
+                "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
+                    status, created_at, updated_at)
+                values (?, ?, ?, 'debugging', 'systematic-elimination', 'g', 'h', 'a', 'p', 'confirmed', 1, 1)",
+                params![record, id, project],
+            )
+            .unwrap();
+            let memory = format!("mem_{number}");
+            conn.execute(
+                "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
+                    created_at)
+                values (?, ?, 'fact', ?, ?, '', 0.5, '[]', ?, 1)",
+                params![memory, project, memory, memory, id],
+            )
+            .unwrap();
+            records.push((record, memory, thing));
+        }
+    }
+    let ghaps: Vec<_> = records.iter().map(|(id, _, thing)| (id.clone(), thing.clone())).collect();
+    let memories: Vec<_> = records.into_iter().map(|(_, id, thing)| (id, thing)).collect();
+    let (store, size) = (&test.store, PageSize::rows(200));
+    for caller in callers() {
+        let reader = Reader::from_caller(&caller);
+        let page = store.tasks(&reader, &TaskFilter::default(), None, size).await.unwrap();
+        let shown = page.rows.into_iter().map(|row| row.task.task_id.to_string());
+        assert_eq!(shown.collect::<BTreeSet<_>>(), readable(&tasks, &caller), "tasks: {caller:?}");
+        let page = store.agents(&reader, &AgentFilter::default(), None, size).await.unwrap();
+        let shown = page.rows.into_iter().map(|row| row.info.id.to_string());
+        assert_eq!(
+            shown.collect::<BTreeSet<_>>(),
+            readable(&agents, &caller),
+            "agents: {caller:?}"
+        );
+        let page = store.sessions(&reader, &SessionFilter::default(), None, size).await.unwrap();
+        let shown = page.rows.into_iter().map(|session| session.session_id);
+        let expected = readable(&sessions, &caller);
+        assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "sessions: {caller:?}");
+        let page = store.ghaps(&reader, &GhapFilter::default(), None, size).await.unwrap();
+        let shown = page.rows.into_iter().map(|ghap| ghap.id.to_string());
+        assert_eq!(shown.collect::<BTreeSet<_>>(), readable(&ghaps, &caller), "ghaps: {caller:?}");
+        let (page, total) =
+            store.memories(&reader, &MemoryFilter::default(), 0, size).await.unwrap();
+        assert_eq!(total, i64::try_from(page.len()).unwrap());
+        let shown = page.into_iter().map(|memory| memory.id.to_string());
+        let expected = readable(&memories, &caller);
+        assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "memories: {caller:?}");
+    }
+}
