@@ -41,7 +41,7 @@ pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
 }
 
 /// What a person has to do before a receiver goes on; `None` if it needs nobody.
-fn needs(receiver: &Value) -> Option<String> {
+pub(super) fn needs(receiver: &Value) -> Option<String> {
     let is_asked =
         matches!(receiver["waiting_for"]["kind"].as_str(), Some("permission" | "question"));
     if receiver["status"] != "waiting" || !is_asked {

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::{inbox_path, name_of, note_successor, peer, present, reaches_nobody, send};
-use crate::cli::delivery::{expected, when};
+use crate::cli::delivery::{expected, needs, when};
 use crate::cli::message::text_or_input;
 use crate::cli::naming::peer_found;
 use crate::cli::presence::OperatorPresence;
@@ -142,7 +142,7 @@ impl AnswerWait<'_> {
             // All may be dropped at any await.
             let end = tokio::select! {
                 item = changes.next() => {
-                    self.tell_absence(item?)?;
+                    self.tell_change(item?).await?;
                     None
                 }
                 item = answers.next() => self.answer(item?).await?.map(AskEnd::Answer),
@@ -154,17 +154,30 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Says that the receiver has gone: its answer may take a while from then on.
-    fn tell_absence(&self, item: Option<FollowItem>) -> anyhow::Result<()> {
+    /// Says that the receiver has gone, or needs a person: its answer may take a while from then on.
+    async fn tell_change(&self, item: Option<FollowItem>) -> anyhow::Result<()> {
         let Some(FollowItem::Event { data, .. }) = item else { return Ok(()) };
         let event: Value = serde_json::from_str(&data)?;
         let change = &event["data"];
-        if change["peer_id"] == self.question["to_peer"] && change["status"] == "offline" {
-            let id = output::cell(self.question, "id");
-            self.note(&format!(
-                "{} has gone; the question {id} waits for it, and Ctrl-C leaves it open",
-                self.name
-            ));
+        if change["peer_id"] != self.question["to_peer"] {
+            return Ok(());
+        }
+        match change["status"].as_str() {
+            Some("offline") => {
+                let id = output::cell(self.question, "id");
+                self.note(&format!(
+                    "{} has gone; the question {id} waits for it, and Ctrl-C leaves it open",
+                    self.name
+                ));
+            }
+            Some("waiting") => {
+                let receiver =
+                    peer(&self.context.client()?, &output::cell(change, "peer_id")).await;
+                if let Some(needs) = needs(&receiver) {
+                    self.note(&format!("{} is waiting: {needs}", self.name));
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -242,7 +255,8 @@ impl AnswerWait<'_> {
     fn state(&self, state: &str) -> Option<AskEnd> {
         match state {
             "undeliverable" | "refused" | "expired" => return Some(AskEnd::Lost(state.to_owned())),
-            "offered" => self.note(&format!("{} was given the question", self.name)),
+            // Not before: a hook may run out of time, and then the model has nothing.
+            "injected" => self.note(&format!("{} has the question", self.name)),
             _ => {}
         }
         None
