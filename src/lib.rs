@@ -2,7 +2,7 @@
 //!
 //! `ARCHITECTURE.md` lists the crates; read `svc-store/sqlite/writer.rs` and
 //! `svc-core/service/log/subscription.rs` first, because the rest stands on them. [`cli`] is the
-//! command line and the only code that prints. [`fuzzing`] is what the fuzzer feeds.
+//! command line and the only code that prints.
 //!
 //! # A command prints
 //!
@@ -19,4 +19,3 @@
 //!    copies the bytes of its own command.
 
 pub mod cli;
-pub mod fuzzing;

@@ -1,7 +1,7 @@
-//! What agents print: see `svc::fuzzing::agent_output`.
+//! What agents print: see `svc_fuzz::agent_output`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| svc::fuzzing::agent_output(bytes));
+fuzz_target!(|bytes: &[u8]| svc_fuzz::agent_output(bytes));

@@ -1,7 +1,7 @@
-//! The payloads of clients' hooks: see `svc::fuzzing::hook_payload`.
+//! The payloads of clients' hooks: see `svc_fuzz::hook_payload`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| svc::fuzzing::hook_payload(bytes));
+fuzz_target!(|bytes: &[u8]| svc_fuzz::hook_payload(bytes));

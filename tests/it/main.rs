@@ -34,6 +34,8 @@ mod documents;
 mod errors;
 mod files;
 mod first_day;
+#[path = "../fuzz/targets.rs"]
+mod fuzz_targets;
 mod health;
 mod hook;
 #[cfg(target_os = "linux")]

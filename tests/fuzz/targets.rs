@@ -1,5 +1,6 @@
-//! What the fuzzer feeds: for each parser of bytes from outside one function that takes any bytes, and panics only where a promise
-//! is broken. `tests/fuzz` has a target for each; the tests here run each with its seeds, whole, cut off, and changed.
+//! What the fuzzer feeds: for each parser of bytes from outside one function that takes any bytes,
+//! and panics only where a promise is broken. Each has a target beside this file. The tests here run
+//! each with its seeds, whole, cut off, and changed.
 
 use serde_json::{Value, json};
 use svc_host::host;
