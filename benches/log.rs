@@ -44,7 +44,7 @@ impl World {
 }
 
 fn name() -> StreamName {
-    StreamName::of("task", "bench")
+    StreamName::new("task", "bench")
 }
 
 fn event() -> NewEvent {

@@ -29,7 +29,7 @@ pub(super) async fn watch(
 ) -> anyhow::Result<ExitCode> {
     let view: Value = context.client()?.get(&host(agent, "")).await?;
     let mut follower = follower(context, &view, after.unwrap_or(0))?;
-    let mut printer = Printer::of(&view);
+    let mut printer = Printer::from_agent(&view);
     while let Some(item) = follower.next().await? {
         let FollowItem::Event { data, .. } = &item else {
             note(&item);
@@ -70,7 +70,7 @@ pub(super) async fn attach(context: &Context, agent: &str) -> anyhow::Result<Exi
     ));
     let after = history["offset"].as_u64().unwrap_or(0);
     let mut follower = follower(context, &view, after)?;
-    let mut printer = Printer::of(&view);
+    let mut printer = Printer::from_agent(&view);
     printer.open_requests(context, &id).await;
     let mut lines = typed_lines();
     let mut sent: u64 = 0;
@@ -203,7 +203,7 @@ struct AskedOption {
 }
 
 impl Printer {
-    pub(super) fn of(view: &Value) -> Self {
+    pub(super) fn from_agent(view: &Value) -> Self {
         Self { is_exec: view["backend"] == "exec", asked: None, said: None }
     }
 

@@ -103,7 +103,7 @@ pub(super) async fn attach(
         output::visible(&info.session_key),
         info.id
     ));
-    let mut printer = Printer::of(&json!({ "backend": info.backend }));
+    let mut printer = Printer::from_agent(&json!({ "backend": info.backend }));
     // What it asks already stands anywhere in its stream.
     let mut feed = host.attach(0).await?;
     let (mut is_told, mut has_caught_up) = (false, history.offset == 0);

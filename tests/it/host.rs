@@ -74,10 +74,10 @@ impl Host {
         for (name, value) in more.as_object().expect("an object") {
             document[name] = value.clone();
         }
-        Self::of(home, &document)
+        Self::with_document(home, &document)
     }
 
-    fn of(home: Home, document: &Value) -> Self {
+    fn with_document(home: Home, document: &Value) -> Self {
         let started = launch(&home, document);
         let pid = |name: &str| u32::try_from(started[name].as_u64().expect("a pid")).expect("fits");
         Self {
@@ -90,7 +90,7 @@ impl Host {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::of(&self.socket)
+        Client::connect(&self.socket)
     }
 
     fn state(&self) -> Value {
@@ -117,7 +117,7 @@ impl Drop for Host {
 }
 
 impl Client {
-    fn of(socket: &Path) -> Self {
+    fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the host answers");
         stream.set_read_timeout(Some(WITHIN)).expect("can be set");
         let lines = BufReader::new(stream.try_clone().expect("can be cloned"));
@@ -616,7 +616,7 @@ fn an_agent_or_reaper_that_is_killed_is_on_record_and_leaves_nothing() {
 fn two_hosts_of_one_agent_do_not_share_a_socket() {
     let home = Home::new();
     let document = spec(&home, "ag_one", &ECHO);
-    let host = Host::of(home.clone(), &document);
+    let host = Host::with_document(home.clone(), &document);
     let refused = launch(&home, &document);
     assert!(refused["error"].as_str().is_some_and(|error| error.contains("spool")), "{refused}");
     assert_eq!(host.state()["state"], "idle");
@@ -628,7 +628,7 @@ fn a_folder_with_a_long_path_has_its_socket_too() {
     let mut document = spec(&home, &format!("ag_{}", std::process::id()), &ECHO);
     let (folder, short) = (home.path(&"long".repeat(40)), home.path("short"));
     document["folder"] = json!(folder);
-    let mut host = Host::of(home, &document);
+    let mut host = Host::with_document(home, &document);
     assert!(host.socket.starts_with(&folder), "{}", host.socket.display());
     let named = host.socket.display().to_string();
     std::os::unix::fs::symlink(&folder, &short).expect("a short path to it");

@@ -22,7 +22,7 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    fn of(group: &'static str) -> Self {
+    fn new(group: &'static str) -> Self {
         assert!(GROUPS.contains(&group), "{group}");
         Self { group, made: BTreeSet::new() }
     }
@@ -177,7 +177,7 @@ fn variable(before: &str, rest: &str) -> Option<(&'static str, usize)> {
 #[test]
 fn help() {
     let home = Home::new();
-    let mut snapshots = Snapshots::of("help");
+    let mut snapshots = Snapshots::new("help");
     for path in commands().keys() {
         let mut args: Vec<&str> = path.split(' ').filter(|word| !word.is_empty()).collect();
         args.push("--help");
@@ -204,7 +204,7 @@ fn usage_errors() {
         ("install_unknown_client", &["install", "emacs"]),
         ("completions_unknown_shell", &["completions", "cobol"]),
     ];
-    let mut snapshots = Snapshots::of("usage");
+    let mut snapshots = Snapshots::new("usage");
     for (name, args) in cases {
         snapshots.check(name, &shown(&home, args));
     }
@@ -229,7 +229,7 @@ fn without_a_daemon() {
         ("backup", &["backup", "copy.db"]),
         ("config_check", &["config", "check", "missing.toml"]),
     ];
-    let mut snapshots = Snapshots::of("no_daemon");
+    let mut snapshots = Snapshots::new("no_daemon");
     for (name, args) in cases {
         snapshots.check(name, &shown(&home, args));
     }
@@ -263,7 +263,7 @@ fn answers() {
         ("tools_unknown", &["tools", "show", "nothing"]),
         ("tools_call_refused", &["tools", "call", "peer_list", "--arg", "status=asleep"]),
     ];
-    let mut snapshots = Snapshots::of("answer");
+    let mut snapshots = Snapshots::new("answer");
     for (name, args) in cases {
         snapshots.check(name, &shown(home, args));
         let json = [args, &["--json"]].concat();
@@ -288,7 +288,7 @@ fn narrow(text: &str) -> String {
 #[test]
 fn setting_up() {
     let home = Home::new();
-    let mut snapshots = Snapshots::of("set_up");
+    let mut snapshots = Snapshots::new("set_up");
     snapshots.check("config_show", &narrow(&shown(&home, &["config", "show"])));
     // Without the migrations after the baseline: a new migration changes no snapshot.
     let is_kept = |line: &&str| !line.starts_with("applied") || line.ends_with("baseline");
@@ -328,7 +328,7 @@ fn setting_up() {
 fn working() {
     let d = Daemon::start();
     let home = &d.home;
-    let mut snapshots = Snapshots::of("work");
+    let mut snapshots = Snapshots::new("work");
     let command = ["task", "run", "--title", "greet", "--", "sh", "-c", "echo one; exit 3"];
     snapshots.check("task_run", &shown(home, &command));
     let tasks = svc(home, &["task", "list", "--json"]).json();
@@ -392,7 +392,7 @@ fn working() {
 #[test]
 fn files_of_a_running_daemon() {
     let d = Daemon::start();
-    let mut snapshots = Snapshots::of("files");
+    let mut snapshots = Snapshots::new("files");
     let cases: [(&str, &[&str]); 9] = [
         ("doctor", &["doctor"]),
         ("backup", &["backup", "copy.db"]),

@@ -35,7 +35,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    fn of(d: &Daemon) -> Self {
+    fn start(d: &Daemon) -> Self {
         let caller = d.session("neighbour");
         let task = caller.post("/v1/tasks", &json!({ "title": "mine" })).ok(201);
         Self { caller, task: text(&task, "task_id"), acknowledged: 0 }
@@ -163,7 +163,7 @@ fn readers_that_do_not_read_take_no_memory() {
     for _ in 0..10 {
         greedy.post(&path, &json!(vec![event.clone(); 50])).ok(200);
     }
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     neighbour.append(20);
     // Each answer is as large as a page may be, and a connection has room for one or two.
     let page = greedy.request("GET", "/v1/events?stream_prefix=task/&limit=500");
@@ -213,7 +213,7 @@ fn loops_of_large_pages_of_tasks_take_no_memory() {
         d.post("/v1/tasks", &task).ok(201);
     }
     let greedy = d.reader("greedy");
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     thread::scope(|threads| {
         for _ in 0..8 {
             let greedy = greedy.clone();
@@ -258,7 +258,7 @@ fn loops_of_searches_hold_up_nobody() {
         let stored = call(&greedy, "store_memory", &memory);
         assert!(stored["result"]["structuredContent"]["id"].is_string(), "{stored}");
     }
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     thread::scope(|threads| {
         for number in 0..8 {
             let greedy = greedy.clone();
@@ -285,7 +285,7 @@ fn loops_of_searches_hold_up_nobody() {
 #[test]
 fn bodies_without_a_token_take_no_memory() {
     let d = Daemon::start();
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     let body = "x".repeat(STRANGE_BODY);
     let requests = ["/login", "/v1/daemon_proof"].map(|path| {
         let request = d.stranger().request("POST", path).without("Connection");
@@ -324,7 +324,7 @@ fn bodies_without_a_token_take_no_memory() {
 #[test]
 fn half_open_connections_hold_up_neither_the_socket_nor_who_has_a_token() {
     let d = Daemon::start();
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     let half = Arc::from(&b"GET /health HTTP/1.1\r\nHost: lo"[..]);
     let mut held: Vec<Held> = (0..300).map(|_| Held::open(d.addr, &half)).collect();
     neighbour.append(20);
@@ -359,7 +359,7 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
     register(&greedy, "greedy");
     register(&other, "other");
     let peers: Vec<String> = (0..30).map(|number| register(&d, &format!("p{number}"))).collect();
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     let large = json!({ "text": "x".repeat(1_000_000) });
     // For each that was accepted who did not get a copy.
     let mut accepted: Vec<String> = Vec::new();
@@ -447,7 +447,7 @@ fn beside_a_noisy_child(noise: &str) -> (Daemon, Neighbour) {
         let source = d.get("/v1/sources/noisy").ok(200);
         (source["state"] == "connected").then_some(())
     });
-    let mut neighbour = Neighbour::of(&d);
+    let mut neighbour = Neighbour::start(&d);
     for number in 0..20 {
         // The first one begins the noise.
         let answer = call(&d, "noisy__echo", &json!({ "number": number }));

@@ -39,8 +39,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             })?);
         }
         let weight = events as u64;
-        let beside_summary = Summary::of(&beside, weight);
-        let figure = Figure::summed(name, "events/s", Summary::of(&ours, weight)).beside(
+        let beside_summary = Summary::from_rounds(&beside, weight);
+        let figure = Figure::summed(name, "events/s", Summary::from_rounds(&ours, weight)).beside(
             "no-op handler",
             beside_summary,
             stats::ratio(&ours, &beside),
@@ -68,9 +68,9 @@ fn compare_batches(bench: &mut Bench, daemon: &Daemon, tasks: &[String]) -> anyh
     }
     group.finish()?;
     let weight = BATCH as u64;
-    let figure = Figure::summed(name, "events/s", Summary::of(&ours, weight)).beside(
+    let figure = Figure::summed(name, "events/s", Summary::from_rounds(&ours, weight)).beside(
         "bare group commit",
-        Summary::of(&beside, weight),
+        Summary::from_rounds(&beside, weight),
         stats::ratio(&ours, &beside),
     );
     bench.add(figure.goal(Goal::ratio(0.75)));

@@ -30,7 +30,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let (store, writer) = open(&runtime, bench, "inproc")?;
     let names: Arc<[StreamName]> =
-        (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
+        (0..STREAMS).map(|number| StreamName::new("bench", number)).collect();
     runtime.block_on(make_streams(&store, &names))?;
     let group = bare_loop(&runtime, bench, "bare")?;
     let data = data();
@@ -56,9 +56,9 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             beside.push(runtime.block_on(produce(producers, bench.window(), append))?);
         }
         let weight = events as u64;
-        let figure = Figure::summed(name, "events/s", Summary::of(&ours, weight)).beside(
+        let figure = Figure::summed(name, "events/s", Summary::from_rounds(&ours, weight)).beside(
             "bare group commit",
-            Summary::of(&beside, weight),
+            Summary::from_rounds(&beside, weight),
             stats::ratio(&ours, &beside),
         );
         let least = if events == 1 { 0.95 } else { 0.75 };

@@ -22,7 +22,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = append_inproc::runtime()?;
     let (store, writer) = append_inproc::open(&runtime, bench, "check-in")?;
     let names: Arc<[StreamName]> =
-        (0..STREAMS).map(|number| StreamName::of("bench", number)).collect();
+        (0..STREAMS).map(|number| StreamName::new("bench", number)).collect();
     runtime.block_on(append_inproc::make_streams(&store, &names))?;
     let tokens = Tokens::open_or_make(&bench.sandbox.path("check-in.token"))?;
     let services = Services::new(
@@ -52,9 +52,13 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 append,
             ))?);
         }
-        let summary = Summary::of(&ours, 1);
+        let summary = Summary::from_rounds(&ours, 1);
         let figure = Figure::summed(format!("check-in/{CALLERS} on {name}"), "calls/s", summary)
-            .beside("plain appends", Summary::of(&beside, 1), stats::ratio(&ours, &beside));
+            .beside(
+                "plain appends",
+                Summary::from_rounds(&beside, 1),
+                stats::ratio(&ours, &beside),
+            );
         bench.add(figure.goal(Goal::ratio(SHARE)));
     }
     drop(services);

@@ -257,7 +257,7 @@ fn compare(
     Some(ComparedLine {
         name: format!("{name}{of}"),
         unit: unit.to_owned(),
-        verdict: Verdict::of(&each),
+        verdict: Verdict::from_changes(&each),
         worse_by: stats::median(each),
         first: stats::median(first),
         second: stats::median(second),
@@ -266,7 +266,7 @@ fn compare(
 
 impl Verdict {
     /// From the share by which the second was worse in each turn.
-    fn of(each: &[f64]) -> Self {
+    fn from_changes(each: &[f64]) -> Self {
         if stats::median(each.to_vec()) <= TOLERANCE {
             return Self::NotWorse;
         }
@@ -347,7 +347,7 @@ mod tests {
             ([-0.2, 0.05, 0.04, 0.05, -0.1], Verdict::Unclear),
             ([-0.2, 0.5, -0.2, 0.5, -0.2], Verdict::NotWorse),
         ] {
-            assert_eq!(Verdict::of(&each), verdict, "{each:?}");
+            assert_eq!(Verdict::from_changes(&each), verdict, "{each:?}");
         }
     }
 

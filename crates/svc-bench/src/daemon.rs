@@ -149,7 +149,7 @@ fn line(stamp: u64) -> String {
 
 /// How long the frames of a task's stream are.
 pub(crate) fn frame_size() -> FrameSize {
-    FrameSize::of(rendered().len(), 1)
+    FrameSize::measure(rendered().len(), 1)
 }
 
 /// Where the stamp stands in a frame, counted from its end.
@@ -162,7 +162,7 @@ pub(crate) fn stamp_from_end() -> usize {
 fn rendered() -> String {
     let event = Event {
         position: 1,
-        stream: StreamName::of("task", "x"),
+        stream: StreamName::new("task", "x"),
         seq: 1,
         kind: "frame".into(),
         data: frame_data(&line(0)).into(),

@@ -38,9 +38,9 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         }
         let [ours, events, raw, raw_batched] = &rounds;
         let figure = |what: &str, beside: &[Slice]| {
-            Figure::summed(&name, "deliveries/s", Summary::of(ours, 1)).beside(
+            Figure::summed(&name, "deliveries/s", Summary::from_rounds(ours, 1)).beside(
                 what,
-                Summary::of(beside, 1),
+                Summary::from_rounds(beside, 1),
                 stats::ratio(ours, beside),
             )
         };

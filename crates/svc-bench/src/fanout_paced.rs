@@ -25,7 +25,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let figure = Figure::summed(
         format!("fanout/{subscribers} paced"),
         "deliveries/s",
-        Summary::of(&rounds, 1),
+        Summary::from_rounds(&rounds, 1),
     );
     bench.add(
         figure

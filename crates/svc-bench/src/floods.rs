@@ -433,7 +433,7 @@ enum Neighbour {
 }
 
 impl Neighbour {
-    fn of(daemon: &Daemon, is_anew: bool) -> anyhow::Result<Self> {
+    fn start(daemon: &Daemon, is_anew: bool) -> anyhow::Result<Self> {
         let neighbour = session(daemon, "neighbour")?;
         let task = neighbour.call("POST", "/v1/tasks", r#"{"title":"bench"}"#)?;
         let task = task["task_id"].as_str().context("a task has an id")?;
@@ -499,7 +499,7 @@ fn measure(bench: &mut Bench, flood: Flood, number: usize) -> anyhow::Result<()>
         Ground::prepare(bench, flood, &format!("floods-{number}-{side}"), &sizes)
     };
     let (own, other) = (ground(bench, "own")?, ground(bench, "other")?);
-    let mut neighbour = Neighbour::of(&own.daemon, flood.is_of_connections())?;
+    let mut neighbour = Neighbour::start(&own.daemon, flood.is_of_connections())?;
     neighbour.measure(sizes.window)?;
     own.daemon.process.reset_peak();
     let answers: Arc<Answers> = Arc::default();
@@ -514,7 +514,7 @@ fn measure(bench: &mut Bench, flood: Flood, number: usize) -> anyhow::Result<()>
         drop(here);
     }
     let peak = own.daemon.process.peak_bytes()?;
-    let [elsewhere, here] = slices.map(|rounds| Summary::of(&rounds, 1));
+    let [elsewhere, here] = slices.map(|rounds| Summary::from_rounds(&rounds, 1));
     let ms = |micros: Option<f64>| micros.unwrap_or_default() / 1e3;
     let (name, p99) = (flood.name(), ms(here.p99_us));
     let times = p99 / ms(elsewhere.p99_us).max(1e-6);

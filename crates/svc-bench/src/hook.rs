@@ -94,7 +94,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         }
         let name = format!("hook/daemon {event}");
         bench.add(
-            Figure::summed(name, "calls/s", Summary::of(&slices, 1)).goal(Goal::p99_us(1000.0)),
+            Figure::summed(name, "calls/s", Summary::from_rounds(&slices, 1))
+                .goal(Goal::p99_us(1000.0)),
         );
     }
     daemon.process.stop()

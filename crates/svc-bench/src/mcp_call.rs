@@ -77,9 +77,9 @@ fn compare(
             })?);
         }
     }
-    Ok(Figure::summed(name, "calls/s", Summary::of(&ours, 1)).beside(
+    Ok(Figure::summed(name, "calls/s", Summary::from_rounds(&ours, 1)).beside(
         "plain JSON handler",
-        Summary::of(&beside, 1),
+        Summary::from_rounds(&beside, 1),
         stats::ratio(&ours, &beside),
     ))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Crowd {
 
 impl Crowd {
     /// As many as the run allows.
-    pub(crate) fn of(bench: &Bench) -> Self {
+    pub(crate) fn new(bench: &Bench) -> Self {
         let (producers, subscribers) = if bench.quick { (16, 10) } else { (64, 100) };
         Self { producers, subscribers }
     }
@@ -40,7 +40,7 @@ pub(crate) struct Both {
 /// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "mixed")?;
-    let crowd = Crowd::of(bench);
+    let crowd = Crowd::new(bench);
     let name = format!("mixed/{}+{}", crowd.producers, crowd.subscribers);
     let (mut acks, mut deliveries) = (Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
@@ -49,7 +49,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         acks.push(both.acks);
         deliveries.push(both.deliveries);
     }
-    let (acks, deliveries) = (Summary::of(&acks, 1), Summary::of(&deliveries, 1));
+    let (acks, deliveries) = (Summary::from_rounds(&acks, 1), Summary::from_rounds(&deliveries, 1));
     bench.add(Figure::summed(format!("{name} acks"), "events/s", acks));
     let full = acks.rate * crate::stats::float(crowd.subscribers as u64);
     bench.add(Figure::summed(format!("{name} deliveries"), "deliveries/s", deliveries).note(

@@ -119,7 +119,7 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         drop(crowd);
     }
     let (refused, asked) = answers.refused();
-    let [alone, busy, beside] = slices.map(|rounds| Summary::of(&rounds, 1));
+    let [alone, busy, beside] = slices.map(|rounds| Summary::from_rounds(&rounds, 1));
     let p99 = |summary: Summary| summary.p99_us.unwrap_or_default() / 1e3;
     for (name, other, goal) in
         [("a busy core", busy, Some(Goal::at_most(2.0))), ("nothing", alone, None)]

@@ -32,17 +32,17 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
         drop(stalled);
     }
     let name = format!("replay/{}", home.frames);
-    let summary = Summary::of(&alone, 1);
+    let summary = Summary::from_rounds(&alone, 1);
     bench.add(
         Figure::summed(&name, "events/s", summary)
-            .beside("bare read", Summary::of(&bare, 1), stats::ratio(&alone, &bare))
+            .beside("bare read", Summary::from_rounds(&bare, 1), stats::ratio(&alone, &bare))
             .goal(Goal::ratio(0.7)),
     );
     bench.add(
         Figure::summed(
             format!("{name} beside a stalled reader"),
             "events/s",
-            Summary::of(&beside_stalled, 1),
+            Summary::from_rounds(&beside_stalled, 1),
         )
         .beside("without one", summary, stats::ratio(&beside_stalled, &alone))
         .goal(Goal::ratio(0.9)),

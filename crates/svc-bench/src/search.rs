@@ -133,7 +133,7 @@ fn latency(
         slice.length = begun.elapsed();
         rounds.push(slice);
     }
-    let figure = Figure::summed(name, "searches/s", Summary::of(&rounds[1..], 1));
+    let figure = Figure::summed(name, "searches/s", Summary::from_rounds(&rounds[1..], 1));
     bench.add(figure.goal_if(!bench.quick, Goal::p99_us(most_us)));
     runtime.block_on(writer.close(store))?;
     Ok(())

@@ -113,7 +113,7 @@ impl Server {
 
 /// How long the frames of these servers are.
 pub(crate) fn frame_size() -> FrameSize {
-    FrameSize::of(frame(1).len(), 1)
+    FrameSize::measure(frame(1).len(), 1)
 }
 
 fn frame(id: u64) -> String {

@@ -79,9 +79,9 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             ours.push(slice);
             beside.push(at_once(bench, &mut piped[..count], Piped::ask)?);
         }
-        let figure = Figure::summed(name, "round trips/s", Summary::of(&ours, 1)).beside(
+        let figure = Figure::summed(name, "round trips/s", Summary::from_rounds(&ours, 1)).beside(
             "pipes, synced",
-            Summary::of(&beside, 1),
+            Summary::from_rounds(&beside, 1),
             ratio(&ours, &beside),
         );
         if goals.is_empty() {

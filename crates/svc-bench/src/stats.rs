@@ -79,7 +79,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// Sums up. Each thing counts `weight` times: a request may carry many events.
-    pub(crate) fn of(rounds: &[Slice], weight: u64) -> Self {
+    pub(crate) fn from_rounds(rounds: &[Slice], weight: u64) -> Self {
         let percentile = |share: f64| {
             let each: Vec<f64> =
                 rounds.iter().filter_map(|slice| percentile(slice, share)).collect();

@@ -183,7 +183,7 @@ pub(crate) struct FrameSize {
 
 impl FrameSize {
     /// Of a frame whose `id` is known.
-    pub(crate) fn of(frame_len: usize, id: u64) -> Self {
+    pub(crate) fn measure(frame_len: usize, id: u64) -> Self {
         Self { fixed: frame_len as u64 - digits(id) }
     }
 
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn frames_are_counted_across_the_lengths_of_ids() {
-        let size = FrameSize::of("id: 7\n\n".len(), 7);
+        let size = FrameSize::measure("id: 7\n\n".len(), 7);
         let mut bytes = 0;
         for id in 5..=12_345 {
             bytes += format!("id: {id}\n\n").len() as u64;

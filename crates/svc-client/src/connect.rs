@@ -94,7 +94,7 @@ async fn prove(
     let authority =
         if url.is_address_or_localhost() { address.to_string() } else { url.authority() };
     let question = ProofQuestion { nonce: &nonce, authority: &authority };
-    let body = json!({ "token": TokenFingerprint::of(&hash).to_string(), "nonce": nonce });
+    let body = json!({ "token": TokenFingerprint::from_hash(&hash).to_string(), "nonce": nonce });
     let request = Request::builder()
         .method(Method::POST)
         .uri(url.path("/v1/daemon_proof"))

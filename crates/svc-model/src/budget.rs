@@ -101,7 +101,7 @@ impl Default for BudgetBounds {
 
 impl BudgetBounds {
     /// The bound of a kind.
-    pub const fn of(&self, kind: BudgetKind) -> u64 {
+    pub const fn bound(&self, kind: BudgetKind) -> u64 {
         self.0[kind.index()]
     }
 
@@ -120,14 +120,14 @@ mod tests {
         let mut bounds = BudgetBounds::default();
         for (index, kind) in BudgetKind::ALL.into_iter().enumerate() {
             assert_eq!(kind.index(), index, "{kind:?}");
-            assert_eq!(bounds.of(kind), kind.default_bound());
+            assert_eq!(bounds.bound(kind), kind.default_bound());
             bounds.set(kind, index as u64);
             let refusal = kind.refusal(3, 4);
             assert!(refusal.starts_with("budget."), "{refusal}");
             assert!(refusal.contains("3 of 4 ") && refusal.contains("; "), "{refusal}");
         }
         for (index, kind) in BudgetKind::ALL.into_iter().enumerate() {
-            assert_eq!(bounds.of(kind), index as u64);
+            assert_eq!(bounds.bound(kind), index as u64);
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct TokenFingerprint([u8; FINGERPRINT_DIGITS / 2]);
 
 impl TokenFingerprint {
     /// The fingerprint of the token with this hash.
-    pub fn of(hash: &TokenHash) -> Self {
+    pub fn from_hash(hash: &TokenHash) -> Self {
         let mut bytes = [0; FINGERPRINT_DIGITS / 2];
         bytes.copy_from_slice(&hash[..FINGERPRINT_DIGITS / 2]);
         Self(bytes)
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_fingerprint_bounds_the_hashes_that_it_may_stand_for() {
         let hash = token_hash("secret");
-        let fingerprint = TokenFingerprint::of(&hash);
+        let fingerprint = TokenFingerprint::from_hash(&hash);
         assert_eq!(TokenFingerprint::parse(&fingerprint.to_string()), Some(fingerprint));
         let (least, greatest) = fingerprint.range();
         assert!(least <= hash && hash <= greatest);

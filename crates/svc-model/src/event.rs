@@ -18,7 +18,7 @@ impl StreamName {
     pub const DAEMON: &'static str = "daemon";
 
     /// The stream of a kind of thing (`task`, `peer`, …) and its id.
-    pub fn of(kind: &str, id: impl fmt::Display) -> Self {
+    pub fn new(kind: &str, id: impl fmt::Display) -> Self {
         Self(format!("{kind}/{id}").into())
     }
 

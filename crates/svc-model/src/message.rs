@@ -191,7 +191,7 @@ pub enum ExpectedDelivery {
 impl ExpectedDelivery {
     /// The rule. `reaches_each_turn`: its client's hooks hand messages over in every turn, if only at its end. `wakes`: a
     /// process waits beside its idle session.
-    pub const fn of(status: PeerStatus, reaches_each_turn: bool, wakes: bool) -> Self {
+    pub const fn from_status(status: PeerStatus, reaches_each_turn: bool, wakes: bool) -> Self {
         match status {
             PeerStatus::Unreachable | PeerStatus::Offline => Self::WhenBack,
             _ if !reaches_each_turn => Self::NextTurn,
@@ -250,7 +250,7 @@ mod tests {
             (PeerStatus::Offline, false, false, "when_back"),
             (PeerStatus::Busy, false, false, "next_turn"),
         ] {
-            let delivery = ExpectedDelivery::of(status, reaches_each_turn, wakes);
+            let delivery = ExpectedDelivery::from_status(status, reaches_each_turn, wakes);
             assert_eq!(serde_json::json!(delivery), is, "{status:?} {reaches_each_turn} {wakes}");
         }
     }

@@ -58,7 +58,12 @@ pub struct KnownOwner {
 impl SessionStanding {
     /// The standing of the session `id` for `caller`. `row` is its owner, if it has a row; `is_subject` says whether there is
     /// a token that speaks as the session itself.
-    pub fn of(caller: &Principal, id: &str, row: Option<&KnownOwner>, is_subject: bool) -> Self {
+    pub fn decide(
+        caller: &Principal,
+        id: &str,
+        row: Option<&KnownOwner>,
+        is_subject: bool,
+    ) -> Self {
         if is_own_session(caller, id, row.map(|row| row.owner.as_ref())) {
             return Self::Own;
         }
@@ -194,17 +199,25 @@ mod tests {
                 Foreign,
             ),
         ] {
-            assert_eq!(SessionStanding::of(&a, "s", row.as_ref(), is_subject), standing, "{case}");
+            assert_eq!(
+                SessionStanding::decide(&a, "s", row.as_ref(), is_subject),
+                standing,
+                "{case}"
+            );
         }
         for id in ["default", "operator", "Default", "оperator", "the person"] {
-            assert_eq!(SessionStanding::of(&a, id, None, false), Reserved, "{id}");
-            assert_eq!(SessionStanding::of(&Principal::Operator, id, None, false), Own, "{id}");
+            assert_eq!(SessionStanding::decide(&a, id, None, false), Reserved, "{id}");
+            assert_eq!(SessionStanding::decide(&Principal::Operator, id, None, false), Own, "{id}");
             let own = known(Some(a.clone()));
-            assert_eq!(SessionStanding::of(&a, id, Some(&own), false), Own, "it has it already");
+            assert_eq!(
+                SessionStanding::decide(&a, id, Some(&own), false),
+                Own,
+                "it has it already"
+            );
             let row = Some(&gone_and_proven);
-            assert_eq!(SessionStanding::of(&a, id, row, false), Foreign, "{id}");
+            assert_eq!(SessionStanding::decide(&a, id, row, false), Foreign, "{id}");
         }
-        assert_eq!(SessionStanding::of(&Principal::Operator, "s", Some(&of_b()), true), Own);
+        assert_eq!(SessionStanding::decide(&Principal::Operator, "s", Some(&of_b()), true), Own);
     }
 
     #[test]
@@ -212,15 +225,19 @@ mod tests {
         use SessionStanding::{Absent, Foreign, Own};
         let a = session("a");
         let of_b = known(Some(session("b")));
-        assert_eq!(SessionStanding::of(&a, "a", None, true), Own, "it has its own without a row");
+        assert_eq!(
+            SessionStanding::decide(&a, "a", None, true),
+            Own,
+            "it has its own without a row"
+        );
         let of_operator = known(Some(Principal::Operator));
-        assert_eq!(SessionStanding::of(&a, "a", Some(&of_operator), true), Own, "given to it");
-        assert_eq!(SessionStanding::of(&a, "a", Some(&of_b), true), Foreign, "b had it first");
+        assert_eq!(SessionStanding::decide(&a, "a", Some(&of_operator), true), Own, "given to it");
+        assert_eq!(SessionStanding::decide(&a, "a", Some(&of_b), true), Foreign, "b had it first");
         let gone = KnownOwner { is_gone: true, ..of_b.clone() };
-        assert_eq!(SessionStanding::of(&a, "a", Some(&gone), true), Absent);
-        assert_eq!(SessionStanding::of(&a, "own:a", None, true), Own, "and has another");
-        assert_eq!(SessionStanding::of(&session("b"), "a", Some(&of_b), true), Own);
-        let of_a = SessionStanding::of(&session("b"), "own:a", None, true);
+        assert_eq!(SessionStanding::decide(&a, "a", Some(&gone), true), Absent);
+        assert_eq!(SessionStanding::decide(&a, "own:a", None, true), Own, "and has another");
+        assert_eq!(SessionStanding::decide(&session("b"), "a", Some(&of_b), true), Own);
+        let of_a = SessionStanding::decide(&session("b"), "own:a", None, true);
         assert_eq!(of_a, SessionStanding::Reserved);
     }
 
@@ -240,16 +257,16 @@ mod tests {
             "own:x",
         ] {
             assert!(is_daemons_session_id(id), "{id:?}");
-            let standing = SessionStanding::of(&session("a"), id, None, false);
+            let standing = SessionStanding::decide(&session("a"), id, None, false);
             assert_eq!(standing, SessionStanding::Reserved, "{id:?}");
-            let standing = SessionStanding::of(&Principal::Operator, id, None, false);
+            let standing = SessionStanding::decide(&Principal::Operator, id, None, false);
             assert_eq!(standing, SessionStanding::Reserved, "{id:?}");
         }
         for id in ["", "agent", "agents:x", "mcp-1", "s-1", "my-agent:x", "ses_1", "owner:x"] {
             assert!(!is_daemons_session_id(id), "{id:?}");
         }
         let key = "agent:claude:main";
-        assert_eq!(SessionStanding::of(&session(key), key, None, true), SessionStanding::Own);
+        assert_eq!(SessionStanding::decide(&session(key), key, None, true), SessionStanding::Own);
     }
 
     fn principals() -> impl Strategy<Value = Option<Principal>> {
@@ -274,7 +291,7 @@ mod tests {
             let row = KnownOwner {
                 owner: owner.clone(), is_gone: false, same_project, same_process: false, is_proven,
             };
-            let standing = SessionStanding::of(&caller, &id, Some(&row), is_subject);
+            let standing = SessionStanding::decide(&caller, &id, Some(&row), is_subject);
             let is_own = owner.as_ref() == Some(&caller)
                 || (id == "a" && owner == Some(Principal::Operator));
             prop_assert_eq!(standing == SessionStanding::Own, is_own);

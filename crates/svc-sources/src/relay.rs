@@ -310,7 +310,7 @@ fn stream_of(key: &SourceKey, serves: &str, uri: &str) -> StreamName {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    StreamName::of("source", format!("{}/{}", key.name, hex::encode(&hash.finalize()[..8])))
+    StreamName::new("source", format!("{}/{}", key.name, hex::encode(&hash.finalize()[..8])))
 }
 
 /// Those who are served by the same instance hear of its resources.

@@ -13,7 +13,7 @@ impl WriteLane {
     pub const DAEMON: Self = Self(None);
 
     /// The lane of a principal.
-    pub fn of(principal: &Principal) -> Self {
+    pub fn for_principal(principal: &Principal) -> Self {
         match principal {
             Principal::Operator => Self::DAEMON,
             Principal::Session(key) => Self(Some(Arc::clone(key))),
@@ -22,7 +22,7 @@ impl WriteLane {
 
     /// The lane of a caller.
     pub fn of_caller(caller: &Caller) -> Self {
-        Self::of(&caller.principal())
+        Self::for_principal(&caller.principal())
     }
 
     /// Whether this is the lane of the operator and of the daemon itself.

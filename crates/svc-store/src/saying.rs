@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_reader_hears_each_word_once_and_nothing_of_what_is_finished() {
-        let (sayings, stream) = (Sayings::new(), StreamName::of("agent", "ag_1"));
+        let (sayings, stream) = (Sayings::new(), StreamName::new("agent", "ag_1"));
         let visibility = Arc::new(StreamVisibility::Team);
         let after = SaidAfter { seq: 3, position: 9 };
         let say = |of: &str, text: &str| {

@@ -318,7 +318,7 @@ mod tests {
     fn frames_have_the_documented_form() {
         let event = Event {
             position: 12,
-            stream: StreamName::of("task", "t1"),
+            stream: StreamName::new("task", "t1"),
             seq: 3,
             kind: "frame".into(),
             data: r#"{"line":"hello"}"#.into(),

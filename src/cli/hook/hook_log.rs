@@ -20,7 +20,7 @@ pub(super) struct HookLog(Option<PathBuf>);
 
 impl HookLog {
     /// The log in the data folder of a command.
-    pub(super) fn of(context: &Context) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         Self(Some(context.paths.home.join("hooks.log")))
     }
 

@@ -125,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let flags = GlobalFlags { home: Some(folder.path().to_owned()), ..GlobalFlags::default() };
         let context = Context::new(flags).expect("a context");
-        let log = HookLog::of(&context);
+        let log = HookLog::new(&context);
         let mut revival = DaemonRevival::default();
         revival.is_away(&context, &log).await;
         assert_eq!(revival.away_since, None, "there never was one");

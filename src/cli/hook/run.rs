@@ -60,7 +60,7 @@ pub(in crate::cli) fn run(global: GlobalFlags, args: HookArgs, started: Instant)
     if args.client == "wait" {
         return wait::run(&context);
     }
-    let log = HookLog::of(&context);
+    let log = HookLog::new(&context);
     let Some(client) = HookClient::parse(&args.client) else {
         let known = "known are claude, codex, gemini, opencode and wait";
         output::note(&format!("svc hook: there is no client {:?}; {known}", args.client));

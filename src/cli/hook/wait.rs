@@ -55,11 +55,11 @@ enum WaitAnswer {
 
 /// Waits. Exit code 2 if a message came, else 0.
 pub(super) fn run(context: &Context) -> ExitCode {
-    let log = HookLog::of(context);
+    let log = HookLog::new(context);
     let result = payload::read().and_then(|payload| {
         let config = context.config(&Flags::default()).map_err(|error| format!("{error:#}"))?;
         let process = process_list::client_of_this();
-        let client = WaitingClient::of(process.as_ref());
+        let client = WaitingClient::from_process(process.as_ref());
         if !client.can_be_woken(*config.hooks_wake, &context.env, &payload) {
             return Ok(false);
         }

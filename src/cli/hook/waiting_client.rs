@@ -35,7 +35,7 @@ pub(super) struct WaitingClient {
 
 impl WaitingClient {
     /// The client that started this process.
-    pub(super) fn of(process: Option<&ProcessIdentity>) -> Self {
+    pub(super) fn from_process(process: Option<&ProcessIdentity>) -> Self {
         let Some(process) = process else { return Self::default() };
         Self {
             executable: process_list::executable(process.pid),

@@ -89,7 +89,7 @@ impl RegisteredServer {
     }
 
     /// Reads an entry of a registry: the server in an envelope, or alone as of its first version.
-    fn of(entry: &Value) -> Option<Self> {
+    fn parse(entry: &Value) -> Option<Self> {
         let server = entry.get("server").unwrap_or(entry);
         let text =
             |name: &str| server.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -170,7 +170,7 @@ async fn fetch(registry: &str) -> anyhow::Result<Vec<RegisteredServer>> {
             page_of(&client, url).await.with_context(|| format!("{registry} cannot be asked"))?;
         let entries = page.get("servers").and_then(Value::as_array);
         let entries = entries.with_context(|| format!("{registry} returned no list of servers"))?;
-        servers.extend(entries.iter().filter_map(RegisteredServer::of));
+        servers.extend(entries.iter().filter_map(RegisteredServer::parse));
         let metadata = page.get("metadata");
         let next =
             ["nextCursor", "next_cursor"].iter().find_map(|name| metadata?.get(*name)?.as_str());
@@ -218,9 +218,9 @@ mod tests {
             ),
             (json!({ "server": { "name": "a/b" } }), "a/b", ""),
         ] {
-            let server = RegisteredServer::of(&entry).expect("is one");
+            let server = RegisteredServer::parse(&entry).expect("is one");
             assert_eq!((server.name.as_str(), server.start.as_str()), (name, start), "{entry}");
         }
-        assert_eq!(RegisteredServer::of(&json!({ "server": {} })), None);
+        assert_eq!(RegisteredServer::parse(&json!({ "server": {} })), None);
     }
 }

@@ -110,7 +110,7 @@ impl ClientLine {
             .iter()
             .filter_map(|element| JsonRpcEnvelope::parse(element.get().as_bytes()).ok())
             .collect();
-        let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::of).collect();
+        let owed: Vec<OwedAnswer> = messages.iter().filter_map(OwedAnswer::from_request).collect();
         if owed.is_empty() {
             return Ok(Self::Note(OneWayMessage {
                 line,
@@ -128,7 +128,7 @@ impl ClientLine {
 fn single(line: &Bytes) -> Result<ClientLine, String> {
     let message = JsonRpcEnvelope::parse(line).map_err(|error| invalid(&error.to_string()))?;
     let modern = message.revision().is_some();
-    if let Some(owed) = OwedAnswer::of(&message) {
+    if let Some(owed) = OwedAnswer::from_request(&message) {
         let kind = match message.method.as_deref() {
             Some("subscriptions/listen") if modern => CallKind::Listen,
             _ if modern => CallKind::Modern,
@@ -167,7 +167,7 @@ pub(super) fn too_long(limit: usize) -> String {
 }
 
 impl OwedAnswer {
-    fn of(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
+    fn from_request(message: &JsonRpcEnvelope<'_>) -> Option<Self> {
         let id = message.id.filter(|_| message.is_request())?;
         let is_tool = message.method.as_deref() == Some("tools/call");
         Some(Self { key: key(id), id: id.to_owned(), is_tool })

@@ -250,7 +250,7 @@ fn a_slow_tool_has_a_client_wait_in_its_own_way() {
     assert!(started.elapsed() < Duration::from_secs(5), "the head waits for nobody");
     assert_eq!(head.header("content-type"), Some("application/json"));
 
-    let mut events = Stream::of(&post(&d, &body).header("Accept", "text/event-stream"));
+    let mut events = Stream::open(&post(&d, &body).header("Accept", "text/event-stream"));
     let block = events.block().expect("somebody is there");
     assert!(block.id.is_none() && block.comment.is_some(), "{block:?}");
     let silent = post(&d, &body).header("Accept", "application/json");
@@ -274,7 +274,7 @@ fn who_hangs_up_on_a_bare_call_is_waited_for_no_more() {
     let task = new_task(&d);
     let before = subscribers(&d);
     let body = request(1, "tools/call", &tool("TaskWait", &wait_for(&task)));
-    let stream = Stream::of(&post(&d, &body).header("Accept", BOTH));
+    let stream = Stream::open(&post(&d, &body).header("Accept", BOTH));
     eventually(SOON, || subscribers(&d) > before);
     stream.knife().cut();
     eventually(SOON, || subscribers(&d) <= before);
@@ -287,7 +287,7 @@ fn a_stop_ends_a_bare_call_with_an_answer() {
     let body = request("w", "tools/call", &tool("TaskWait", &wait_for(&task)));
     let json = post(&d, &body).header("Accept", "application/json");
     let before = subscribers(&d);
-    let mut events = Stream::of(&post(&d, &body).header("Accept", "text/event-stream"));
+    let mut events = Stream::open(&post(&d, &body).header("Accept", "text/event-stream"));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| json.send());
         eventually(SOON, || subscribers(&d) >= before + 2.0);

@@ -27,7 +27,7 @@ impl Client {
         if let Some(last) = last {
             asked = asked.header("Last-Event-ID", last);
         }
-        let mut stream = Stream::of(&asked);
+        let mut stream = Stream::open(&asked);
         let first = stream.block().expect("a first event");
         assert_eq!(first.event.as_deref(), Some("endpoint"), "{first:?}");
         let [endpoint] = first.data.as_slice() else { panic!("one line: {first:?}") };

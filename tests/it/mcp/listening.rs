@@ -45,7 +45,7 @@ fn a_listener_is_there_at_once_in_the_words_of_its_revision() {
                 None => asked.clone(),
                 Some(accept) => asked.clone().header("Accept", accept),
             };
-            drop(Stream::of(&asked));
+            drop(Stream::open(&asked));
         }
     }
 }

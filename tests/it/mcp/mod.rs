@@ -207,7 +207,7 @@ impl Client {
     #[track_caller]
     fn begin_with(&self, params: &Value) -> (u64, Stream) {
         let id = self.id();
-        (id, Stream::of(&self.post(&request(id, "tools/call", params))))
+        (id, Stream::open(&self.post(&request(id, "tools/call", params))))
     }
 
     fn listen_request(&self, last: Option<&str>) -> Request {
@@ -222,7 +222,7 @@ impl Client {
     /// Opens the standalone stream, or what is left of another.
     #[track_caller]
     fn listen(&self, last: Option<&str>) -> Stream {
-        Stream::of(&self.listen_request(last))
+        Stream::open(&self.listen_request(last))
     }
 
     /// The answer to a wish for a stream that must not be granted.
@@ -311,7 +311,7 @@ struct Stream(Sse);
 impl Stream {
     /// What this request is answered with must be a stream.
     #[track_caller]
-    fn of(request: &Request) -> Self {
+    fn open(request: &Request) -> Self {
         match request.follow().expect("an answer") {
             Ok(sse) => {
                 assert_eq!(sse.head.header("content-type"), Some("text/event-stream"));

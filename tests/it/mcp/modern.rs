@@ -204,7 +204,7 @@ fn a_task_goes_on_after_a_crash_and_a_stop() {
 fn listen(caller: &Caller, id: &Value, wanted: &Value, granted: &Value) -> Stream {
     let params = json!({ "notifications": wanted });
     let body = modern_body(id.clone(), "subscriptions/listen", &params, &with_tasks());
-    let mut stream = Stream::of(&modern_post(caller, &body));
+    let mut stream = Stream::open(&modern_post(caller, &body));
     let first = stream.next();
     assert_eq!(first.method(), "notifications/subscriptions/acknowledged", "{first:?}");
     assert_eq!(first.json["params"]["notifications"], *granted, "{first:?}");
@@ -310,7 +310,7 @@ fn a_subscription_tells_of_tasks_to_their_owner() {
     // Who has not said that it knows tasks is not told of them.
     let params = json!({ "notifications": wanted });
     let body = modern_body(3, "subscriptions/listen", &params, &json!({}));
-    let mut stream = Stream::of(&modern_post(&mine, &body));
+    let mut stream = Stream::open(&modern_post(&mine, &body));
     assert_eq!(stream.next().json["params"]["notifications"], json!({}));
 }
 
@@ -333,7 +333,7 @@ fn progress_comes_on_the_way_without_ids() {
     let mut params = tool("TaskWait", &wait_for(&task));
     params["_meta"] = json!({ "progressToken": 5 });
     let mut stream =
-        Stream::of(&modern_post(&d, &modern_body(9, "tools/call", &params, &json!({}))));
+        Stream::open(&modern_post(&d, &modern_body(9, "tools/call", &params, &json!({}))));
     for _ in 0..2 {
         let told = stream.news("notifications/progress");
         assert_eq!((told.id, &told.json["params"]["progressToken"]), (None, &json!(5)));
@@ -349,7 +349,7 @@ fn a_stop_answers_a_stateless_call_that_cannot_go_on() {
     let mut d = Daemon::start();
     let task = new_task(&d);
     let body = modern_body("m", "tools/call", &tool("TaskWait", &wait_for(&task)), &json!({}));
-    let mut stream = Stream::of(&modern_post(&d, &body));
+    let mut stream = Stream::open(&modern_post(&d, &body));
     d.stop();
     let end = stream.answer().json;
     assert_eq!((&end["id"], &end["error"]["code"]), (&json!("m"), &json!(-32603)));

@@ -183,7 +183,7 @@ fn a_call_that_is_taken_back_ends_without_an_answer() {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
         let asked = client.post(&json!(0)).without("Content-Length").body(body);
-        let mut call = Stream::of(&asked);
+        let mut call = Stream::open(&asked);
         let first = call.next();
         // Another session's request of the same id is another request.
         let notice = |client: &Client| {
@@ -232,7 +232,7 @@ fn who_hangs_up_on_a_stateless_call_has_taken_it_back() {
         params["_meta"]["progressToken"] = json!(accept);
         let body = modern_body(1, "tools/call", &params, &json!({}));
         let asked = modern_post(&d, &body).without("Accept").header("Accept", accept);
-        let mut stream = Stream::of(&asked);
+        let mut stream = Stream::open(&asked);
         let first = stream.block().expect("a first block");
         assert!(first.id.is_none() && first.retry.is_none(), "nothing to resume: {first:?}");
         eventually(SOON, || subscribers(&d) > before);
@@ -241,7 +241,7 @@ fn who_hangs_up_on_a_stateless_call_has_taken_it_back() {
     }
     assert!(call_states(&d).is_empty(), "nothing was put on record");
     let body = modern_body(2, "tools/call", &params, &json!({}));
-    let mut stream = Stream::of(&modern_post(&d, &body));
+    let mut stream = Stream::open(&modern_post(&d, &body));
     finish(&d, &task);
     let mut all = stream.rest();
     assert!(all.iter().all(|message| message.id.is_none()), "{all:?}");
@@ -257,10 +257,10 @@ fn the_same_request_once_more_is_the_same_call() {
         let body = request(round, "tools/call", &tool("TaskWait", &wait_for(&task)));
         let mut streams: Vec<Stream> = thread::scope(|scope| {
             let twice: Vec<_> =
-                (0..3).map(|_| scope.spawn(|| Stream::of(&client.post(&body)))).collect();
+                (0..3).map(|_| scope.spawn(|| Stream::open(&client.post(&body)))).collect();
             twice.into_iter().map(|stream| stream.join().expect("a stream")).collect()
         });
-        streams.push(Stream::of(&client.post(&body)));
+        streams.push(Stream::open(&client.post(&body)));
         finish(&d, &task);
         let answers: Vec<_> = streams.iter_mut().map(Stream::answer).collect();
         assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
@@ -270,9 +270,9 @@ fn the_same_request_once_more_is_the_same_call() {
     // The same id for something else is another call, and so is the same in another session.
     let (one, two) = (new_task(&d), new_task(&d));
     let body = |task: &str| request("same", "tools/call", &tool("TaskWait", &wait_for(task)));
-    let mut first = Stream::of(&client.post(&body(&one)));
-    let mut second = Stream::of(&client.post(&body(&two)));
-    let mut other = Stream::of(&Client::open(&d, "2025-11-25").post(&body(&one)));
+    let mut first = Stream::open(&client.post(&body(&one)));
+    let mut second = Stream::open(&client.post(&body(&two)));
+    let mut other = Stream::open(&Client::open(&d, "2025-11-25").post(&body(&one)));
     finish(&d, &two);
     let answer = second.answer().json;
     assert_eq!(given(&answer["result"])["task"]["task_id"], json!(two));

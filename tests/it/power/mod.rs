@@ -113,7 +113,7 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
         workers.push(scope.spawn(|| work::hooks(round)));
         workers.push(scope.spawn(|| work::runs(round)));
         workers.push(scope.spawn(|| work::host(round)));
-        let files = || Kept::of(files::change(round));
+        let files = || Kept::new(files::change(round));
         workers.push(scope.spawn(files));
         eventually(WITHIN, || round.power.is_off());
         eventually(WITHIN, || {

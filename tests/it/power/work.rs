@@ -43,7 +43,7 @@ impl std::fmt::Debug for Kept {
 }
 
 impl Kept {
-    pub(super) fn of(files: files::ChangedFiles) -> Self {
+    pub(super) fn new(files: files::ChangedFiles) -> Self {
         Self { files, ..Self::default() }
     }
 

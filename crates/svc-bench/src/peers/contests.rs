@@ -96,7 +96,7 @@ pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
 pub(crate) fn run_mixed(bench: &mut Bench) -> anyhow::Result<()> {
     let peers = start(bench)?;
     let daemon = Daemon::start(&bench.sandbox, "peers-mixed")?;
-    let crowd = Crowd::of(bench);
+    let crowd = Crowd::new(bench);
     let name = format!("peers-mixed/{}+{}", crowd.producers, crowd.subscribers);
     let both = |both: Both| vec![both.acks, both.deliveries];
     contend(
@@ -165,8 +165,13 @@ fn contend(
             };
             let (ours, theirs) = (of(&our_rounds), of(rounds));
             let suffix = if parts > 1 { what } else { "" };
-            let figure = Figure::summed(format!("{name}{suffix}"), unit, Summary::of(&ours, 1))
-                .beside(peer.name(), Summary::of(&theirs, 1), stats::ratio(&ours, &theirs));
+            let figure =
+                Figure::summed(format!("{name}{suffix}"), unit, Summary::from_rounds(&ours, 1))
+                    .beside(
+                        peer.name(),
+                        Summary::from_rounds(&theirs, 1),
+                        stats::ratio(&ours, &theirs),
+                    );
             bench.add(match peer.part(contest) {
                 Part::Goal(goal) => figure.goal(goal),
                 _ => figure,

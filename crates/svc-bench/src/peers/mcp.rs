@@ -35,8 +35,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
             beside.push(slice(bench.window_of, &peer, &echo)?);
         }
         bench.add(
-            Figure::summed(name, "calls/s", Summary::of(&ours, 1))
-                .beside("its echo", Summary::of(&beside, 1), stats::ratio(&ours, &beside))
+            Figure::summed(name, "calls/s", Summary::from_rounds(&ours, 1))
+                .beside("its echo", Summary::from_rounds(&beside, 1), stats::ratio(&ours, &beside))
                 .goal(Goal::ratio(2.0)),
         );
     }

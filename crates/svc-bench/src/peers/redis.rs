@@ -319,14 +319,14 @@ impl Follower {
     fn new(stream: &str) -> (Vec<u8>, Self) {
         // The answer to the ping says that the subscription stands.
         let request = [command(&["PING"]), read(stream, b"", Some("0"))].concat();
-        (request, Self::of(stream, false))
+        (request, Self::following(stream, false))
     }
 
     fn subscribed(stream: &str) -> (Vec<u8>, Self) {
-        (command(&["SUBSCRIBE", stream]), Self::of(stream, true))
+        (command(&["SUBSCRIBE", stream]), Self::following(stream, true))
     }
 
-    fn of(stream: &str, is_published: bool) -> Self {
+    fn following(stream: &str, is_published: bool) -> Self {
         Self { stream: stream.to_owned(), is_published, reply: Reply::default(), ready: false }
     }
 }

@@ -76,7 +76,7 @@ impl Budget {
         kind: BudgetKind,
         amount: u64,
     ) -> Result<Option<BudgetHold>, Error> {
-        self.take(caller, kind, amount, self.bounds.of(kind))
+        self.take(caller, kind, amount, self.bounds.bound(kind))
     }
 
     /// The same beyond the bound, for what began before this process did.
@@ -125,7 +125,7 @@ impl Budget {
             return Ok(());
         }
         let kind = BudgetKind::StoredBytesPerHour;
-        let bound = i128::from(self.bounds.of(kind).max(1));
+        let bound = i128::from(self.bounds.bound(kind).max(1));
         let now = i128::from(now.as_millis()) * 1_000_000;
         let mut taken = self.lock();
         if taken.stored_until.len() >= PRINCIPALS {
@@ -140,7 +140,7 @@ impl Budget {
             let used = (until - now) * bound / HOUR_NANOS;
             let used = u64::try_from(used).unwrap_or(u64::MAX);
             taken.stored_until.insert(principal, until);
-            return Err(Error::LimitReached(kind.refusal(used, self.bounds.of(kind))));
+            return Err(Error::LimitReached(kind.refusal(used, self.bounds.bound(kind))));
         }
         taken.stored_until.insert(principal, next);
         Ok(())
@@ -164,7 +164,7 @@ impl Budget {
             return Ok(());
         }
         let kind = BudgetKind::Rows;
-        let bound = self.bounds.of(kind);
+        let bound = self.bounds.bound(kind);
         let used = tx.rows_kept(&principal, bound).await?;
         let Some(room) = bound.checked_sub(used.saturating_add(more)) else {
             return Err(Error::LimitReached(kind.refusal(used, bound)));

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     fn name() -> StreamName {
-        StreamName::of("task", "t")
+        StreamName::new("task", "t")
     }
 
     /// The head of the stream, and how often it was really read.

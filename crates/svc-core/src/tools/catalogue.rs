@@ -243,7 +243,7 @@ impl Catalogue {
 
 impl Descriptor {
     /// The descriptor of a tool.
-    pub fn of(tool: &Tool) -> Self {
+    pub fn from_tool(tool: &Tool) -> Self {
         Self {
             name: tool.name().to_owned(),
             title: tool.title_text().map(str::to_owned),

@@ -194,7 +194,7 @@ async fn declarations_are_complete_and_plain() {
         // A hook that is to print nothing gets an empty object, and another tool may give anything.
         let is_open = ["hook_event", "ToolCall"].contains(&name.as_str());
         assert_eq!(validator.is_valid(&json!({})), is_open, "{name}: {output}");
-        serde_json::to_value(Descriptor::of(tool)).unwrap();
+        serde_json::to_value(Descriptor::from_tool(tool)).unwrap();
     }
 }
 

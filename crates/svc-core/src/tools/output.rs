@@ -28,7 +28,7 @@ pub enum Output {
 
 impl Output {
     /// One JSON object.
-    pub(super) fn of(result: &impl Serialize) -> Result<Self, Failure> {
+    pub(super) fn from_result(result: &impl Serialize) -> Result<Self, Failure> {
         let json = serde_json::value::to_raw_value(result).map_err(|_| ToolError::internal())?;
         Ok(Self::Object(json))
     }

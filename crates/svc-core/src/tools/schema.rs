@@ -38,7 +38,7 @@ pub enum ParamKind {
 
 /// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
 /// JSON Schema does not know, a list of words as an `enum`.
-pub(super) fn of<T: JsonSchema>() -> Value {
+pub(super) fn of_type<T: JsonSchema>() -> Value {
     // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred types. (Without names
     // `SchemaGenerator::root_schema_for` would add nothing.)
     shown(T::json_schema)
@@ -59,7 +59,7 @@ fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
 /// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too, and clients check that
 /// against the same schema.
 pub(super) fn of_result<T: JsonSchema>() -> Value {
-    or_error(of::<T>())
+    or_error(of_type::<T>())
 }
 
 fn or_error(mut schema: Value) -> Value {
@@ -224,8 +224,8 @@ fn without_null(schema: &mut Value) {
 
 impl Input {
     /// The schema of the type that the arguments become.
-    pub(super) fn of<T: JsonSchema>() -> Self {
-        Self::of_arguments(of::<T>())
+    pub(super) fn from_type<T: JsonSchema>() -> Self {
+        Self::of_arguments(of_type::<T>())
     }
 
     fn of_arguments(mut schema: Value) -> Self {
@@ -304,12 +304,12 @@ mod tests {
 
     fn check(arguments: Value) -> Result<(), ToolError> {
         let Value::Object(mut arguments) = arguments else { panic!("an object") };
-        Input::of::<Args>().check(&mut arguments)
+        Input::from_type::<Args>().check(&mut arguments)
     }
 
     #[test]
     fn schemas_are_plain() {
-        let input = Input::of::<Args>();
+        let input = Input::from_type::<Args>();
         assert_eq!(
             input.json,
             json!({

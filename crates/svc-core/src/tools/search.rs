@@ -105,7 +105,7 @@ struct ToolHit {
 }
 
 impl ToolHit {
-    fn of(tool: &Tool, detail: ToolDetail) -> Self {
+    fn new(tool: &Tool, detail: ToolDetail) -> Self {
         let name = tool.name().to_owned();
         if detail == ToolDetail::Name {
             return Self { name, ..Self::default() };
@@ -165,7 +165,7 @@ impl ToolSearcher {
             .filter_map(|name| catalogue.find(&call.caller, name))
             .filter(|tool| wanted(tool))
             .take(input.limit.unwrap_or(8))
-            .map(|tool| ToolHit::of(&tool, detail))
+            .map(|tool| ToolHit::new(&tool, detail))
             .collect();
         Ok(ToolHits { count: tools.len(), tools })
     }
@@ -176,7 +176,7 @@ impl ToolSearcher {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match &*index {
             Some(index) if index.version == version => Arc::clone(index),
-            _ => Arc::clone(index.insert(Arc::new(ToolIndex::of(catalogue, version)))),
+            _ => Arc::clone(index.insert(Arc::new(ToolIndex::new(catalogue, version)))),
         }
     }
 }
@@ -339,7 +339,7 @@ impl WordCounts {
 }
 
 impl ToolIndex {
-    fn of(catalogue: &Catalogue, version: u64) -> Self {
+    fn new(catalogue: &Catalogue, version: u64) -> Self {
         let (mut entries, mut words) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for (index, tool) in catalogue.everything().iter().enumerate() {
             let counts = words_of(tool);
@@ -497,7 +497,7 @@ mod tests {
         }
     }
 
-    fn of(tools: &[(&'static str, &'static str)]) -> Arc<Catalogue> {
+    fn catalogue_with(tools: &[(&'static str, &'static str)]) -> Arc<Catalogue> {
         Arc::new_cyclic(|weak| {
             let tools = tools.iter().map(|(name, description)| bare(name, description));
             Catalogue::new(tools.chain([tool(weak.clone())]))
@@ -558,7 +558,7 @@ mod tests {
         let mut world = World::open().await;
         let fish =
             [("fish_one", "fish"), ("sea__fish_two", "fish"), ("lake__fish", "fish fish fish")];
-        world.catalogue = of(&fish);
+        world.catalogue = catalogue_with(&fish);
         for (filter, expected) in [
             (json!({}), &["lake__fish", "fish_one"][..]),
             (json!({ "type": "core" }), &["fish_one"]),
@@ -584,8 +584,11 @@ mod tests {
             assert!(!found.iter().any(|name| name == "hook_event"), "{query}: {found:?}");
         }
         let busy = "issue issue issue create create create";
-        world.catalogue =
-            of(&[("create_issue_comment", busy), ("github__create_issue", "x"), ("a", busy)]);
+        world.catalogue = catalogue_with(&[
+            ("create_issue_comment", busy),
+            ("github__create_issue", "x"),
+            ("a", busy),
+        ]);
         for query in ["create_issue", "GitHub__Create_Issue", " CREATE_ISSUE "] {
             let found = names(&world, json!({ "query": query })).await;
             assert_eq!(found[0], "github__create_issue", "{query}: {found:?}");
@@ -643,7 +646,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_is_found_what_goes_is_not_and_what_is_not_open_never() {
         let mut world = World::open().await;
-        world.catalogue = of(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
+        world.catalogue = catalogue_with(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
         let fish = async |world: &World| names(world, json!({ "query": "fish" })).await;
         assert_eq!(fish(&world).await, ["alpha_one", "alpha_two"], "equals by name");
         world.catalogue.remove("alpha_one");

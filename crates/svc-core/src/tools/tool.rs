@@ -149,12 +149,17 @@ impl Tool {
         // The compiler makes one of these for each tool, so it is thin: the arguments are read before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
-            async move { Output::of(&running?.await?) }.boxed()
+            async move { Output::from_result(&running?.await?) }.boxed()
         };
         let output = schema::of_result::<R>();
         Self {
             output: Some(output),
-            ..Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+            ..Self::bare(
+                name.into(),
+                description.into(),
+                schema::Input::from_type::<A>(),
+                Arc::new(run),
+            )
         }
     }
 
@@ -227,7 +232,7 @@ impl Tool {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
             async move { running?.await }.boxed()
         };
-        Self::bare(name.into(), description.into(), schema::Input::of::<A>(), Arc::new(run))
+        Self::bare(name.into(), description.into(), schema::Input::from_type::<A>(), Arc::new(run))
     }
 
     /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as they are: what a file or a

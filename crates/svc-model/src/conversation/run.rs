@@ -97,7 +97,7 @@ impl TurnReply {
     pub const SKIP: &'static str = "REPLY_SKIP";
 
     /// Reads the final words of a turn.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         match text.trim() {
             "" | Self::SKIP => Self::Silence,
             _ => Self::Text(text.to_owned()),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn replies_answer_replies_so_often_and_no_more() {
-        let words = TurnReply::of("well");
+        let words = TurnReply::from_text("well");
         let mut turns = vec![1];
         while let Some(next) = next_turn(turns[turns.len() - 1], 5, &words) {
             turns.push(next);
@@ -134,9 +134,17 @@ mod tests {
             (1, 0, "well", None),
             (9, 5, "well", None),
         ] {
-            assert_eq!(next_turn(turn, most, &TurnReply::of(text)), next, "{turn} {most} {text:?}");
+            assert_eq!(
+                next_turn(turn, most, &TurnReply::from_text(text)),
+                next,
+                "{turn} {most} {text:?}"
+            );
         }
-        assert_eq!(TurnReply::of(" a "), TurnReply::Text(" a ".to_owned()), "as it was said");
+        assert_eq!(
+            TurnReply::from_text(" a "),
+            TurnReply::Text(" a ".to_owned()),
+            "as it was said"
+        );
     }
 
     #[test]

@@ -99,21 +99,21 @@ struct StampPhrase {
 
 static PHRASES: LazyLock<Vec<StampPhrase>> = LazyLock::new(|| {
     let phrase = |(head, rest, needs): (&str, &str, Needs)| {
-        let mut key = skeleton::of(head);
+        let mut key = skeleton::skeleton(head);
         let head = key.len();
-        key.extend(skeleton::of(rest));
+        key.extend(skeleton::skeleton(rest));
         StampPhrase { key, head, needs }
     };
     STAMPS.into_iter().map(phrase).collect()
 });
 
 static TAG_KEYS: LazyLock<Vec<Vec<u8>>> =
-    LazyLock::new(|| TAGS.iter().map(|name| skeleton::of(name)).collect());
+    LazyLock::new(|| TAGS.iter().map(|name| skeleton::skeleton(name)).collect());
 
-static TRUE: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::of("true"));
-static FALSE: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::of("false"));
+static TRUE: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::skeleton("true"));
+static FALSE: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::skeleton("false"));
 
-static TAG_PREFIX_KEY: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::of(TAG_PREFIX));
+static TAG_PREFIX_KEY: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::skeleton(TAG_PREFIX));
 
 /// How the keys of all phrases begin: a look at four bytes tells most texts from an imitation.
 static PHRASE_STARTS: LazyLock<Vec<[u8; 4]>> = LazyLock::new(|| {
@@ -213,8 +213,8 @@ fn marked(text: &str) -> Option<String> {
             edits.insert(at, Edit::Replace);
         }
     }
-    if phrases_in(&skeleton::of(text)).next().is_some() {
-        LocatedText::of(text).mark_phrases(&mut edits);
+    if phrases_in(&skeleton::skeleton(text)).next().is_some() {
+        LocatedText::from_text(text).mark_phrases(&mut edits);
     }
     (!edits.is_empty()).then(|| edited(text, &edits))
 }
@@ -267,7 +267,7 @@ struct LocatedText {
 }
 
 impl LocatedText {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let chars: Vec<(usize, char)> = text.char_indices().collect();
         let (mut key, mut sources) = (Vec::new(), Vec::new());
         let mut starts = Vec::with_capacity(chars.len() + 1);

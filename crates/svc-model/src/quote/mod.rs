@@ -27,5 +27,5 @@ pub use invisible::{chars_with_visibility, is_invisible};
 pub use json::{json, unimitated_json, unimitated_value, value};
 pub use model_text::model_text;
 pub use model_text::{ForModels, ModelText};
-pub(crate) use skeleton::of as skeleton_of;
+pub(crate) use skeleton::skeleton as skeleton_of;
 pub use text::{QuotedLine, QuotedText, excerpt, line};

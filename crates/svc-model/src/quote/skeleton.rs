@@ -134,7 +134,7 @@ fn dressed(c: char) -> Option<char> {
 }
 
 /// The skeleton of a whole text.
-pub(crate) fn of(text: &str) -> Vec<u8> {
+pub(crate) fn skeleton(text: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(text.len());
     if text.is_ascii() {
         text.bytes().for_each(|byte| push_byte(&mut key, byte));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_looks_alike_has_one_skeleton() {
-        let key = of("Inter-session message");
+        let key = skeleton("Inter-session message");
         assert_eq!(key, b"ntersessonrnessage");
         for text in [
             "ＩＮＴＥＲ－ＳＥＳＳＩＯＮ　ＭＥＳＳＡＧＥ",
@@ -165,10 +165,10 @@ mod tests {
             "|nter•sess∣0n…message",
             "Ｉｎｔｅｒーseſſion messa\u{301}ge",
         ] {
-            assert_eq!(of(text), key, "{text} {:?}", String::from_utf8(of(text)));
+            assert_eq!(skeleton(text), key, "{text} {:?}", String::from_utf8(skeleton(text)));
         }
         for text in ["Intersection message", "Inter-sesje message", "内session message"] {
-            assert_ne!(of(text), key, "{text}");
+            assert_ne!(skeleton(text), key, "{text}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct SecretDestination(String);
 
 impl SecretDestination {
     /// That of an entry. `file` is the project's or plugin's that names it; `None` for the person's own files.
-    pub fn of(entry: &SourceEntry, file: Option<&str>) -> Self {
+    pub fn from_entry(entry: &SourceEntry, file: Option<&str>) -> Self {
         let file = file.unwrap_or(OWN);
         let SourceTransport::Remote { url, headers_helper, .. } = &entry.transport else {
             return Self(file.to_owned());
@@ -72,9 +72,9 @@ mod tests {
 
     use super::*;
 
-    fn of(entry: &Value, file: Option<&str>) -> String {
+    fn destination(entry: &Value, file: Option<&str>) -> String {
         let (entry, _) = SourceEntry::parse(entry, true).expect("is good");
-        SecretDestination::of(&entry, file).id().to_owned()
+        SecretDestination::from_entry(&entry, file).id().to_owned()
     }
 
     #[test]
@@ -89,21 +89,24 @@ mod tests {
             ("https://b.example\\@a.example/", "https://b.example"),
         ] {
             let entry = json!({ "type": "http", "url": url });
-            assert_eq!(of(&entry, None), origin, "{url}");
-            assert_eq!(of(&entry, file), origin, "{url}");
+            assert_eq!(destination(&entry, None), origin, "{url}");
+            assert_eq!(destination(&entry, file), origin, "{url}");
         }
         // A variable may be any host: what counts is who has written it, and what.
         for url in
             ["https://${HOST}/mcp", "https://a.example${X}/", "${URL}", "https:/a.example/${X}"]
         {
             let entry = json!({ "type": "http", "url": url });
-            assert_eq!(of(&entry, None), format!("own {url}"));
-            assert_eq!(of(&entry, file), format!("/p/.mcp.json {url}"));
+            assert_eq!(destination(&entry, None), format!("own {url}"));
+            assert_eq!(destination(&entry, file), format!("/p/.mcp.json {url}"));
         }
         let entry =
             json!({ "type": "http", "url": "https://a.example/${KEY}", "headersHelper": "./x" });
-        assert_eq!(of(&entry, file), "/p/.mcp.json https://a.example/${KEY} ./x");
+        assert_eq!(destination(&entry, file), "/p/.mcp.json https://a.example/${KEY} ./x");
         let entry = json!({ "command": "x" });
-        assert_eq!((of(&entry, None), of(&entry, file)), ("own".into(), "/p/.mcp.json".into()));
+        assert_eq!(
+            (destination(&entry, None), destination(&entry, file)),
+            ("own".into(), "/p/.mcp.json".into())
+        );
     }
 }

@@ -168,7 +168,7 @@ fn hold_unread(
     caller: &Caller,
     bytes: u64,
 ) -> Result<Option<BudgetHold>, svc_core::service::Error> {
-    let bound = services.tuning().budget.of(BudgetKind::UnreadBytes);
+    let bound = services.tuning().budget.bound(BudgetKind::UnreadBytes);
     services.hold(caller, BudgetKind::UnreadBytes, bytes.min(bound))
 }
 

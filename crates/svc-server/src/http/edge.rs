@@ -197,7 +197,7 @@ impl SharedEdge {
             *response.extensions_mut() = bare.extensions;
         }
         if let Some(Serving { app, .. }) = self.serving.get() {
-            let route = RouteName::of(&response);
+            let route = RouteName::from_response(&response);
             app.metrics.observe(&method, route, response.status(), started.elapsed());
         }
         response

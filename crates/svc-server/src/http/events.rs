@@ -93,7 +93,7 @@ async fn show(
     }
     let after = after(query.after.as_deref())?;
     let kind = query.kind.filter(|kind| !kind.is_empty());
-    if Accept::of(&headers).prefers(MEDIA_TYPE, "application/json") {
+    if Accept::from_headers(&headers).prefers(MEDIA_TYPE, "application/json") {
         let after = match sse::last_event_id(&headers, None)? {
             Some(id) => StartAfter::Cursor(id),
             None => after,

@@ -46,7 +46,8 @@ async fn show(app: App, caller: Caller, headers: HeaderMap) -> Result<Response, 
         ));
     }
     let counts = StoreCounts::read(&app).await?;
-    let is_open = Accept::of(&headers).prefers("application/openmetrics-text", "text/plain");
+    let is_open =
+        Accept::from_headers(&headers).prefers("application/openmetrics-text", "text/plain");
     let text = open_metrics(&[app.metrics.registry(), &counts.into_registry()], is_open);
     let (media_type, text) =
         if is_open { (OPEN_METRICS, text) } else { (PROMETHEUS, prometheus_text(&text)) };

@@ -105,7 +105,7 @@ async fn send_message(
         let body = Json(Dispatched { task_id, instance, backend });
         return Ok((StatusCode::ACCEPTED, body).into_response());
     }
-    let follower = app.services.log.follow(StreamName::of("task", &task_id), 0).await?;
+    let follower = app.services.log.follow(StreamName::new("task", &task_id), 0).await?;
     let feed = LineFeed {
         follower,
         pulse: app.beat.pulse(),

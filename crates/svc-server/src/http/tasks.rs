@@ -153,7 +153,7 @@ async fn watch(
     }
     let after = sse::last_event_id(&headers, query.last_event_id.as_deref())?.unwrap_or(0);
     let task = app.services.tasks.task(&caller, id).await?;
-    let name = StreamName::of("task", &task.task_id);
+    let name = StreamName::new("task", &task.task_id);
     let subscription = app
         .services
         .log
@@ -200,7 +200,7 @@ enum EventLocation {
 
 impl EventLocation {
     /// The name of a member of the event.
-    fn of(self, member: &str) -> String {
+    fn member(self, member: &str) -> String {
         match self {
             Self::Alone => member.to_owned(),
             Self::At(index) => format!("[{index}].{member}"),
@@ -274,7 +274,12 @@ fn parse_event(raw: RawEvent<'_>, location: EventLocation) -> Result<TaskEvent, 
         }
         "task" => parse_change(raw.data, location, false)?,
         "terminal" => parse_change(raw.data, location, true)?,
-        _ => return Err(Problem::invalid(location.of("kind"), "must be frame, task or terminal")),
+        _ => {
+            return Err(Problem::invalid(
+                location.member("kind"),
+                "must be frame, task or terminal",
+            ));
+        }
     };
     Ok(TaskEvent { producer_id: raw.id, body })
 }
@@ -292,7 +297,7 @@ fn parse_change(
         } else {
             "must be pending or active in a `task` event; a `terminal` event ends the task"
         };
-        return Err(Problem::invalid(location.of("data.status"), rule));
+        return Err(Problem::invalid(location.member("data.status"), rule));
     }
     let report = TaskReport { exit_code, signal, error };
     Ok(TaskEventBody::Change(TaskChange { status, report, runner }))
@@ -302,7 +307,7 @@ fn parse_data<T: serde::de::DeserializeOwned>(
     data: &RawValue,
     location: EventLocation,
 ) -> Result<T, Problem> {
-    parse_object(data.get()).map_err(|problem| problem.within(&location.of("data")))
+    parse_object(data.get()).map_err(|problem| problem.within(&location.member("data")))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ async fn list(
             && filter.family.as_deref().is_none_or(|family| tool.family_name() == family)
     });
     let items: Vec<Descriptor> =
-        rest.by_ref().take(limit).map(|tool| Descriptor::of(&tool)).collect();
+        rest.by_ref().take(limit).map(|tool| Descriptor::from_tool(&tool)).collect();
     let more = rest.next().is_some();
     let next_cursor = items.last().filter(|_| more).map(|last| check::make_cursor(&last.name));
     Ok(Json(Page { items, next_cursor }))

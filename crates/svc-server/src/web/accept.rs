@@ -19,7 +19,7 @@ enum Closeness {
 
 impl<'a> Accept<'a> {
     /// Reads the `Accept` headers among these.
-    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &'a HeaderMap) -> Self {
         Self(headers)
     }
 
@@ -97,7 +97,7 @@ mod tests {
             (&["application/json;q=NaN"], Some(1.0), None),
         ] {
             let headers = headers(values);
-            let accept = Accept::of(&headers);
+            let accept = Accept::from_headers(&headers);
             assert_eq!(accept.weight(JSON), json, "{values:?}");
             assert_eq!(accept.weight(EVENTS), events, "{values:?}");
         }
@@ -118,7 +118,7 @@ mod tests {
             ("application/json", false),
         ] {
             let headers = headers(&[value]);
-            assert_eq!(Accept::of(&headers).prefers(EVENTS, JSON), preferred, "{value}");
+            assert_eq!(Accept::from_headers(&headers).prefers(EVENTS, JSON), preferred, "{value}");
         }
     }
 }

@@ -22,7 +22,7 @@ impl RouteName {
     }
 
     /// The one that was noted, or nothing.
-    pub fn of<B>(response: &http::Response<B>) -> &'static str {
+    pub fn from_response<B>(response: &http::Response<B>) -> &'static str {
         response.extensions().get::<Self>().map_or(Self::NONE, |route| route.0)
     }
 }

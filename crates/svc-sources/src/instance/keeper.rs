@@ -45,7 +45,7 @@ impl Instance {
     /// Starts to keep a server running.
     pub(crate) fn keep(parts: InstanceParts) -> Arc<Self> {
         let since = parts.services.now();
-        let status = SourceStatus::of(SourceState::Pending);
+        let status = SourceStatus::from_state(SourceState::Pending);
         let (sender, status) =
             watch::channel(SourceInstanceStatus { status, since, pid: None, connection: None });
         let (wake, stop, log) =
@@ -93,7 +93,7 @@ impl Instance {
             Some(_) => Err(SourceStatus {
                 reason: Some("it has ended".to_owned()),
                 next_action: Some("svc restarts it".to_owned()),
-                ..SourceStatus::of(SourceState::BackingOff)
+                ..SourceStatus::from_state(SourceState::BackingOff)
             }),
             None => Err(now.status),
         }
@@ -155,8 +155,11 @@ impl Keeper {
         let (mut failures, mut has_worked) = (0_u32, self.starter.parts.has_worked);
         while !self.starter.stop.is_cancelled() {
             let attempt = (failures > 0).then_some(failures);
-            self.show(SourceStatus { attempt, ..SourceStatus::of(SourceState::Connecting) }, None)
-                .await;
+            self.show(
+                SourceStatus { attempt, ..SourceStatus::from_state(SourceState::Connecting) },
+                None,
+            )
+            .await;
             let began = Instant::now();
             let failure = match self.starter.start().await {
                 Ok(running) => {
@@ -214,7 +217,8 @@ impl Keeper {
     /// Waits until somebody wants it anew.
     async fn rest(&self, state: SourceState, reason: String, next_action: &str) {
         let next_action = Some(next_action.to_owned());
-        let status = SourceStatus { reason: Some(reason), next_action, ..SourceStatus::of(state) };
+        let status =
+            SourceStatus { reason: Some(reason), next_action, ..SourceStatus::from_state(state) };
         self.show(status, None).await;
         tokio::select! {
             () = self.starter.stop.cancelled() => {}
@@ -231,7 +235,7 @@ impl Keeper {
             next_action: Some("svc restarts it".to_owned()),
             attempt: Some(failures),
             next_at: Some(next_at),
-            ..SourceStatus::of(SourceState::BackingOff)
+            ..SourceStatus::from_state(SourceState::BackingOff)
         };
         self.show(status, None).await;
         tokio::select! {
@@ -278,7 +282,7 @@ impl Keeper {
             );
         }
         let next_action = reason.is_some().then(|| format!("svc mcp reconnect {name}"));
-        let connected = SourceStatus::of(SourceState::Connected);
+        let connected = SourceStatus::from_state(SourceState::Connected);
         self.show(SourceStatus { reason, next_action, ..connected }, Some(running)).await;
     }
 
@@ -302,7 +306,7 @@ impl Keeper {
         let mut changes = running.changes.clone();
         let learns = self.starter.parts.learned.is_some();
         let (mut pace, mut refetch_at) = (RefetchPace::new(), None);
-        self.show(SourceStatus::of(SourceState::Connected), Some(&running)).await;
+        self.show(SourceStatus::from_state(SourceState::Connected), Some(&running)).await;
         self.show_problem(&running, running.list_problem.clone()).await;
         let is_wanted_anew = loop {
             tokio::select! {
@@ -326,7 +330,7 @@ impl Keeper {
         };
         // Calls learn of it before the process is gone.
         running.connection.close();
-        let connecting = SourceStatus::of(SourceState::Connecting);
+        let connecting = SourceStatus::from_state(SourceState::Connecting);
         let connection = Arc::clone(&running.connection);
         if is_wanted_anew {
             self.show(connecting, None).await;
@@ -342,7 +346,7 @@ impl Keeper {
                     next_action: Some("svc restarts it".to_owned()),
                     attempt: Some(attempt),
                     next_at: Some(next_at),
-                    ..SourceStatus::of(SourceState::BackingOff)
+                    ..SourceStatus::from_state(SourceState::BackingOff)
                 };
             });
         }

@@ -61,7 +61,7 @@ impl SourceManager {
             now.as_ref().map_or_else(|| standing_status(planned), |now| now.status.clone());
         let is_builtin = SourceSpec::parse(planned).is_some_and(|spec| spec.is_builtin());
         let status = if is_in_force && is_builtin {
-            SourceStatus::of(SourceState::Connected)
+            SourceStatus::from_state(SourceState::Connected)
         } else {
             status
         };
@@ -300,5 +300,5 @@ pub(super) fn standing_status(planned: &PlannedSource) -> SourceStatus {
             Some("remove or rename one of the two".to_owned()),
         ),
     };
-    SourceStatus { reason, next_action, ..SourceStatus::of(state) }
+    SourceStatus { reason, next_action, ..SourceStatus::from_state(state) }
 }

@@ -112,8 +112,8 @@ impl CallRow {
     /// The stream of its messages.
     pub fn stream(&self, transport: McpTransport) -> StreamName {
         match (&self.session_id, transport) {
-            (Some(session), McpTransport::Sse) => StreamName::of("mcp", session),
-            _ => StreamName::of("mcp", &self.call_id),
+            (Some(session), McpTransport::Sse) => StreamName::new("mcp", session),
+            _ => StreamName::new("mcp", &self.call_id),
         }
     }
 }

@@ -326,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn its_settings_are_those_of_a_writer() {
         let test = TestStore::of_size(Some(1024 * 1024)).await;
-        append(&test.store, &StreamName::of("task", "t"), vec![event("frame", "{}")]).await;
+        append(&test.store, &StreamName::new("task", "t"), vec![event("frame", "{}")]).await;
         let conn = DirectConnection::open(test.store.path(), Some(1024 * 1024)).unwrap().conn;
         let pragma =
             |name: &str| -> i64 { conn.pragma_query_value(None, name, |row| row.get(0)).unwrap() };
@@ -366,7 +366,7 @@ mod tests {
     #[tokio::test]
     async fn a_commit_that_fails_leaves_nothing_and_no_transaction() {
         let test = TestStore::open().await;
-        let name = StreamName::of("task", "t");
+        let name = StreamName::new("task", "t");
         append(&test.store, &name, vec![event("frame", "{}")]).await;
         let mut connection = DirectConnection::open(test.store.path(), None).unwrap();
         let stream = test.store.view(&name).await.unwrap().unwrap();

@@ -222,7 +222,7 @@ mod tests {
     async fn pages_join_to_the_whole() {
         let test = TestStore::open().await;
         let (store, clock) = (&test.store, &test.clock);
-        let (one, two) = (StreamName::of("task", "one"), StreamName::of("peer", "two"));
+        let (one, two) = (StreamName::new("task", "one"), StreamName::new("peer", "two"));
         let data = |n: usize| match n {
             // Larger than a page: the first, next to each other, and the last.
             0 | 300 | 301 | 302 | 699 => {
@@ -268,7 +268,7 @@ mod tests {
     #[tokio::test]
     async fn a_feed_passes_a_hole_in_one_page() {
         let test = TestStore::open().await;
-        let (store, name) = (&test.store, StreamName::of("task", "one"));
+        let (store, name) = (&test.store, StreamName::new("task", "one"));
         append(store, &StreamName::fixed("team"), vec![event("a", "{}")]).await;
         let hole = limits::SCAN_POSITIONS * 2 + 10;
         for _ in 0..hole / 500 {
@@ -317,7 +317,7 @@ mod tests {
     #[tokio::test]
     async fn a_run_ends_where_nobody_takes_it() {
         let test = TestStore::open().await;
-        let (store, name) = (&test.store, StreamName::of("task", "one"));
+        let (store, name) = (&test.store, StreamName::new("task", "one"));
         let data = format!(r#"{{"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES));
         let count = limits::REPLAY_RUN + 2;
         append(store, &name, (0..count).map(|_| event("a", &data)).collect()).await;
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn pages_end_with_the_store() {
         let test = TestStore::open().await;
-        let name = StreamName::of("task", "one");
+        let name = StreamName::new("task", "one");
         append(&test.store, &name, vec![event("a", "{}")]).await;
         let store = test.store.clone();
         let (sender, mut pages) = mpsc::channel(2);

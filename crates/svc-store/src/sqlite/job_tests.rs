@@ -145,7 +145,7 @@ async fn a_job_and_a_reader_read_the_same_rows() {
             let live = tx.live_agent("agent:pair:one").await?;
             assert_eq!(live.as_ref(), Some(&agent));
             let dispatches = (tx.dispatch(&task).await?, tx.dispatches_of_agent(&id).await?);
-            let stream = tx.stream(&StreamName::of("agent", &id)).await?;
+            let stream = tx.stream(&StreamName::new("agent", &id)).await?;
             Ok::<_, StoreError>(format!("{agent:?} {dispatches:?} {stream:?}"))
         })
     });
@@ -236,7 +236,7 @@ async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let test = TestStore::open().await;
     let store = &test.store;
-    let name = StreamName::of("task", "t");
+    let name = StreamName::new("task", "t");
     append(store, &name, vec![event("frame", "{}")]).await;
     let jobs = (0..50).map(|number: usize| {
         let name = name.clone();

@@ -199,7 +199,7 @@ mod tests {
         .into_iter()
         // Two digits each, so that order by name is order by number.
         .zip(10..)
-        .map(|(visibility, number)| (StreamName::of("x", number), visibility))
+        .map(|(visibility, number)| (StreamName::new("x", number), visibility))
         .collect();
         for (name, visibility) in streams.clone() {
             let done: Result<(), StoreError> = test
@@ -269,7 +269,7 @@ mod tests {
     async fn retention_takes_a_prefix_and_leaves_the_last() {
         let test = TestStore::open().await;
         let store = &test.store;
-        let (one, two) = (StreamName::of("task", "one"), StreamName::of("task", "two"));
+        let (one, two) = (StreamName::new("task", "one"), StreamName::new("task", "two"));
         append(store, &two, vec![event("frame", "{}")]).await;
         for _ in 0..20 {
             append(store, &one, vec![event("frame", "{}")]).await;

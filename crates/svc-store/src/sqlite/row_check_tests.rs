@@ -81,7 +81,7 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let stream = StreamName::of("task", "undone");
+                    let stream = StreamName::new("task", "undone");
                     tx.open_stream(&stream, &StreamVisibility::Team).await?;
                     tx.append(&stream, vec![event("frame", "{}")]).await?;
                     write(tx).await
@@ -99,5 +99,5 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
     let done: Result<(), StoreError> =
         test.store.write(move |tx| Box::pin(async move { tx.update_ghap(&ghap).await })).await;
     assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
-    assert_eq!(test.store.view(&StreamName::of("task", "undone")).await.unwrap(), None);
+    assert_eq!(test.store.view(&StreamName::new("task", "undone")).await.unwrap(), None);
 }

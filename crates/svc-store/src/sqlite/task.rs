@@ -148,7 +148,7 @@ impl WriteTx {
         let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
             return Ok(None);
         };
-        let stream = StreamName::of("task", &row.task.task_id);
+        let stream = StreamName::new("task", &row.task.task_id);
         if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
             row.task.last_id = head;
         }

@@ -142,7 +142,7 @@ mod model {
     }
 
     fn name(stream: usize) -> StreamName {
-        StreamName::of("task", stream)
+        StreamName::new("task", stream)
     }
 
     async fn run(steps: Vec<DamageStep>) {

@@ -219,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn a_lane_goes_with_its_last_job_and_with_the_last_who_gave_up_waiting() {
         let (sender, queue) = WriteQueueSender::open();
-        let lane = WriteLane::of(&Principal::Session("greedy".into()));
+        let lane = WriteLane::for_principal(&Principal::Session("greedy".into()));
         let send = || sender.send(&lane, job());
         join_all((0..limits::WRITE_LANE).map(|_| send())).await;
         let mut waiting = Box::pin(send());

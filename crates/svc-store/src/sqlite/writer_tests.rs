@@ -12,7 +12,7 @@ use crate::{
 };
 
 fn name() -> StreamName {
-    StreamName::of("task", "t")
+    StreamName::new("task", "t")
 }
 
 async fn seqs(store: &Store) -> Vec<Seq> {
@@ -27,7 +27,7 @@ async fn seqs(store: &Store) -> Vec<Seq> {
 
 /// What a job does that is to be undone: an append, a new stream, and the end of an old one.
 async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
-    let other = StreamName::of("task", "spoilt");
+    let other = StreamName::new("task", "spoilt");
     tx.open_stream(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
     tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
@@ -62,7 +62,7 @@ async fn who_writes_much_waits_behind_its_own_writes() {
             done.unwrap();
         }
     };
-    let lane = |key: &str| WriteLane::of(&Principal::Session(key.into()));
+    let lane = |key: &str| WriteLane::for_principal(&Principal::Session(key.into()));
     let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
     let others = [write(lane("other"), "other"), write(WriteLane::DAEMON, "operator")];
     // More than a lane takes: the last of them wait for room in it.
@@ -119,7 +119,7 @@ async fn a_failing_job_undoes_only_itself() {
     let commits = store.stats().commits - before;
     assert!(commits < 30, "the jobs shared commits: {commits}");
     assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
-    let spoilt = store.view(&StreamName::of("task", "spoilt")).await.unwrap();
+    let spoilt = store.view(&StreamName::new("task", "spoilt")).await.unwrap();
     assert_eq!(spoilt, None);
 }
 

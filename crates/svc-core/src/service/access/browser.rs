@@ -165,7 +165,7 @@ impl Access {
         let Some(operator_credential) = row.operator_credential.clone() else {
             return Ok(None);
         };
-        let browser = Browser { seen: Seen::of(row, read_at), operator_credential };
+        let browser = Browser { seen: Seen::from_row(row, read_at), operator_credential };
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.make_room();

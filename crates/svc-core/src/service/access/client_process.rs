@@ -26,7 +26,7 @@ pub(super) struct FoundClient {
 impl FoundClient {
     /// The client that the process at the other end of the socket names, which must be one of its ancestors or itself; without
     /// a name, its nearest ancestor that is no shell.
-    pub(super) fn of(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
+    pub(super) fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
         let forbidden = |why: String| Err(Error::Forbidden(why));
         let LocalProcess { pid, started, .. } = peer;
         let Some(peer) = pid.filter(|pid| *pid > 0) else {
@@ -151,7 +151,8 @@ mod tests {
         let (mut shell, child) = family();
         let (mut other, cousin) = family();
         let own = std::process::id();
-        let found = |named| FoundClient::of(on_socket(child), named).map(|found| found.process.pid);
+        let found =
+            |named| FoundClient::find(on_socket(child), named).map(|found| found.process.pid);
         assert_eq!(found(None).unwrap(), own, "past the shell");
         assert_eq!(found(Some(own)).unwrap(), own);
         assert_eq!(found(Some(shell.id())).unwrap(), shell.id());
@@ -159,7 +160,7 @@ mod tests {
         for stranger in [other.id(), cousin, 1, u32::MAX] {
             assert!(matches!(found(Some(stranger)), Err(Error::Forbidden(_))), "{stranger}");
         }
-        let client = FoundClient::of(on_socket(child), Some(own)).unwrap();
+        let client = FoundClient::find(on_socket(child), Some(own)).unwrap();
         let between: Vec<u32> = client.between.iter().map(|process| process.pid).collect();
         assert_eq!(between, [child, shell.id()]);
         assert!(client.cwd().is_some());
@@ -178,7 +179,7 @@ mod tests {
     fn without_a_process_there_is_no_client() {
         for pid in [None, Some(0)] {
             let nobody = LocalProcess { uid: 0, pid, started: None };
-            assert!(matches!(FoundClient::of(nobody, None), Err(Error::Forbidden(_))));
+            assert!(matches!(FoundClient::find(nobody, None), Err(Error::Forbidden(_))));
         }
     }
 
@@ -190,12 +191,12 @@ mod tests {
         let (mut shell, child) = family();
         let own = std::process::id();
         let connected = on_socket(child);
-        assert!(FoundClient::of(connected, Some(own)).is_ok());
+        assert!(FoundClient::find(connected, Some(own)).is_ok());
         // The id is another process's by now.
         let earlier = connected.started.map(|started| started - 1);
         for started in [earlier, None] {
             let ended = LocalProcess { started, ..connected };
-            let refused = FoundClient::of(ended, Some(own)).map(drop).expect_err("it is refused");
+            let refused = FoundClient::find(ended, Some(own)).map(drop).expect_err("it is refused");
             assert!(refused.to_string().contains("has ended"), "{refused}");
         }
         shell.kill().unwrap();

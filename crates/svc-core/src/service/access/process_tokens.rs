@@ -124,7 +124,7 @@ impl Access {
         peer: LocalProcess,
         named: Option<u32>,
     ) -> Result<FoundClient, Error> {
-        let client = FoundClient::of(peer, named)?;
+        let client = FoundClient::find(peer, named)?;
         let now = self.core.now();
         for nearer in &client.between {
             if self.core.store.token_of_process(nearer, now).await?.is_some() {
@@ -145,7 +145,7 @@ impl Access {
             Some(row) => row,
             None => Box::pin(self.insert_secretless(client)).await?,
         };
-        let seen = Seen::of(row, read_at);
+        let seen = Seen::from_row(row, read_at);
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.make_room();
@@ -239,7 +239,7 @@ impl Access {
             });
             self.forget(&ended.await?);
         }
-        Ok(Seen::of(row, self.core.now()).caller)
+        Ok(Seen::from_row(row, self.core.now()).caller)
     }
 
     /// Takes back the tokens of processes that are gone.

@@ -107,7 +107,7 @@ impl Access {
             Some(row) if *row.session == **key => {
                 let is_good = row.revoked_at.is_none() && row.expires_at > now;
                 if is_good {
-                    RecordedCaller::Good(Seen::of(row, now).caller)
+                    RecordedCaller::Good(Seen::from_row(row, now).caller)
                 } else {
                     RecordedCaller::Revoked
                 }

@@ -145,7 +145,7 @@ impl Access {
         fingerprint: &TokenFingerprint,
     ) -> Result<Option<TokenHash>, Error> {
         let operator = self.tokens.operator();
-        if TokenFingerprint::of(&operator) == *fingerprint {
+        if TokenFingerprint::from_hash(&operator) == *fingerprint {
             return Ok(Some(operator));
         }
         let (least, greatest) = fingerprint.range();
@@ -163,7 +163,7 @@ impl Access {
         if row.revoked_at.is_some() || is_browser || is_reserved {
             return Ok(None);
         }
-        let seen = Seen::of(row, read_at);
+        let seen = Seen::from_row(row, read_at);
         let mut known = self.tokens.seen();
         if self.tokens.0.revocations.load(SeqCst) == revocations {
             known.make_room();
@@ -350,7 +350,7 @@ fn candidate(row: &TokenRow) -> Candidate {
 
 impl Seen {
     /// What a good row says.
-    pub(super) fn of(row: TokenRow, read_at: Timestamp) -> Self {
+    pub(super) fn from_row(row: TokenRow, read_at: Timestamp) -> Self {
         Self {
             caller: Caller::Session {
                 key: row.session.into(),

@@ -80,7 +80,7 @@ impl Agents {
         let own = store.peer_of_key(key).await?;
         let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
         let peer = own.peer.peer_id;
-        let stream = StreamName::of("peer", &peer);
+        let stream = StreamName::new("peer", &peer);
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
         let mut with_host: HashSet<MessageId> = HashSet::new();

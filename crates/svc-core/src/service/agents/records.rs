@@ -8,7 +8,7 @@ use crate::service::{Error, ResourceKind, tasks};
 
 /// The stream of an agent, whose numbers are its host's.
 pub(super) fn stream_of(id: &AgentId) -> StreamName {
-    StreamName::of("agent", id)
+    StreamName::new("agent", id)
 }
 
 /// There is no such agent, or the caller may not see it.

@@ -106,7 +106,7 @@ pub(super) struct PlannedAgent {
 pub(super) struct WishFingerprint(String);
 
 impl WishFingerprint {
-    fn of(input: &NewAgent) -> Self {
+    fn from_input(input: &NewAgent) -> Self {
         let wish = serde_json::to_vec(input).unwrap_or_default();
         Self(hex::encode(Sha256::digest(wish)))
     }
@@ -126,7 +126,7 @@ impl Agents {
         let key = input.idempotency_key.clone();
         check::key("idempotency_key", key.as_deref())?;
         check::key("resume", input.resume.as_deref())?;
-        let wish = WishFingerprint::of(&input);
+        let wish = WishFingerprint::from_input(&input);
         let resumed = match input.resume.take() {
             Some(named) => Some(self.ended_agent(caller, "resume", &named).await?),
             None => None,

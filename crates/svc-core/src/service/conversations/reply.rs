@@ -31,7 +31,7 @@ impl Conversations {
         run: RunRow,
         when: ExpectedDelivery,
     ) -> Result<SessionReply, Error> {
-        let stream = StreamName::of("peer", &run.source.peer);
+        let stream = StreamName::new("peer", &run.source.peer);
         let store = &self.core.store;
         // Listen before looking, or an end that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);

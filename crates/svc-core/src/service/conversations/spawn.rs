@@ -118,7 +118,7 @@ impl Conversations {
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
         let (team, end) = (svc_model::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
-        let task_stream = svc_model::StreamName::of("task", id);
+        let task_stream = svc_model::StreamName::new("task", id);
         // The commit that notes the process moves the agent's stream or the team's; what becomes of the task its own.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);

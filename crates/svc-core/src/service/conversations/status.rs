@@ -180,13 +180,13 @@ impl Conversations {
         started_at: Timestamp,
         id: &AgentId,
     ) -> Result<Timestamp, Error> {
-        let last = self.core.store.last_event_at(&StreamName::of("agent", id)).await?;
+        let last = self.core.store.last_event_at(&StreamName::new("agent", id)).await?;
         Ok(last.unwrap_or(started_at).max(started_at))
     }
 
     /// The sum of what a hosted agent says it has used.
     async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
-        let stream = StreamName::of("agent", id);
+        let stream = StreamName::new("agent", id);
         let Some(view) = self.core.store.view(&stream).await? else { return Ok(None) };
         let (mut after, mut total) = (0, None::<AgentUsage>);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {

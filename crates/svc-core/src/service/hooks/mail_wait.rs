@@ -88,7 +88,7 @@ impl Hooks {
         let mut end = pin!(end);
         let store = &self.core.store;
         let peer = store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
-        let stream = StreamName::of("peer", &peer.peer_id);
+        let stream = StreamName::new("peer", &peer.peer_id);
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
         let mut changes = store.bus().listen(&StreamName::fixed(StreamName::TEAM));

@@ -64,9 +64,9 @@ impl Hooks {
         });
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
-            ExpectedDelivery::of(PeerStatus::Offline, reaches_each_turn, false)
+            ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)
         } else {
-            ExpectedDelivery::of(row.peer.status, reaches_each_turn, wakes)
+            ExpectedDelivery::from_status(row.peer.status, reaches_each_turn, wakes)
         }))
     }
 }

@@ -62,7 +62,7 @@ mod tests {
         const MIB: u64 = 1024 * 1024;
         let test = TestStore::open().await;
         let services = services(&test);
-        let (first, lines) = (StreamName::of("task", "first"), StreamName::of("task", "lines"));
+        let (first, lines) = (StreamName::new("task", "first"), StreamName::new("task", "lines"));
         append(&test.store, &first, vec![event("frame", "{}")]).await;
         let line = format!(r#"{{"line":"{}"}}"#, "x".repeat(10_000));
         for _ in 0..20 {
@@ -88,6 +88,6 @@ mod tests {
 
         let rest = services.log.apply_retention(keep(1)).await.unwrap();
         assert_eq!(i64::try_from(rest), Ok(1999 - lines.floor));
-        assert_eq!(kept(&StreamName::of("task", "lines")).await.floor, 1999);
+        assert_eq!(kept(&StreamName::new("task", "lines")).await.floor, 1999);
     }
 }

@@ -319,7 +319,7 @@ mod tests {
     use crate::service::testing::services;
 
     fn name() -> StreamName {
-        StreamName::of("task", "t")
+        StreamName::new("task", "t")
     }
 
     /// The ids of the frames in a chunk; a gap is its negative cursor.
@@ -562,7 +562,7 @@ mod tests {
             assert!(late.is_err());
             // The feed goes on, and has what is the reader's.
             give(&test, "c", Some("c")).await;
-            give_stream(&test, StreamName::of("task", "u"), "a", Some("d")).await;
+            give_stream(&test, StreamName::new("task", "u"), "a", Some("d")).await;
             let Some(SubscriptionChunk::Frames(frames)) = feed.next().await.unwrap() else {
                 panic!("no frames")
             };

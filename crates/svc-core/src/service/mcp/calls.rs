@@ -91,7 +91,7 @@ impl Mcp {
                     };
                     tx.insert_mcp_session(&row).await?;
                     if new.transport == McpTransport::Sse {
-                        let stream = StreamName::of("mcp", &row.session_id);
+                        let stream = StreamName::new("mcp", &row.session_id);
                         tx.open_stream(&stream, &StreamVisibility::Answers).await?;
                     }
                     Ok(row)
@@ -162,7 +162,7 @@ impl Mcp {
         self.change(move |tx| {
             Box::pin(async move {
                 tx.close_mcp_session(&id).await?;
-                let stream = StreamName::of("mcp", &id);
+                let stream = StreamName::new("mcp", &id);
                 if tx.stream(&stream).await?.is_some_and(|state| !state.closed) {
                     tx.close_stream(&stream).await?;
                 }
@@ -295,7 +295,7 @@ impl Mcp {
                         tx.append(&stream, vec![message(text)]).await?;
                     }
                     // The stream of a whole session goes on.
-                    if open && stream == StreamName::of("mcp", &id) {
+                    if open && stream == StreamName::new("mcp", &id) {
                         tx.close_stream(&stream).await?;
                     }
                     Ok(true)

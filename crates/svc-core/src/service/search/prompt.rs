@@ -66,7 +66,7 @@ impl Rarity {
         self.records_with.get(term).copied().unwrap_or(0)
     }
 
-    fn of(&self, term: &str) -> f64 {
+    fn weight(&self, term: &str) -> f64 {
         self.of_count(self.with(term)) * if text::is_common(term) { COMMON } else { 1.0 }
     }
 
@@ -99,16 +99,16 @@ impl RankingPrompt {
                 .members
                 .iter()
                 .filter(|(term, _)| rarity.knows(term))
-                .map(|(term, weight)| rarity.of(term) * weight)
+                .map(|(term, weight)| rarity.weight(term) * weight)
                 .fold(None, |best: Option<f64>, worth| {
                     Some(best.map_or(worth, |best| best.max(worth)))
                 });
             if group.is_phrase {
                 best.unwrap_or(0.0).min(3.0) * 0.6
             } else if rarity.knows(&group.term) {
-                rarity.of(&group.term)
+                rarity.weight(&group.term)
             } else {
-                best.unwrap_or_else(|| rarity.of(&group.term) * UNKNOWN)
+                best.unwrap_or_else(|| rarity.weight(&group.term) * UNKNOWN)
             }
         };
         let mut groups: Vec<(f64, WordGroup)> =
@@ -121,7 +121,7 @@ impl RankingPrompt {
         for (index, (_, group)) in groups.iter().enumerate() {
             for (term, weight) in &group.members {
                 if rarity.knows(term) {
-                    let value = weight * rarity.of(term);
+                    let value = weight * rarity.weight(term);
                     terms.entry(term.clone()).or_default().push((index, value));
                 }
             }

@@ -197,15 +197,15 @@ fn plain_words(text: &str) -> impl Iterator<Item = String> {
 impl RetrievalFixture {
     /// Reads the first set.
     pub fn read() -> Result<Self, serde_json::Error> {
-        Self::of(RECORDS, QUERIES)
+        Self::parse(RECORDS, QUERIES)
     }
 
     /// Reads the second set, which has other records, and prompts that nothing helps but that sound like them.
     pub fn read_second() -> Result<Self, serde_json::Error> {
-        Self::of(SECOND_RECORDS, SECOND_QUERIES)
+        Self::parse(SECOND_RECORDS, SECOND_QUERIES)
     }
 
-    fn of(records: &str, queries: &str) -> Result<Self, serde_json::Error> {
+    fn parse(records: &str, queries: &str) -> Result<Self, serde_json::Error> {
         let records: Vec<FixtureRecord> = lines(records)?;
         let ghaps: Vec<Ghap> = records.into_iter().map(FixtureRecord::ghap).collect();
         let texts: Vec<String> = ghaps.iter().map(lower_case_texts).collect();
@@ -450,7 +450,7 @@ mod tests {
     /// Troubles that a team met 30 times, each record with its own hypothesis, by themselves and among 120 others.
     #[tokio::test]
     async fn what_was_met_often_is_never_passed_over() {
-        let read = || RetrievalFixture::of(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();
+        let read = || RetrievalFixture::parse(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();
         for beside in [None, Some(RetrievalFixture::read_second().unwrap())] {
             for project in ["wharf", "quay"] {
                 let RetrievalFixture { ghaps, queries, .. } = read();

@@ -36,11 +36,11 @@ impl SourceKey {
     /// The stream of the server's events. Those of one name in several projects have one stream each.
     pub fn stream(&self) -> StreamName {
         match self.project() {
-            None => StreamName::of("source", &self.name),
+            None => StreamName::new("source", &self.name),
             Some(project) => {
                 use sha2::{Digest as _, Sha256};
                 let hash = hex::encode(&Sha256::digest(project)[..4]);
-                StreamName::of("source", format!("{}@{hash}", self.name))
+                StreamName::new("source", format!("{}@{hash}", self.name))
             }
         }
     }
@@ -78,7 +78,7 @@ pub struct SourceStatus {
 
 impl SourceStatus {
     /// A state of which nothing more is to be said.
-    pub fn of(state: SourceState) -> Self {
+    pub fn from_state(state: SourceState) -> Self {
         Self { state, reason: None, next_action: None, attempt: None, next_at: None }
     }
 }

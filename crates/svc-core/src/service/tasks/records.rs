@@ -513,7 +513,7 @@ fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Er
 }
 
 pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
-    StreamName::of("task", id)
+    StreamName::new("task", id)
 }
 
 /// What tells a task from others whose ids begin as its own.

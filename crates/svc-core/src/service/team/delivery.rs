@@ -326,7 +326,7 @@ async fn append_to_peer(
     if events.is_empty() {
         return Ok(());
     }
-    let stream = StreamName::of("peer", to);
+    let stream = StreamName::new("peer", to);
     // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's then.
     tx.open_stream(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;

@@ -202,7 +202,7 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
         open_calls: OpenCalls::default(),
     };
     tx.put_peer(&row).await?;
-    let own = StreamName::of("peer", &id);
+    let own = StreamName::new("peer", &id);
     tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;
     let team = StreamName::fixed(StreamName::TEAM);
     tx.open_stream(&team, &StreamVisibility::Team).await?;

@@ -613,7 +613,7 @@ mod tests {
                 .await;
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
-        let stream = StreamName::of("peer", &peer.peer_id);
+        let stream = StreamName::new("peer", &peer.peer_id);
         let view = test.store.view(&stream).await.unwrap().unwrap();
         let take = svc_store::PageSize::rows(10);
         let page = test.store.events(view.id, &stream, 0, None, take).await.unwrap();

@@ -172,7 +172,7 @@ async fn standing(
     let principal = caller.principal();
     let Some(row) = tx.session_owner(session_id).await? else {
         let is_subject = !caller.is_operator() && tx.is_subject(session_id).await?;
-        let standing = SessionStanding::of(&principal, session_id, None, is_subject);
+        let standing = SessionStanding::decide(&principal, session_id, None, is_subject);
         return Ok(match (standing, caller.session()) {
             (SessionStanding::Unclaimed, Some(key))
                 if is_peer_of_another(tx, caller, key, session_id).await? =>
@@ -186,7 +186,7 @@ async fn standing(
         return Ok(SessionStanding::Own);
     }
     let facts = facts(tx, caller, session_id, row, contact).await?;
-    Ok(SessionStanding::of(&principal, session_id, Some(&facts), false))
+    Ok(SessionStanding::decide(&principal, session_id, Some(&facts), false))
 }
 
 /// Whether a peer stands for a session that has no row, and is not the caller's.
@@ -275,7 +275,7 @@ async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<()
     tx.set_visibility(&stream_of(session_id), &visibility).await?;
     for peer in peers {
         let visibility = StreamVisibility::private(&caller.principal());
-        tx.set_visibility(&StreamName::of("peer", &peer), &visibility).await?;
+        tx.set_visibility(&StreamName::new("peer", &peer), &visibility).await?;
     }
     let data = json!({
         "session_id": session_id, "from": row.owner.as_ref().map(ToString::to_string),

@@ -432,7 +432,7 @@ pub(in crate::service) async fn create(
     let row = PeerRow { peer, owner, project, process_started, open_calls };
     tx.put_peer(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
-    tx.open_stream(&StreamName::of("peer", &row.peer.peer_id), &visibility).await?;
+    tx.open_stream(&StreamName::new("peer", &row.peer.peer_id), &visibility).await?;
     note(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
@@ -658,7 +658,7 @@ mod tests {
         services.team.remove_peer(&operator, peer.peer_id.as_str()).await.unwrap();
         assert_eq!(test.store.stats().jobs - before, 1 + 3, "the removal, and the messages");
         assert_eq!(waiting(&services, &ids).await, 0);
-        let stream = StreamName::of("peer", &peer.peer_id);
+        let stream = StreamName::new("peer", &peer.peer_id);
         let head = test.store.view(&stream).await.unwrap().unwrap().head;
         let events = i64::from(2 * (2 * limits::ENDED_MESSAGES_PER_JOB + 1));
         assert_eq!(head, events, "queued and undeliverable, each once");

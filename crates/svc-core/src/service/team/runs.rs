@@ -151,7 +151,7 @@ fn words_of(turn: &TurnEnd) -> TurnWords {
     };
     match turn.outcome {
         TurnOutcome::Completed => {
-            TurnWords::Said(TurnReply::of(turn.result.as_deref().unwrap_or_default()))
+            TurnWords::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default()))
         }
         TurnOutcome::Interrupted => failed("interrupted", INTERRUPTED),
         TurnOutcome::Failed => failed("failed", "the turn failed"),
@@ -169,7 +169,7 @@ pub(in crate::service) async fn turn_said(
     words: &str,
 ) -> Result<(), Error> {
     for question in end_turn(tx, peer).await? {
-        reply(tx, core, question, TurnWords::Said(TurnReply::of(words))).await?;
+        reply(tx, core, question, TurnWords::Said(TurnReply::from_text(words))).await?;
     }
     Ok(())
 }

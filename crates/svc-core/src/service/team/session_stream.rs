@@ -39,6 +39,6 @@ pub(super) fn stream_of(session_id: &str) -> StreamName {
     let fits = session_id.len() <= limits::ID_BYTES;
     StreamName::parse(&name).filter(|_| fits).unwrap_or_else(|| {
         use sha2::{Digest as _, Sha256};
-        StreamName::of("session", hex::encode(&Sha256::digest(session_id)[..16]))
+        StreamName::new("session", hex::encode(&Sha256::digest(session_id)[..16]))
     })
 }

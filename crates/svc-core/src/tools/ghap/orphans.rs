@@ -107,7 +107,7 @@ struct AbandonInput {
 async fn abandon(call: Call, input: AbandonInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let id = input.id.as_deref();
-    Ok(GhapWritten::of(
+    Ok(GhapWritten::from_ghap(
         call.services.journal.abandon_orphan(&call.caller, acting, id, input.reason).await?,
     ))
 }

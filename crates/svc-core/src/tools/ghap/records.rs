@@ -49,19 +49,19 @@ pub(super) struct GhapWritten {
 }
 
 impl GhapWritten {
-    pub(super) fn of(ghap: Ghap) -> Self {
+    pub(super) fn from_ghap(ghap: Ghap) -> Self {
         Self { ok: true, confidence_tier: ghap.tier(), id: ghap.id, adopted_from: None }
     }
 
     pub(super) fn adopted(ghap: Ghap, from: String) -> Self {
-        Self { adopted_from: Some(from), ..Self::of(ghap) }
+        Self { adopted_from: Some(from), ..Self::from_ghap(ghap) }
     }
 }
 
 async fn start(call: Call, input: StartInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let ghap = call.services.journal.start_ghap(&call.caller, acting, input.draft).await?;
-    Ok(GhapWritten::of(ghap))
+    Ok(GhapWritten::from_ghap(ghap))
 }
 
 const UPDATE: &str = "\
@@ -108,7 +108,7 @@ struct ResolveInput {
 async fn resolve(call: Call, input: ResolveInput) -> Result<GhapWritten, Failure> {
     let acting = acting_session(&call, input.session_id.as_deref(), None).await?;
     let ghap = call.services.journal.resolve_ghap(&call.caller, acting, input.resolution).await?;
-    Ok(GhapWritten::of(ghap))
+    Ok(GhapWritten::from_ghap(ghap))
 }
 
 const ACTIVE: &str = "Returns the active record of a session, or says that there is none.";

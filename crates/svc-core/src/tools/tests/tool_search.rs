@@ -84,7 +84,7 @@ fn plain_words(text: &str) -> impl Iterator<Item = String> {
 }
 
 impl PlainSearch {
-    fn of(tools: &[(String, ToolText)]) -> Self {
+    fn new(tools: &[(String, ToolText)]) -> Self {
         let texts = tools.iter().map(|(name, text)| {
             let mut counts = BTreeMap::new();
             let arguments = text.arguments.iter().flat_map(|(name, text)| [name, text]);
@@ -129,7 +129,7 @@ async fn nine_questions_of_ten_are_answered_and_more_than_by_plain_bm25() {
     );
     let known = |name: &&str| tools.iter().any(|(known, _)| known == name);
     assert!(questions().iter().all(|(_, answers)| answers.iter().all(known)));
-    let plain = PlainSearch::of(&tools);
+    let plain = PlainSearch::new(&tools);
     let plain = recall(|question| plain.find(question));
     let mut world = World::open().await;
     world.catalogue = catalogue(&tools);

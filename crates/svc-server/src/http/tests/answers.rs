@@ -508,7 +508,7 @@ async fn daemon_proof() -> Script {
     let mut script = Script::new().await;
     let minted = script.post("/v1/tokens", json!({ "session": "s-2" })).await;
     let hash = token_hash(&minted.text("token"));
-    let (token, nonce) = (TokenFingerprint::of(&hash).to_string(), "5e".repeat(32));
+    let (token, nonce) = (TokenFingerprint::from_hash(&hash).to_string(), "5e".repeat(32));
     let ask = async |script: &mut Script, body: Value, host: &str, shown: &str| {
         let request = Request::post("/v1/daemon_proof").header(header::HOST, host);
         let request = request.header(header::CONTENT_TYPE, "application/json");

@@ -270,7 +270,7 @@ impl TaskView {
                 view.input_requests = questions;
             }
             CallState::Completed | CallState::Failed => {
-                let stream = StreamName::of("mcp", &row.call_id);
+                let stream = StreamName::new("mcp", &row.call_id);
                 let stored = services.mcp.last_message(&stream).await?;
                 view.outcome = stored.and_then(|stored| serde_json::from_str(&stored).ok());
             }

@@ -94,8 +94,8 @@ fn run_recorded(
 /// The stream of the log that a call of this session is answered in.
 pub(crate) fn log_stream_of(call: &CallId, session: &McpSession) -> StreamName {
     match session.transport {
-        McpTransport::Http => StreamName::of("mcp", call),
-        McpTransport::Sse => StreamName::of("mcp", &session.id),
+        McpTransport::Http => StreamName::new("mcp", call),
+        McpTransport::Sse => StreamName::new("mcp", &session.id),
     }
 }
 

@@ -225,7 +225,7 @@ impl CallRun {
                 None
             }
             (CallMode::Task(id), WorkEnd::Outcome(outcome)) => {
-                let stream = StreamName::of("mcp", &id);
+                let stream = StreamName::new("mcp", &id);
                 end_call(&server, &id, &stream, task_end(outcome)).await;
                 None
             }

@@ -124,7 +124,7 @@ pub(super) async fn post_message(
             Err(UnreadableMessage { id, error }) => Some(error_message(id.as_deref(), &error)),
         };
         let Some(answer) = answer else { continue };
-        let stream = StreamName::of("mcp", &session.id);
+        let stream = StreamName::new("mcp", &session.id);
         if let Err(error) = server.services.mcp.say(&caller, &stream, answer).await {
             return Problem::from(error).into_response();
         }
@@ -202,7 +202,7 @@ impl McpServer {
         pending: PendingAnswer,
     ) -> String {
         let PendingAnswer { mut answer, messages, .. } = pending;
-        let stream = StreamName::of("mcp", &session.id);
+        let stream = StreamName::new("mcp", &session.id);
         let Some(mut messages) = messages else { return answer.await.message };
         loop {
             let message = tokio::select! {

@@ -188,7 +188,7 @@ impl McpServer {
             }
             "tasks/update" => self.answer_task(&row, request).await?,
             _ => {
-                let stream = StreamName::of("mcp", &row.call_id);
+                let stream = StreamName::new("mcp", &row.call_id);
                 cancel_call(self, &row.call_id, &stream).await;
             }
         }

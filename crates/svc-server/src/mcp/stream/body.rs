@@ -36,7 +36,7 @@ impl AnswerForms {
     /// Every client is served, whatever the headers say. Events come only to who names them, or
     /// excludes JSON: what takes anything, as `curl` does, gets JSON however long the answer takes.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let accept = Accept::of(headers);
+        let accept = Accept::from_headers(headers);
         let [json, events] =
             [JSON, EVENTS].map(|form| accept.weight(form).map(|weight| weight > 0.0));
         if json == Some(true) || events == Some(true) {

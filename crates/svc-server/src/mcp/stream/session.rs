@@ -280,7 +280,7 @@ pub(crate) async fn sse_session_response(
     session: Arc<McpSession>,
     after: Seq,
 ) -> Result<Response, service::Error> {
-    let follow = server.services.log.follow(StreamName::of("mcp", &session.id), after).await?;
+    let follow = server.services.log.follow(StreamName::new("mcp", &session.id), after).await?;
     let notices = SessionNotices::new(server, caller, &session, None).await?;
     let first = sse::message("endpoint", &format!("/messages?session_id={}", session.id));
     let source = SseSessionSource { follow, notices };

@@ -100,7 +100,7 @@ impl PlannedSource {
     /// `None` for an invalid entry.
     pub fn secret_destination(&self) -> Option<SecretDestination> {
         let file = (!self.is_own).then_some(self.from.as_str());
-        self.entry.as_ref().ok().map(|entry| SecretDestination::of(entry, file))
+        self.entry.as_ref().ok().map(|entry| SecretDestination::from_entry(entry, file))
     }
 }
 
