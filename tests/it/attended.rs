@@ -250,10 +250,13 @@ fn a_turn_begins_with_one_question_and_the_next_one_waits_for_its_end() {
     assert_eq!(answer(&other), [] as [Value; 0], "{others}");
 }
 
-/// Codex goes on at the end of a turn as often as its hook says so: with what waited already, and with nothing newer.
+/// Codex goes on at the end of a turn as often as its hook says so: with what waited already, with what a person wrote, and
+/// with nothing newer of another agent.
 #[test]
 fn a_question_that_was_held_back_begins_the_turn_after() {
     let d = with_config(CONFIG);
+    hook_of(&d, "claude", "s-2", "SessionStart", &json!({ "source": "startup" }));
+    let other = peer_of(&d, "s-2");
     let hook = |event: &str, more: &Value| hook_of(&d, "codex", "s-1", event, more);
     hook("SessionStart", &json!({ "source": "startup" }));
     let peer = peer_of(&d, "s-1");
@@ -267,15 +270,22 @@ fn a_question_that_was_held_back_begins_the_turn_after() {
     };
     let given = stop("of the person's turn", false);
     assert!(given.contains("the first?") && !given.contains("the second?"), "{given}");
-    ask("asked meanwhile?");
+    let body = json!({ "text": "of another", "type": "notification", "from_peer": other });
+    d.post(&inbox, &body).ok(200);
+    let third = ask("asked meanwhile?");
     let given = stop("ONE", true);
     assert!(given.contains("the second?") && !given.contains("meanwhile"), "{given}");
     let given = stop("TWO", true);
-    assert!(!given.contains("meanwhile"), "{given}");
+    assert!(given.contains("meanwhile") && !given.contains("of another"), "{given}");
+    let given = stop("THREE", true);
+    assert!(!given.contains("of another"), "{given}");
     let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
     let answers: Vec<_> = inbox["messages"].as_array().expect("messages").iter().collect();
     let answers: Vec<_> = answers.iter().map(|it| (&it["text"], &it["correlation_id"])).collect();
-    assert_eq!(answers, [(&json!("ONE"), &first["id"]), (&json!("TWO"), &second["id"])]);
+    let answered = [("ONE", &first), ("TWO", &second), ("THREE", &third)];
+    let answered = answered.map(|(words, question)| (json!(words), question["id"].clone()));
+    let answered: Vec<_> = answered.iter().map(|(words, id)| (words, id)).collect();
+    assert_eq!(answers, answered);
 }
 
 /// No hook is called when a person presses Esc. The prompt that the person gives then shows that the turn is over.

@@ -288,8 +288,9 @@ pub enum MailOffer {
     New,
     /// Also those that it was given and has not acknowledged: a session that begins anew may never have seen them.
     NewAndGiven,
-    /// Those that waited already when the session went on with others at the end of its turn. With newer ones two agents
-    /// that write to each other would go on for ever.
+    /// Those that waited already when the session went on with others at the end of its turn, and
+    /// those of a person. With newer ones of agents, two that write to each other would go on for
+    /// ever.
     Held,
 }
 

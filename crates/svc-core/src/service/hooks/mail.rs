@@ -86,7 +86,8 @@ pub(super) async fn hand_over(
     let with_given = offer == MailOffer::NewAndGiven;
     let mut messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
     if offer == MailOffer::Held {
-        messages.retain(|message| went_on.is_some_and(|at| message.timestamp <= at));
+        let waited = |message: &Message| went_on.is_some_and(|at| message.timestamp <= at);
+        messages.retain(|message| waited(message) || message.from_peer == PeerId::OPERATOR);
     }
     give(tx, peer, hook_id, (messages, turn), lease).await
 }
