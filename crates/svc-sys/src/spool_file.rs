@@ -1,6 +1,6 @@
 //! A file of lines that one process appends to and others read, also after that process was killed.
 //!
-//! The writer creates the file by [`private_file::create_new_held`](crate::private_file::create_new_held) and so holds a lock on it
+//! The writer creates the file by [`private_file::create_new_held`] and so holds a lock on it
 //! as long as it lives. A line counts once its line feed is there. The lines have no byte of zero: such bytes stand for what the
 //! disk did not have yet when the power went. What many processes append to is a `hook_spool`.
 
