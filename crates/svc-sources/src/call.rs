@@ -124,7 +124,7 @@ impl ServerRequest {
                 return (CallOutcome::Unavailable, Err(unavailable(name, &status).into()));
             }
         };
-        let serving = Serving { instance: Arc::clone(instance), connection };
+        let serving = ServingInstance { instance: Arc::clone(instance), connection };
         // A server of a revision without sessions asks as such a client is asked.
         if serving.connection.is_modern() || !call.asks_between_requests() {
             return serving.to_end(&self, call).await;
@@ -189,12 +189,12 @@ impl WantedInput {
 }
 
 /// The instance that serves a call, and its connection.
-struct Serving {
+struct ServingInstance {
     instance: Arc<Instance>,
     connection: Arc<SourceConnection>,
 }
 
-impl Serving {
+impl ServingInstance {
     /// Makes a request, and again with the client's answers for as long as the server asks.
     async fn to_end(&self, request: &ServerRequest, call: &Call) -> ServerCallEnd {
         let connection = &self.connection;

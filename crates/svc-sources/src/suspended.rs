@@ -38,7 +38,7 @@ struct SuspendedCall {
     resume: oneshot::Sender<()>,
     waiting: JoinHandle<Option<OngoingCall>>,
     /// It counts among the calls of who made it.
-    _hold: Option<BudgetHold>,
+    hold: Option<BudgetHold>,
 }
 
 /// A call at work in a server, apart from the request that waits for it.
@@ -112,7 +112,8 @@ impl SuspendedCalls {
     pub(super) async fn resume(&self, id: &str, call: &Call) -> ServerCallEnd {
         let left = self.calls().remove(id);
         let ongoing = match left {
-            Some(SuspendedCall { resume, waiting, .. }) => {
+            Some(SuspendedCall { resume, waiting, hold }) => {
+                drop(hold);
                 // One that has just expired gives nothing.
                 resume.send(()).ok();
                 waiting.await.ok().flatten()
@@ -203,7 +204,7 @@ impl SuspendedCalls {
             drop(call);
             None
         });
-        calls.insert(id, SuspendedCall { resume, waiting, _hold: hold });
+        calls.insert(id, SuspendedCall { resume, waiting, hold });
         Ok(())
     }
 

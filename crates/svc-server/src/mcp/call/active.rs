@@ -177,11 +177,11 @@ pub(crate) struct OpenQuestions(Mutex<HashMap<String, QuestionWaiter>>);
 #[derive(Debug)]
 struct QuestionWaiter {
     session: McpSessionId,
-    reply: oneshot::Sender<QuestionReply>,
+    reply: oneshot::Sender<SessionAnswer>,
 }
 
 /// The `result` of an answer, or its `error`.
-pub(crate) type QuestionReply = Result<Value, Value>;
+pub(crate) type SessionAnswer = Result<Value, Value>;
 
 /// A question that was put. Dropping it takes the question back.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ pub(crate) struct OpenQuestion<'a> {
     questions: &'a OpenQuestions,
     /// JSON-RPC id.
     pub(crate) id: String,
-    pub(crate) reply: oneshot::Receiver<QuestionReply>,
+    pub(crate) reply: oneshot::Receiver<SessionAnswer>,
 }
 
 impl OpenQuestions {
@@ -208,7 +208,7 @@ impl OpenQuestions {
 
     /// Hands in an answer. One that no call waits for is dropped: the question may be from before a
     /// restart.
-    pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: QuestionReply) {
+    pub(crate) fn answer(&self, session: &McpSessionId, id: &Value, reply: SessionAnswer) {
         let Some(id) = id.as_str() else { return };
         let mut questions = self.lock();
         if questions.get(id).is_some_and(|question| question.session == *session)
