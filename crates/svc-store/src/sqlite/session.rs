@@ -60,7 +60,7 @@ direct_row! {
 
 impl From<RawOwner> for Ownership {
     fn from(raw: RawOwner) -> Self {
-        Self::of_row(&raw.created_by, raw.project)
+        Self::from_row(&raw.created_by, raw.project)
     }
 }
 
