@@ -187,7 +187,7 @@ impl SourceManager {
         });
         let mut wanted = WantedSources::new();
         for mut spec in state.named.values().flat_map(|named| specs_in_force(&named.plan)) {
-            spec.secrets = secrets.stamp(&spec.bearer);
+            spec.secrets = secrets.fingerprint(&spec.bearer);
             wanted.insert(spec.key.clone(), Arc::new(spec));
         }
         // Secrets that were set before there was an entry are bound to the person's own entry as it

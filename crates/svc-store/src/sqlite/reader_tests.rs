@@ -142,7 +142,7 @@ async fn lists_show_each_reader_the_rows_that_it_may_read() {
         let (page, total) =
             store.memories(&reader, &MemoryFilter::default(), 0, size).await.unwrap();
         assert_eq!(total, i64::try_from(page.len()).unwrap());
-        let shown = page.into_iter().map(|memory| memory.id.to_string());
+        let shown = page.into_iter().map(|memory| memory.id.as_str().to_owned());
         let expected = readable(&memories, &caller);
         assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "memories: {caller:?}");
     }
