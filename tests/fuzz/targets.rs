@@ -15,7 +15,7 @@ const MOST: usize = 256 * 1024;
 ///
 /// # Panics
 /// If two readers of it find different sessions.
-pub fn hook_payload(bytes: &[u8]) {
+pub(crate) fn hook_payload(bytes: &[u8]) {
     let Ok(payload) = serde_json::from_slice::<Value>(bounded(bytes)) else { return };
     for client in HookClient::ALL {
         for name in [None, Some("PostToolUse"), Some("tool.execute.after")] {
@@ -35,7 +35,7 @@ pub fn hook_payload(bytes: &[u8]) {
 ///
 /// # Panics
 /// If what is passed on of it is another document.
-pub fn child_message(bytes: &[u8]) {
+pub(crate) fn child_message(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bounded(bytes)) else { return };
     svc_sources::read_message(text);
 }
@@ -44,7 +44,7 @@ pub fn child_message(bytes: &[u8]) {
 ///
 /// # Panics
 /// If what is written to the agent is not one line of JSON for each message.
-pub fn agent_output(bytes: &[u8]) {
+pub(crate) fn agent_output(bytes: &[u8]) {
     host::read_output(bounded(bytes));
 }
 
@@ -52,7 +52,7 @@ pub fn agent_output(bytes: &[u8]) {
 ///
 /// # Panics
 /// If the values depend on the pieces in which the bytes come.
-pub fn host_socket(bytes: &[u8]) {
+pub(crate) fn host_socket(bytes: &[u8]) {
     let bytes = bounded(bytes);
     host::read_socket(bytes);
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -64,7 +64,7 @@ pub fn host_socket(bytes: &[u8]) {
 ///
 /// # Panics
 /// If an edit is not found where it was made, or cannot be taken back.
-pub fn settings_file(bytes: &[u8]) {
+pub(crate) fn settings_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bounded(bytes)) else { return };
     SourceDocument::parse_json(text).ok();
     FileConfig::parse(text, "config.toml".as_ref()).ok();
