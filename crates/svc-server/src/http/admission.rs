@@ -104,7 +104,7 @@ impl Admission {
                     body,
                     over,
                     reserved,
-                    reader: caller.map(|caller| Reader {
+                    reader: caller.map(|caller| AnswerReader {
                         caller,
                         services: self.services,
                         unread: self.unread,
@@ -216,13 +216,13 @@ impl WaitingStreams {
 
 /// Who reads an answer.
 #[derive(Debug, Clone)]
-struct Reader {
+struct AnswerReader {
     caller: Caller,
     services: Services,
     unread: UnreadAnswers,
 }
 
-impl Reader {
+impl AnswerReader {
     /// A piece of the answer that gives its part of the budget back when the last of its bytes was written.
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         match hold {
@@ -255,7 +255,7 @@ impl Reader {
 struct UnreadPiece {
     bytes: Bytes,
     hold: Option<BudgetHold>,
-    reader: Reader,
+    reader: AnswerReader,
 }
 
 impl AsRef<[u8]> for UnreadPiece {
@@ -279,7 +279,7 @@ struct AnswerBody {
     /// Taken for the whole answer.
     reserved: Option<BudgetHold>,
     /// Whose budget its bytes count for; nothing for the operator's.
-    reader: Option<Reader>,
+    reader: Option<AnswerReader>,
     /// A piece that waits for room.
     waiting: Option<BoxFuture<'static, Bytes>>,
     is_over: bool,
@@ -358,7 +358,7 @@ mod tests {
 
     const PIECE: usize = 10_000;
 
-    fn reader(test: &TestStore, bound: u64) -> Reader {
+    fn reader(test: &TestStore, bound: u64) -> AnswerReader {
         let mut tuning = Tuning::default();
         tuning.budget.set(BudgetKind::UnreadBytes, bound);
         let services: Services = testing::services_with(test, tuning);
@@ -370,10 +370,10 @@ mod tests {
             process: None,
             folder: None,
         };
-        Reader { caller, services, unread: UnreadAnswers::default() }
+        AnswerReader { caller, services, unread: UnreadAnswers::default() }
     }
 
-    fn body(reader: &Reader, pieces: usize) -> AnswerBody {
+    fn body(reader: &AnswerReader, pieces: usize) -> AnswerBody {
         let pieces = (0..pieces).map(|_| Ok::<_, axum::Error>(Bytes::from(vec![0; PIECE])));
         AnswerBody {
             body: Body::from_stream(futures_util::stream::iter(pieces.collect::<Vec<_>>())),

@@ -101,8 +101,8 @@ async fn lists_show_each_reader_the_rows_that_it_may_read() {
             let record = format!("ghap_{number}");
             conn.execute(
                 "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
-                    status, created_at, updated_at)
-                values (?, ?, ?, 'debugging', 'systematic-elimination', 'g', 'h', 'a', 'p', 'confirmed', 1, 1)",
+                    status, tier, created_at, updated_at, resolved_at)
+                values (?, ?, ?, 'debugging', 'systematic-elimination', 'g', 'h', 'a', 'p', 'confirmed', 'gold', 1, 1, 2)",
                 params![record, id, project],
             )
             .unwrap();
