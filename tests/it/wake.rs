@@ -392,9 +392,8 @@ fn the_sender_is_told_when_a_message_arrives() {
         // Claude Code at its second end, which takes nothing.
         hook(&d.home, client, &event(client, stop, &json!({})));
         expect(&inbox, "now");
-        let stops = || {
-            hook(&d.home, client, &event(client, stop, &json!({ "stop_hook_active": true })))
-        };
+        let stops =
+            || hook(&d.home, client, &event(client, stop, &json!({ "stop_hook_active": true })));
         stops();
         if client != "claude" {
             expect(&inbox, "now");
