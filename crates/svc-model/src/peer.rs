@@ -69,6 +69,7 @@ pub struct Peer {
 
 impl Peer {
     /// What everybody sees of it, also those of other projects.
+    #[must_use]
     pub fn presence(&self) -> Self {
         Self {
             peer_id: self.peer_id.clone(),
