@@ -261,7 +261,7 @@ impl SourceConnection {
     pub(super) fn open(self: &Arc<Self>, call: Option<Call>) -> OpenRequest {
         let id = self.next_id.fetch_add(1, Relaxed);
         let (news, receiver) = mpsc::channel(NEWS);
-        let reason = call.as_ref().map(|call| call.cancel_reason()).unwrap_or_default();
+        let reason = call.as_ref().map(Call::cancel_reason).unwrap_or_default();
         let trace = call.as_ref().map(|call| call.trace.clone()).unwrap_or_default();
         self.waiting().insert(id, Waiting { news, call });
         if self.closed.is_cancelled() {

@@ -38,12 +38,14 @@ impl<'a> PageBounds<'a> {
     }
 
     /// The same for a model, which has to read all of it.
+    #[must_use]
     pub const fn for_model(self) -> Self {
         Self { bytes: limits::AGENT_PAGE_BYTES, ..self }
     }
 
     /// The same for a model that gets messages with their stamps, which take about as much as the
     /// shortest messages do.
+    #[must_use]
     pub const fn for_stamped(self) -> Self {
         Self { bytes: limits::AGENT_PAGE_BYTES / 2, ..self }
     }

@@ -210,7 +210,7 @@ async fn cancel_requested(discovery: Discovery, mut task: watch::Receiver<Option
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// `true` for a cancel request, `false` if the stream is over or refused.

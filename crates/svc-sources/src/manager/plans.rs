@@ -46,7 +46,9 @@ impl SourceManager {
         if !folders.iter().any(String::is_empty) {
             folders.push(String::new());
         }
-        folders.iter().for_each(|folder| self.load(folder));
+        for folder in &folders {
+            self.load(folder);
+        }
     }
 
     /// Reads the files for callers of one folder (`""`: of none).
@@ -123,7 +125,9 @@ impl SourceManager {
             let this = self.clone();
             let look = tokio::task::spawn_blocking(move || {
                 let folders: Vec<String> = this.state().named.keys().cloned().collect();
-                folders.iter().for_each(|folder| this.refresh(folder));
+                for folder in &folders {
+                    this.refresh(folder);
+                }
             });
             look.await.ok();
         }

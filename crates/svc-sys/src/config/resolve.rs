@@ -451,11 +451,14 @@ mod tests {
         }
     }
 
+    /// Environment, flags, file, and what the error has to say.
+    type RefusedValue<'a> = (&'a [(&'a str, &'a str)], &'a Flags, &'a str, &'a str);
+
     #[test]
     fn error_of_a_value_names_its_source() {
         let (none, bad) = (Flags::default(), listening("6334"));
         let good = listening("127.0.0.1:1");
-        let cases: [(&[(&str, &str)], &Flags, &str, &str); 12] = [
+        let cases: [RefusedValue<'_>; 12] = [
             (&[], &bad, "", "--listen:"),
             (&[("SVC_NO_AUTH", "maybe")], &none, "", "SVC_NO_AUTH"),
             (&[("SVC_STORE_MAX_BYTES", "1GB")], &none, "", "SVC_STORE_MAX_BYTES"),

@@ -121,7 +121,7 @@ impl McpServer {
             let call = record_and_run(self, caller, session, tool, arguments, record);
             return Ok(CallReply::Recorded(Box::pin(call).await?));
         }
-        self.run_attached(caller, origin, record, tool, arguments).map(CallReply::Pending)
+        self.run_attached(caller, &origin, record, tool, arguments).map(CallReply::Pending)
     }
 
     /// The tool that a request calls, or why the caller has none of that name. A call of `ToolCall`
@@ -136,13 +136,8 @@ impl McpServer {
     ) -> Result<Result<Arc<Tool>, ToolError>, RpcError> {
         let name = request.params.get("name").and_then(Value::as_str).unwrap_or_default();
         let Some(tool) = self.catalogue.find_soon(caller, name, FIRST_LISTS).await else {
-            return match self.catalogue.absence(caller, name) {
-                Some(error) => Ok(Err(error)),
-                None => {
-                    let name = shortened(name);
-                    Err(RpcError::invalid_params(format!("Unknown tool: {name}")))
-                }
-            };
+            let unknown = || RpcError::invalid_params(format!("Unknown tool: {}", shortened(name)));
+            return self.catalogue.absence(caller, name).map(Err).ok_or_else(unknown);
         };
         meter.name(tool.name());
         if let RequestOrigin::Modern(_) = origin {
@@ -159,21 +154,21 @@ impl McpServer {
     fn run_attached(
         &self,
         caller: Caller,
-        origin: RequestOrigin,
+        origin: &RequestOrigin,
         record: CallRecord,
         tool: Arc<Tool>,
         arguments: Map<String, Value>,
     ) -> Result<PendingAnswer, RpcError> {
         let is_repeatable = tool.is_repeatable();
         let (sender, messages) = mpsc::unbounded_channel();
-        let (sender, messages) = match &origin {
+        let (sender, messages) = match origin {
             RequestOrigin::Bare => (None, None),
             _ => (Some(sender), Some(messages)),
         };
         let id = record.rpc_id.clone();
         let lost = move || CallAnswer::lost(&id, is_repeatable);
         let mut run = CallRun::attached(self, caller.clone(), origin.clone(), record, sender)?;
-        let answer = match (&origin, tool.pace()) {
+        let answer = match (origin, tool.pace()) {
             (RequestOrigin::Modern(_), Pace::Slow) => {
                 let (reply, answer) = oneshot::channel();
                 run.reply = Some(reply);
@@ -276,7 +271,7 @@ mod tests {
         };
         let tool = Tool::raw("slow", "", json!({ "type": "object" }), move |call, _| work(call));
         let (tool, origin) = (Arc::new(tool.slow()), RequestOrigin::Modern(client));
-        server.run_attached(Caller::Operator, origin, record, tool, Map::new()).unwrap()
+        server.run_attached(Caller::Operator, &origin, record, tool, Map::new()).unwrap()
     }
 
     #[tokio::test]

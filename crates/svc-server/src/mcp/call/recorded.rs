@@ -112,17 +112,14 @@ fn first_message(record: &CallRecord, revision: Revision) -> Option<String> {
         return None;
     }
     let message = format!("{} has begun", record.name);
-    Some(match record.progress_token() {
-        Some(token) => {
-            let progress = ToolProgress { progress: 0.0, total: None, message: Some(message) };
-            let mut params = progress.into_params();
-            params.insert("progressToken".to_owned(), token.clone());
-            notification_message("notifications/progress", &params)
-        }
-        None => {
-            let params = json!({ "level": LogLevel::Debug, "logger": "svc", "data": message });
-            notification_message("notifications/message", &params)
-        }
+    Some(if let Some(token) = record.progress_token() {
+        let progress = ToolProgress { progress: 0.0, total: None, message: Some(message) };
+        let mut params = progress.into_params();
+        params.insert("progressToken".to_owned(), token.clone());
+        notification_message("notifications/progress", &params)
+    } else {
+        let params = json!({ "level": LogLevel::Debug, "logger": "svc", "data": message });
+        notification_message("notifications/message", &params)
     })
 }
 

@@ -20,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     super::{
         McpServer,
+        era::ModernClient,
         metrics::{RequestEra, RequestMeter, RequestOutcome},
         origin::RequestOrigin,
         rpc::{AnswerEra, RpcError, notification_message},
@@ -402,7 +403,7 @@ impl CallRun {
     }
 
     fn may_become_task(&self) -> bool {
-        let has_tasks = self.origin.modern().is_some_and(|client| client.has_tasks());
+        let has_tasks = self.origin.modern().is_some_and(ModernClient::has_tasks);
         has_tasks && self.reply.is_some()
     }
 
