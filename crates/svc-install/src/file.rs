@@ -37,7 +37,7 @@ pub enum FileError {
     TooLarge,
     #[error("is read-only (mode {0:o})")]
     ReadOnly(u32),
-    /// More links than [`MAX_LINKS`].
+    /// More links than `MAX_LINKS`.
     #[error("is a link to itself")]
     Loop,
     #[error(
