@@ -1,7 +1,7 @@
 //! A file of lines that one process appends to and others read, also after that process was killed.
 //!
 //! The writer creates the file by
-//! [`private_file::create_new_held`](crate::private_file::create_new_held) and so holds a lock on
+//! [`create_new_held`](crate::private_file::create_new_held) and so holds a lock on
 //! it as long as it lives. A line counts once it has its line feed. Lines have no zero bytes: those
 //! are blocks that the disk did not have at a power cut. A file with many writers is a
 //! `hook_spool`.
