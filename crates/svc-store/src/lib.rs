@@ -66,6 +66,7 @@ pub use rows::{
     TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 pub use saying::{HeardWords, SaidAfter, SayingListener, Sayings};
+pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
 pub use sqlite::{
