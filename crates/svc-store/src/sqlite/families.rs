@@ -1,6 +1,8 @@
-//! What is kept, one family of rows after the other: what there is to read and to write of one stands in its file.
+//! What is kept, one family of rows after the other. What there is to read and to write of one
+//! stands in its file.
 //!
-//! `store.peers()` has the reads of peers, `tx.peers()` what a write job does with them.
+//! `store.peers()` has the reads of peers, `tx.peers()` what a write job does with them: reads too,
+//! of what the job has written already.
 
 use super::{db::Store, tx::WriteTx};
 

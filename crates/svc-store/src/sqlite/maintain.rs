@@ -1,4 +1,4 @@
-//! Keeping the file in shape: checkpoints, retention, copies.
+//! Keeping the file in shape: checkpoints, retention, and how much there is in it.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Rows of sends between sessions, and what mail there is for hosted agents.
+//! Rows of sends between sessions.
 
 use svc_model::{
     AgentId, MessageId, PeerId, RunId, Timestamp,

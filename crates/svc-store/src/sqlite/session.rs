@@ -1,4 +1,4 @@
-//! Sessions of clients with their counters, and settings of the daemon.
+//! Sessions of clients: when they began and ended, and whose they are.
 
 use svc_model::{
     Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,

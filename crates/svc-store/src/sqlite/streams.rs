@@ -1,4 +1,4 @@
-//! Which streams there are, for a reader that may not read all of them; and who may read one.
+//! Streams: which there are for a reader, who may read one, and how one begins and ends.
 
 use std::{
     collections::{HashMap, HashSet},
