@@ -31,7 +31,7 @@ impl World {
         let world = Self { runtime, store, writer, _folder: folder };
         let opened: Result<(), StoreError> = world.runtime.block_on(world.store.write(|tx| {
             Box::pin(
-                async move { tx.open_stream(&name(), &StreamVisibility::Team).await.map(drop) },
+                async move { tx.streams().open(&name(), &StreamVisibility::Team).await.map(drop) },
             )
         }));
         opened.expect("a stream");
@@ -92,15 +92,23 @@ fn replay(c: &mut Criterion) {
     let world = World::new();
     let fill = world.store.append(name(), (0..20_000).map(|_| event()).collect());
     world.runtime.block_on(fill).expect("a full stream");
-    let view =
-        world.runtime.block_on(world.store.view(&name())).expect("a store").expect("a stream");
+    let view = world
+        .runtime
+        .block_on(world.store.streams().view(&name()))
+        .expect("a store")
+        .expect("a stream");
     let mut group = c.benchmark_group("log");
     group.throughput(Throughput::Elements(256));
     group.bench_function("replay_page", |b| {
         let name = name();
         b.to_async(&world.runtime).iter(async || {
             let (pages, read) = tokio::sync::mpsc::channel(1);
-            world.store.frames(view.id, &name, 4096, Framing::Data, pages).await.map(|()| read)
+            world
+                .store
+                .frames()
+                .of_stream(view.id, &name, 4096, Framing::Data, pages)
+                .await
+                .map(|()| read)
         });
     });
     group.finish();

@@ -119,7 +119,7 @@ pub(crate) async fn make_streams(
         .write(move |tx| {
             Box::pin(async move {
                 for name in names.iter() {
-                    tx.open_stream(name, &StreamVisibility::for_daemon()).await?;
+                    tx.streams().open(name, &StreamVisibility::for_daemon()).await?;
                 }
                 Ok(())
             })

@@ -116,7 +116,7 @@ fn latency(
     let (store, writer) = append_inproc::open(runtime, bench, &format!("retrieval-{records}"))?;
     runtime.block_on(fixture.fill_with(&store, records))?;
     // As the daemon's maintenance has done by the time that there are so many.
-    while !runtime.block_on(store.merge_indexes())? {}
+    while !runtime.block_on(store.upkeep().merge_indexes())? {}
     let mut rounds = Vec::new();
     // One more, which warms.
     for _ in 0..=bench.rounds {

@@ -5,16 +5,22 @@
 //! commit, `saying` holds words of agents whose entry is not recorded yet, `lane` says for whom a
 //! write is. `sqlite` is the engine, and the only place with SQL.
 //!
+//! # Where a row is read and written
+//!
+//! [`families`] lists the families of rows. `store.peers()` has the reads of peers, `tx.peers()`
+//! what a write job does with them; both stand in `sqlite/peer.rs`. The [`Store`] itself opens and
+//! queues, [`WriteTx`] appends.
+//!
 //! # A write job becomes a commit
 //!
 //! 1. A service calls `append` with events for one stream, or gives a closure to `write`, on
 //!    `Store::on_behalf_of(caller)`. The daemon's own writes are called on the [`Store`]. A closure
-//!    calls methods of [`WriteTx`] and awaits nothing else.
+//!    calls methods of [`WriteTx`] and of its families, and awaits nothing else.
 //! 2. The job waits in the lane of its principal (`sqlite/write_queue.rs`).
 //! 3. `sqlite/writer.rs`, on a thread of its own, yields once so that those whom the last commit
 //!    woke can queue, then takes jobs from the lanes in turn, within bounds of jobs, bytes and
 //!    time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
-//! 4. An append gets its seqs from memory (`sqlite/log.rs`). Statements run on the writer's own
+//! 4. An append gets its seqs from memory (`sqlite/tx.rs`). Statements run on the writer's own
 //!    thread, through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
 //! 5. A job that fails or panics undoes only itself: where several jobs write in a commit, a
 //!    savepoint begins with the first statement of each that writes.
@@ -66,6 +72,7 @@ pub use rows::{
     TokenRow, ToolCall, ToolCallCount, VerdictWeek,
 };
 pub use saying::{HeardWords, SaidAfter, SayingListener, Sayings};
+pub use sqlite::families;
 #[cfg(any(test, feature = "testing"))]
 pub use sqlite::testing;
 pub use sqlite::{

@@ -165,7 +165,7 @@ impl Budget {
         }
         let kind = BudgetKind::Rows;
         let bound = self.bounds.bound(kind);
-        let used = tx.rows_kept(&principal, bound).await?;
+        let used = tx.upkeep().rows_kept(&principal, bound).await?;
         let Some(room) = bound.checked_sub(used.saturating_add(more)) else {
             return Err(Error::LimitReached(kind.refusal(used, bound)));
         };

@@ -109,7 +109,7 @@ mod tests {
     async fn head(reads: &ReadCache<i64>, store: &Store, read: &AtomicU32) -> i64 {
         let look = async || {
             read.fetch_add(1, Relaxed);
-            let view = store.view(&name()).await.map_err(Error::from)?;
+            let view = store.streams().view(&name()).await.map_err(Error::from)?;
             Ok(view.map_or(0, |view| view.head))
         };
         *reads.get(store, 0, look).await.unwrap()

@@ -179,7 +179,7 @@ impl Services {
     /// What all principals hold together, by kind.
     pub async fn budget_use(&self) -> Result<Vec<(BudgetKind, u64)>, Error> {
         let mut held = self.core.budget.levels();
-        held.push((BudgetKind::Rows, self.core.store.rows_kept_by_all().await?));
+        held.push((BudgetKind::Rows, self.core.store.upkeep().rows_kept_by_all().await?));
         Ok(held)
     }
 

@@ -8,14 +8,13 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{AgentReads, AgentWrites},
     page::read_page,
     statement::{
         change, direct_row, find_value, pool_query, read_one, select_fields, select_one,
         select_value,
     },
-    tx::WriteTx,
 };
 use crate::{AgentRow, HostProcess, PageSize, RowPage, StoreError};
 
@@ -117,19 +116,19 @@ macro_rules! agents {
     };
 }
 
-impl WriteTx {
+impl AgentWrites<'_> {
     /// An agent by its id.
-    pub async fn agent(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
-        let raw = agents!(select_one, self, "where a.agent_id = ?", id);
+        let raw = agents!(select_one, self.tx, "where a.agent_id = ?", id);
         raw.map(AgentRow::try_from).transpose()
     }
 
     /// The live agent with this session key.
-    pub async fn live_agent(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn live(&mut self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
         let raw = agents!(
             select_one,
-            self,
+            self.tx,
             "where a.session_key = ? and a.ended_at is null",
             session_key
         );
@@ -143,7 +142,7 @@ impl WriteTx {
         project: &str,
     ) -> Result<bool, StoreError> {
         let taken = select_value!(
-            self,
+            self.tx,
             r#"select exists (select 1 from agent
                 where session_key = ?1 and project <> ?2) as "taken!: bool""#,
             session_key,
@@ -153,28 +152,28 @@ impl WriteTx {
     }
 
     /// The agent that a caller started with this key, and the fingerprint of what it wanted.
-    pub async fn agent_by_key(
+    pub async fn by_key(
         &mut self,
         created_by: &str,
         key: &str,
     ) -> Result<Option<(AgentRow, Option<String>)>, StoreError> {
         let wish = select_fields!(
             select_one,
-            self,
+            self.tx,
             { agent_id: String, wish: Option<String> },
             r#"select agent_id as "agent_id!", wish as "wish?" from agent where created_by = ? and idempotency_key = ?"#,
             created_by,
             key
         );
         let Some(found) = wish else { return Ok(None) };
-        let row = self.agent(&AgentId::from(found.agent_id)).await?;
+        let row = self.get(&AgentId::from(found.agent_id)).await?;
         Ok(row.map(|row| (row, found.wish)))
     }
 
     /// How many agents of an instance live.
-    pub async fn live_agents_of(&mut self, instance: &str) -> Result<u64, StoreError> {
+    pub async fn count_live_in(&mut self, instance: &str) -> Result<u64, StoreError> {
         let count = select_value!(
-            self,
+            self.tx,
             r#"select count(*) as "count!: i64" from agent where instance = ? and ended_at is null"#,
             instance
         );
@@ -182,9 +181,9 @@ impl WriteTx {
     }
 
     /// The session key of a live agent of an instance that its vendor refuses for usage.
-    pub async fn limited_agent_of(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
+    pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
         let key = find_value!(
-            self,
+            self.tx,
             r#"select session_key as "key!" from agent
             where instance = ? and ended_at is null and state = 'limited' limit 1"#,
             instance
@@ -193,14 +192,14 @@ impl WriteTx {
     }
 
     /// When agents of an instance were started since then: how many, and the first of them.
-    pub async fn starts_of(
+    pub async fn starts_in(
         &mut self,
         instance: &str,
         since: Timestamp,
     ) -> Result<(u64, Option<Timestamp>), StoreError> {
         let row = select_fields!(
             select_row,
-            self,
+            self.tx,
             { count: i64, first: Option<Timestamp> },
             r#"select count(*) as "count!: i64", min(started_at) as "first: Timestamp" from agent
             where instance = ? and started_at > ?"#,
@@ -212,7 +211,7 @@ impl WriteTx {
 
     /// A live agent of an instance that has nothing to do, else one that has; the one longest alive of them. Those that
     /// were started for a task of their own are left alone. For a session it is another one of its project.
-    pub async fn free_agent_of(
+    pub async fn find_free(
         &mut self,
         instance: &str,
         asker: &Ownership,
@@ -225,7 +224,7 @@ impl WriteTx {
         let project = asker.project.as_deref();
         let raw = agents!(
             select_one,
-            self,
+            self.tx,
             "where a.instance = ?1 and a.ended_at is null and a.task_id is null and a.state <> 'stopping'
                 and (?2 is null or a.project <> '' and a.project = ?3 and a.session_key <> ?2)
             order by a.state <> 'idle', a.started_at, a.agent_id limit 1",
@@ -237,7 +236,7 @@ impl WriteTx {
     }
 
     /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint of what it stands for.
-    pub async fn insert_agent(
+    pub async fn insert(
         &mut self,
         row: &AgentRow,
         stream: i64,
@@ -254,7 +253,7 @@ impl WriteTx {
         let pid = i64::from(row.last_pid);
         let answer_key = answer_key.expose();
         change!(
-            self,
+            self.tx,
             "insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, \
                 created_by, state, pid, vendor_session, token_id, task_id, request_timeout, idempotency_key, wish, \
                 started_at, answer_key) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -283,14 +282,14 @@ impl WriteTx {
     }
 
     /// Stores what changed of an agent. With its end the key goes that its host took answers by.
-    pub async fn update_agent(&mut self, row: &AgentRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &AgentRow) -> Result<(), StoreError> {
         let info = &row.info;
         let id = info.id.as_str();
         let host_pid = row.host.map(|host| i64::from(host.pid));
         let host_started = row.host.map(|host| host.started.cast_signed());
         let pid = i64::from(row.last_pid);
         let done = change!(
-            self,
+            self.tx,
             "update agent set state = ?, task = ?, description = ?, host_pid = ?, host_started = ?, pid = ?, \
                 vendor_session = ?, exit_code = ?, signal = ?, error = ?, ended_at = ?, \
                 answer_key = case when ? is null then answer_key end where agent_id = ?",
@@ -310,30 +309,76 @@ impl WriteTx {
         );
         changed(done, "agent", id)
     }
+
+    /// How many live agents a principal has started, with those that `sessions_spawn` is about to start for it.
+    pub async fn count_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = select_value!(
+            self.tx,
+            r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
+                + (select count(*) from dispatch d join task t on t.task_id = d.task_id
+                    where d.state = 'queued' and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
+            parent
+        );
+        Ok(count.cast_unsigned())
+    }
+
+    /// The live agents that somebody has started.
+    pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
+        let parent = parent.to_string();
+        let count = select_value!(
+            self.tx,
+            r#"select count(*) as "count!: i64" from agent where created_by = ? and ended_at is null"#,
+            parent
+        );
+        Ok(count.cast_unsigned())
+    }
+
+    /// Whether an agent of this key was ever run.
+    pub async fn was_run(&mut self, session_key: &str) -> Result<bool, StoreError> {
+        let was = select_value!(
+            self.tx,
+            r#"select exists (select 1 from agent where session_key = ?) as "was!: bool""#,
+            session_key
+        );
+        Ok(was)
+    }
+
+    /// Notes the incarnation that started an agent.
+    pub async fn note_parent(
+        &mut self,
+        agent: &AgentId,
+        parent: &AgentId,
+    ) -> Result<(), StoreError> {
+        let (id, parent) = (agent.as_str(), parent.as_str());
+        let done =
+            change!(self.tx, "update agent set parent_agent = ? where agent_id = ?", parent, id);
+        changed(done, "agent", id)
+    }
 }
 
-impl Store {
+impl AgentReads<'_> {
     /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host asks for nothing.
-    pub async fn answer_key(&self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
+    pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
         let id = id.as_str();
         let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
-            .fetch_optional(&self.readers)
+            .fetch_optional(&self.store.readers)
             .await?;
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
     /// An agent by its id.
-    pub async fn agent(&self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
-        let raw = agents!(read_one, self, "where a.agent_id = ?", id);
+        let raw = agents!(read_one, self.store, "where a.agent_id = ?", id);
         raw.map(AgentRow::try_from).transpose()
     }
 
     /// The agent with this session key: the live one, else the latest.
-    pub async fn agent_of_key(&self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn of_key(self, session_key: &str) -> Result<Option<AgentRow>, StoreError> {
         let raw = agents!(
             read_one,
-            self,
+            self.store,
             "where a.session_key = ? order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 1",
             session_key
         );
@@ -342,7 +387,7 @@ impl Store {
 
     /// Agents whose id begins so, or whose session key is `agent:` and this, or that and `:main`; the living and the latest
     /// first.
-    pub async fn agents_named(&self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
+    pub async fn named(self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
@@ -353,47 +398,47 @@ impl Store {
             order by a.ended_at is not null, a.started_at desc, a.agent_id desc limit 20",
             text
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(AgentRow::try_from).collect()
     }
 
     /// All agents that have not ended, the oldest first.
-    pub async fn live_agents(&self) -> Result<Vec<AgentRow>, StoreError> {
+    pub async fn live(self) -> Result<Vec<AgentRow>, StoreError> {
         let rows =
             agents!(pool_query, "where a.ended_at is null order by a.started_at, a.agent_id")
-                .fetch_all(&self.readers)
+                .fetch_all(&self.store.readers)
                 .await?;
         rows.into_iter().map(AgentRow::try_from).collect()
     }
 
     /// Live agents of each instance that has some.
-    pub async fn live_agent_counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
+    pub async fn live_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
             where ended_at is null group by instance"#
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
     /// How busy the instances are that have anything to do: their live agents, and accepted work that has no agent of its own.
-    pub async fn busy_counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
+    pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
                 union all select instance from dispatch where state <> 'over' and is_spawned = 0
             ) group by instance"#
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
     /// Agents, the latest first, before the one given, at most `limit`.
-    pub async fn agents(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &AgentFilter,
         before: Option<&(Timestamp, String)>,
@@ -423,12 +468,12 @@ impl Store {
             id,
             limit
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
     /// The live agent whose host is one of these processes.
-    pub async fn agent_of_host(&self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
+    pub async fn of_host(self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
         let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
         let raw = agents!(
             pool_query,
@@ -436,8 +481,17 @@ impl Store {
             pid,
             started
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         raw.map(AgentRow::try_from).transpose()
+    }
+
+    /// The incarnation that started an agent, if that was a hosted agent.
+    pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
+        let id = agent.as_str();
+        let parent = sqlx::query_scalar!("select parent_agent from agent where agent_id = ?", id)
+            .fetch_optional(&self.store.readers)
+            .await?;
+        Ok(parent.flatten().map(AgentId::from))
     }
 }

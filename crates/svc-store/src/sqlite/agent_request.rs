@@ -6,12 +6,11 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{AgentRequestReads, AgentRequestWrites},
     json::{from_json, to_json},
     page::read_page,
     statement::{change, direct_row, pool_query, select_all, select_one},
-    tx::WriteTx,
 };
 use crate::{PageSize, RequestAnswerRow, RequestRow, RowPage, StoreError};
 
@@ -82,26 +81,20 @@ macro_rules! requests {
     };
 }
 
-impl WriteTx {
+impl AgentRequestWrites<'_> {
     /// A request by its id.
-    pub async fn agent_request(
-        &mut self,
-        id: &AgentRequestId,
-    ) -> Result<Option<RequestRow>, StoreError> {
+    pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
-        let raw = requests!(select_one, self, "where r.request_id = ?", id);
+        let raw = requests!(select_one, self.tx, "where r.request_id = ?", id);
         raw.map(RequestRow::try_from).transpose()
     }
 
     /// The open requests of an agent.
-    pub async fn open_requests_of(
-        &mut self,
-        agent: &AgentId,
-    ) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>, StoreError> {
         let id = agent.as_str();
         let rows = requests!(
             select_all,
-            self,
+            self.tx,
             "where r.agent_id = ? and r.closed_at is null order by r.opened_at",
             id
         );
@@ -109,12 +102,12 @@ impl WriteTx {
     }
 
     /// Stores a request; answers whether it is new.
-    pub async fn insert_agent_request(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
+    pub async fn insert(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
         let (id, agent, options) =
             (row.request_id.as_str(), row.agent_id.as_str(), to_json(&row.options));
         let tool = row.tool.as_ref().map(to_json);
         let done = change!(
-            self,
+            self.tx,
             "insert into agent_request (request_id, agent_id, kind, title, options, tool, opened_at, deadline) \
             values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
             id,
@@ -130,17 +123,17 @@ impl WriteTx {
     }
 
     /// Stores the answer to a request that is open.
-    pub async fn close_agent_request(
+    pub async fn close(
         &mut self,
         id: &AgentRequestId,
         answer: &RequestAnswerRow,
     ) -> Result<(), StoreError> {
         let key = id.as_str();
         let done = change!(
-            self,
+            self.tx,
             "update agent_request set closed_at = ?, option_id = ?, answered_by = ? \
             where request_id = ? and closed_at is null",
-            self.now,
+            self.tx.now,
             answer.option_id,
             answer.by,
             key
@@ -149,22 +142,19 @@ impl WriteTx {
     }
 }
 
-impl Store {
+impl AgentRequestReads<'_> {
     /// A request by its id.
-    pub async fn agent_request(
-        &self,
-        id: &AgentRequestId,
-    ) -> Result<Option<RequestRow>, StoreError> {
+    pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
         let raw = requests!(pool_query, "where r.request_id = ?", id)
-            .fetch_optional(&self.readers)
+            .fetch_optional(&self.store.readers)
             .await?;
         raw.map(RequestRow::try_from).transpose()
     }
 
     /// Requests, the latest first, at most `limit`.
-    pub async fn agent_requests(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         open: bool,
         before: Option<&(Timestamp, String)>,
@@ -187,18 +177,18 @@ impl Store {
             id,
             limit
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
     /// Open requests whose deadline is past.
-    pub async fn due_requests(&self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
+    pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
         let rows = requests!(
             pool_query,
             "where r.closed_at is null and r.deadline <= ? order by r.deadline limit 500",
             now
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(RequestRow::try_from).collect()
     }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use svc_model::{Timestamp, TokenHash, TokenId};
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{BrowserReads, BrowserWrites},
     statement::{change, direct_row, pool_query, select_one, select_values},
-    tx::WriteTx,
 };
 use crate::{LoginCodeRow, StoreError, TokenEnd};
 
@@ -25,15 +24,17 @@ macro_rules! login_codes {
 
 direct_row!(LoginCodeRow { operator_credential, expires_at, used_at });
 
-impl Store {
+impl BrowserReads<'_> {
     /// The code with this SHA-256, whatever became of it.
-    pub async fn login_code(&self, hash: &TokenHash) -> Result<Option<LoginCodeRow>, StoreError> {
+    pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>, StoreError> {
         let hash = hash.as_slice();
-        Ok(login_codes!(pool_query, "where hash = ?", hash).fetch_optional(&self.readers).await?)
+        Ok(login_codes!(pool_query, "where hash = ?", hash)
+            .fetch_optional(&self.store.readers)
+            .await?)
     }
 }
 
-impl WriteTx {
+impl BrowserWrites<'_> {
     /// Stores a code by its SHA-256.
     pub async fn insert_login_code(
         &mut self,
@@ -43,7 +44,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let hash = hash.as_slice();
         change!(
-            self,
+            self.tx,
             "insert into login_code (hash, operator_credential, expires_at) values (?, ?, ?)",
             hash,
             operator_credential,
@@ -58,16 +59,16 @@ impl WriteTx {
         hash: &TokenHash,
     ) -> Result<Option<LoginCodeRow>, StoreError> {
         let hash = hash.as_slice();
-        Ok(login_codes!(select_one, self, "where hash = ?", hash))
+        Ok(login_codes!(select_one, self.tx, "where hash = ?", hash))
     }
 
     /// A code is used from now on.
     pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<(), StoreError> {
         let key = hash.as_slice();
         let done = change!(
-            self,
+            self.tx,
             "update login_code set used_at = ? where hash = ? and used_at is null",
-            self.now,
+            self.tx.now,
             key
         );
         changed(done, "login_code", "of a browser")
@@ -79,9 +80,9 @@ impl WriteTx {
         kept: Duration,
         limit: u32,
     ) -> Result<(), StoreError> {
-        let before = self.now.minus(kept);
+        let before = self.tx.now.minus(kept);
         change!(
-            self,
+            self.tx,
             "delete from login_code where hash in (select hash from login_code where expires_at < ? limit ?)",
             before,
             limit
@@ -90,10 +91,10 @@ impl WriteTx {
     }
 
     /// Removes browsers that ended more than `kept` ago, at most `limit`.
-    pub async fn forget_browsers(&mut self, kept: Duration, limit: u32) -> Result<(), StoreError> {
-        let before = self.now.minus(kept);
+    pub async fn forget(&mut self, kept: Duration, limit: u32) -> Result<(), StoreError> {
+        let before = self.tx.now.minus(kept);
         change!(
-            self,
+            self.tx,
             "delete from token where token_id in
                 (select token_id from token where operator_credential is not null and expires_at < ? limit ?)",
             before,
@@ -103,13 +104,13 @@ impl WriteTx {
     }
 
     /// Takes back the cookies of all browsers. Answers which were good until now.
-    pub async fn revoke_browsers(&mut self) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ?
             where operator_credential is not null and revoked_at is null
             returning token_id as "token_id!""#,
-            self.now,
+            self.tx.now,
             TokenEnd::Revoked
         );
         Ok(ids.into_iter().map(TokenId::from).collect())

@@ -5,13 +5,13 @@ use svc_model::{
     journal::{Domain, RootCauseCategory, Strategy},
 };
 
-use super::db::Store;
+use super::families::CalibrationReads;
 use crate::{CalibrationRow, HitRate, ProbabilityBin, StoreError, VerdictWeek};
 
-impl Store {
+impl CalibrationReads<'_> {
     /// How often each strategy came true in a domain, the one asked for first, then the most used.
     pub async fn hit_rates(
-        &self,
+        self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
@@ -29,14 +29,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// Why predictions of a domain were wrong, the most frequent cause first.
     pub async fn root_causes(
-        &self,
+        self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
@@ -54,14 +54,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
     }
 
     /// How well predictions came true, by client and domain.
-    pub async fn calibration(
-        &self,
+    pub async fn rows(
+        self,
         reader: &Reader,
         project: Option<&str>,
         client: Option<&str>,
@@ -86,14 +86,14 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// How often what was stated with a probability came true, by tenths.
     pub async fn probability_bins(
-        &self,
+        self,
         reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
@@ -113,14 +113,14 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// How many records ended in each week, and how many of them were confirmed; the latest `limit` weeks, in order.
     pub async fn verdict_weeks(
-        &self,
+        self,
         reader: &Reader,
         project: Option<&str>,
         domain: Option<Domain>,
@@ -143,7 +143,7 @@ impl Store {
             read_project,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.reverse();
         Ok(rows)

@@ -3,15 +3,15 @@
 use svc_model::{Reader, journal::Ghap};
 
 use super::{
+    families::ConfirmationWrites,
     json::to_json,
     statement::{change, direct_row, select_all},
-    tx::WriteTx,
 };
 use crate::{GivenItem, ShownBy, StoreError};
 
 direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
-impl WriteTx {
+impl ConfirmationWrites<'_> {
     /// What a session was given of other sessions' records and memories, the latest first.
     pub async fn given(
         &mut self,
@@ -36,7 +36,7 @@ impl WriteTx {
             )
             order by at desc limit ?2"#,
             GivenItem,
-            self,
+            self.tx,
             "",
             session_id,
             limit
@@ -46,7 +46,7 @@ impl WriteTx {
 
     /// Notes that records and memories, which `ids` may name, have helped to a record that was confirmed. Each counts once
     /// for it, and none of its own session's does, nor one that the reader, whose record it is, may not read.
-    pub async fn confirm(
+    pub async fn insert(
         &mut self,
         reader: &Reader,
         ids: &[&str],
@@ -56,7 +56,7 @@ impl WriteTx {
         let (ids, id) = (to_json(ids), by.id.as_str());
         let (key, project) = (reader.key(), reader.project());
         change!(
-            self,
+            self.tx,
             "insert into confirmation (kind, item, confirmed_by, shown_by, at)
             select i.kind, i.item, ?1, ?2, ?3
             from (
@@ -71,7 +71,7 @@ impl WriteTx {
             on conflict do nothing",
             id,
             shown_by,
-            self.now,
+            self.tx.now,
             ids,
             by.session_id,
             key,
@@ -91,7 +91,8 @@ mod tests {
     };
 
     async fn count(at: &TestStore) -> (i64, i64) {
-        let ghap = at.store.ghap(&Reader::All, &GhapId::from("ghap_1".to_owned())).await.unwrap();
+        let ghap =
+            at.store.ghaps().get(&Reader::All, &GhapId::from("ghap_1".to_owned())).await.unwrap();
         let rows = sqlx::query_scalar("select count(*) from confirmation where item = 'ghap_1'");
         (
             ghap.map_or(-1, |ghap| ghap.confirmed_again),
@@ -110,7 +111,7 @@ mod tests {
             let ghap = record(&at, number, "The tokenizer hangs").await;
             let done: Result<(), StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await }))
+                .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await }))
                 .await;
             done.unwrap();
         }
@@ -122,7 +123,7 @@ mod tests {
                 .write(move |tx| {
                     Box::pin(async move {
                         let ids = ["ghap_1", "nothing_else"];
-                        tx.confirm(&Reader::All, &ids, &by, ShownBy::Name).await
+                        tx.confirmations().insert(&Reader::All, &ids, &by, ShownBy::Name).await
                     })
                 })
                 .await;

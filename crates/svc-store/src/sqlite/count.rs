@@ -1,29 +1,30 @@
 //! Tool calls of sessions, counted.
 
-use svc_model::Timestamp;
+use svc_model::{Timestamp, journal::ToolUse};
 
 use super::{
+    columns::non_empty,
+    families::{ToolCountReads, ToolCountWrites},
     statement::{change, select_value},
-    tx::WriteTx,
 };
 use crate::{StoreError, ToolCall, ToolCallCount};
 
-impl WriteTx {
+impl ToolCountWrites<'_> {
     /// Counts a tool call. Of many calls at one moment exactly one is told that a check-in is due.
     pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount, StoreError> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
-        self.touch_session(session_id, &call.created_by).await?;
+        self.tx.sessions().touch(session_id, &call.created_by).await?;
         if let Some(tool_name) = &call.tool_name {
-            self.put_tool_use(session_id, agent_id, tool_name, self.now).await?;
+            self.put_tool_use(session_id, agent_id, tool_name, self.tx.now).await?;
         }
         let since = self.add_call(session_id, agent_id).await?;
         let due = call.frequency.is_some_and(|frequency| since >= frequency);
         let mut active = None;
         if due {
-            self.reset_tool_count(session_id, agent_id).await?;
+            self.reset(session_id, agent_id).await?;
             // A record is the session's, and not that of an agent beneath it.
             if agent_id.is_empty() {
-                active = self.active_ghap(session_id).await?.map(Box::new);
+                active = self.tx.ghaps().active(session_id).await?.map(Box::new);
             }
         }
         Ok(ToolCallCount { since, due, active })
@@ -44,7 +45,7 @@ impl WriteTx {
 
     async fn add_call(&mut self, session_id: &str, agent_id: &str) -> Result<i64, StoreError> {
         let since = select_value!(
-            self,
+            self.tx,
             r#"insert into session_counter (session_id, agent_id, total, since) values (?, ?, 1, 1)
             on conflict (session_id, agent_id) do update set total = total + 1, since = since + 1
             returning since as "since!: i64""#,
@@ -62,7 +63,7 @@ impl WriteTx {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into tool_use (session_id, agent_id, tool_name, count, first_at, last_at)
             values (?1, ?2, ?3, 1, ?4, ?4)
             on conflict (session_id, agent_id, tool_name) do update set
@@ -74,6 +75,39 @@ impl WriteTx {
         );
         Ok(())
     }
+
+    /// Counts from zero again.
+    pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<(), StoreError> {
+        change!(
+            self.tx,
+            "update session_counter set since = 0 where session_id = ? and agent_id = ?",
+            session_id,
+            agent_id
+        );
+        Ok(())
+    }
+}
+
+impl ToolCountReads<'_> {
+    /// How often each tool was called in a session, the most called first.
+    pub async fn uses(self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
+        let rows = sqlx::query!(
+            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
+            where session_id = ? order by agent_id, count desc, tool_name"#,
+            session_id
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| ToolUse {
+                tool_name: row.tool_name,
+                agent_id: non_empty(row.agent_id),
+                count: row.count,
+                last_at: row.last_at,
+            })
+            .collect())
+    }
 }
 
 #[cfg(test)]
@@ -84,8 +118,9 @@ mod tests {
     use crate::{Store, testing::TestStore};
 
     async fn count(store: &Store, call: ToolCall) -> ToolCallCount {
-        let counted: Result<_, StoreError> =
-            store.write(move |tx| Box::pin(async move { tx.count_call(&call).await })).await;
+        let counted: Result<_, StoreError> = store
+            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
+            .await;
         counted.unwrap()
     }
 
@@ -122,9 +157,9 @@ mod tests {
                 (0..20).map(|number| (number % 10 + 1, number % 10 == 9)).collect();
             assert_eq!(own, expected);
         }
-        let tools = store.tool_uses("a").await.unwrap();
+        let tools = store.tool_counts().uses("a").await.unwrap();
         assert_eq!(tools.iter().map(|tool| tool.count).sum::<i64>(), 40);
-        assert_eq!(store.session("a").await.unwrap().unwrap().tool_count, 0);
+        assert_eq!(store.sessions().get("a").await.unwrap().unwrap().tool_count, 0);
     }
 
     #[tokio::test]
@@ -132,7 +167,8 @@ mod tests {
         let test = TestStore::open().await;
         let store = &test.store;
         // Handed over together, so that they share a commit.
-        let reset = store.write(|tx| Box::pin(async move { tx.reset_tool_count("a", "").await }));
+        let reset =
+            store.write(|tx| Box::pin(async move { tx.tool_counts().reset("a", "").await }));
         let (first, reset, second) = tokio::join!(
             count(store, call("a", "", None)),
             reset,

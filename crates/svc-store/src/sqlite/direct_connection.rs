@@ -369,7 +369,7 @@ mod tests {
         let name = StreamName::new("task", "t");
         append(&test.store, &name, vec![event("frame", "{}")]).await;
         let mut connection = DirectConnection::open(test.store.path(), None).unwrap();
-        let stream = test.store.view(&name).await.unwrap().unwrap();
+        let stream = test.store.streams().view(&name).await.unwrap().unwrap();
         let row = |seq| UncommittedEvent {
             stream: name.shared(),
             stream_id: stream.id,
@@ -385,7 +385,7 @@ mod tests {
             // 1 is there already: in the only statement, or in the last of two.
             let rows: Vec<_> = (2..=last).chain([1]).map(row).collect();
             assert!(connection.insert_alone(now, &rows).is_err(), "{last}");
-            assert_eq!(test.store.view(&name).await.unwrap().unwrap().head, 1);
+            assert_eq!(test.store.streams().view(&name).await.unwrap().unwrap().head, 1);
         }
         assert_eq!(connection.insert_alone(now, &[row(2), row(3), row(4)]).unwrap(), 4);
         // Fewer than the statement has room for, after as many.
@@ -393,6 +393,6 @@ mod tests {
         assert_eq!(connection.insert_alone(now, &[row(9), row(10), row(11)]).unwrap(), 11);
         let rows: Vec<_> = (12..=many + 11).map(row).collect();
         assert_eq!(connection.insert_alone(now, &rows).unwrap(), many + 11);
-        assert_eq!(test.store.view(&name).await.unwrap().unwrap().head, many + 11);
+        assert_eq!(test.store.streams().view(&name).await.unwrap().unwrap().head, many + 11);
     }
 }

@@ -1,15 +1,14 @@
 //! Rows of the work that was given to agents.
 
-use svc_model::{AgentId, TaskId, agent::TurnEnd};
+use svc_model::{AgentId, TaskId, Timestamp, agent::TurnEnd, conversation::SourceTool};
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{DispatchReads, DispatchWrites},
     json::to_json,
-    statement::{change, direct_row, pool_query, select_all, select_one},
-    tx::WriteTx,
+    statement::{change, direct_row, pool_query, select_all, select_fields, select_one},
 };
-use crate::{DispatchMode, DispatchRow, DispatchState, DispatchWish, StoreError};
+use crate::{DispatchMode, DispatchRow, DispatchState, DispatchWish, StoreError, TaskAsker};
 
 direct_row! {
     struct RawDispatch {
@@ -82,31 +81,32 @@ macro_rules! dispatches {
     };
 }
 
-impl WriteTx {
+impl DispatchWrites<'_> {
     /// The dispatch of a task.
-    pub async fn dispatch(&mut self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
+    pub async fn get(&mut self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
         let id = task.as_str();
-        let raw = dispatches!(select_one, self, "where task_id = ?", id);
+        let raw = dispatches!(select_one, self.tx, "where task_id = ?", id);
         raw.map(DispatchRow::try_from).transpose()
     }
 
     /// The dispatches that an agent has and that are not over, in the order in which they came.
-    pub async fn dispatches_of_agent(
-        &mut self,
-        agent: &AgentId,
-    ) -> Result<Vec<DispatchRow>, StoreError> {
+    pub async fn of_agent(&mut self, agent: &AgentId) -> Result<Vec<DispatchRow>, StoreError> {
         let id = agent.as_str();
-        let rows =
-            dispatches!(select_all, self, "where agent_id = ? and state <> 'over' order by id", id);
+        let rows = dispatches!(
+            select_all,
+            self.tx,
+            "where agent_id = ? and state <> 'over' order by id",
+            id
+        );
         rows.into_iter().map(DispatchRow::try_from).collect()
     }
 
     /// Stores a dispatch; its rank is the database's.
-    pub async fn insert_dispatch(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
         let (task, wish, failover) =
             (row.task_id.as_str(), to_json(&row.wish), to_json(&row.failover));
         change!(
-            self,
+            self.tx,
             "insert into dispatch (task_id, instance, backend, mode, wish, failover, state) \
             values (?, ?, ?, ?, ?, ?, ?)",
             task,
@@ -121,14 +121,14 @@ impl WriteTx {
     }
 
     /// Stores what changed of a dispatch.
-    pub async fn update_dispatch(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &DispatchRow) -> Result<(), StoreError> {
         let (task, failover) = (row.task_id.as_str(), to_json(&row.failover));
         let wish = to_json(&row.wish);
         let agent = row.agent_id.as_ref().map(AgentId::as_str);
         let said = i64::try_from(row.said).unwrap_or(0);
         let (attempt, turn) = (i64::from(row.attempt), row.turn.as_ref().map(to_json));
         let done = change!(
-            self,
+            self.tx,
             "update dispatch set instance = ?, backend = ?, wish = ?, failover = ?, attempt = ?, state = ?, agent_id = ?, \
                 is_spawned = ?, taken_at = ?, has_words = ?, said = ?, turn = ? where task_id = ?",
             row.instance,
@@ -147,35 +147,88 @@ impl WriteTx {
         );
         changed(done, "dispatch", task)
     }
+
+    /// Notes who asked for a dispatched task.
+    pub async fn note_asker(&mut self, task: &TaskId, asker: &TaskAsker) -> Result<(), StoreError> {
+        let (id, agent) = (task.as_str(), asker.agent.as_ref().map(AgentId::as_str));
+        let done = change!(
+            self.tx,
+            "update dispatch set asker_agent = ?, source_tool = ?, removes_peer = ?, deadline = ? where task_id = ?",
+            agent,
+            asker.tool,
+            asker.removes_peer,
+            asker.deadline,
+            id
+        );
+        changed(done, "dispatch", id)
+    }
+
+    /// Who asked for a dispatched task.
+    pub async fn asker(&mut self, task: &TaskId) -> Result<TaskAsker, StoreError> {
+        let id = task.as_str();
+        let row = select_fields!(
+            select_one,
+            self.tx,
+            {
+                asker_agent: Option<String>,
+                source_tool: Option<SourceTool>,
+                removes_peer: bool,
+                deadline: Option<Timestamp>
+            },
+            r#"select asker_agent, source_tool as "source_tool: SourceTool", removes_peer as "removes_peer: bool",
+                deadline as "deadline: Timestamp"
+            from dispatch where task_id = ?"#,
+            id
+        );
+        Ok(row.map_or_else(TaskAsker::default, |row| TaskAsker {
+            agent: row.asker_agent.map(AgentId::from),
+            tool: row.source_tool,
+            removes_peer: row.removes_peer,
+            deadline: row.deadline,
+        }))
+    }
 }
 
-impl Store {
+impl DispatchReads<'_> {
     /// The dispatch of a task.
-    pub async fn dispatch(&self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
+    pub async fn get(self, task: &TaskId) -> Result<Option<DispatchRow>, StoreError> {
         let id = task.as_str();
-        let raw =
-            dispatches!(pool_query, "where task_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = dispatches!(pool_query, "where task_id = ?", id)
+            .fetch_optional(&self.store.readers)
+            .await?;
         raw.map(DispatchRow::try_from).transpose()
     }
 
     /// The dispatches that have an agent and are to be cancelled.
-    pub async fn cancelled_dispatches(&self) -> Result<Vec<DispatchRow>, StoreError> {
+    pub async fn cancelled(self) -> Result<Vec<DispatchRow>, StoreError> {
         let rows = dispatches!(pool_query,
             "where state in ('starting', 'sent') and exists (
                 select 1 from task t where t.task_id = dispatch.task_id and t.cancel_requested_at is not null
                     and t.closed_at is null
             ) order by id limit 500"
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(DispatchRow::try_from).collect()
     }
 
     /// The dispatches that are in this state, in the order in which they came.
-    pub async fn dispatches(&self, state: DispatchState) -> Result<Vec<DispatchRow>, StoreError> {
+    pub async fn in_state(self, state: DispatchState) -> Result<Vec<DispatchRow>, StoreError> {
         let rows = dispatches!(pool_query, "where state = ? order by id limit 2000", state)
-            .fetch_all(&self.readers)
+            .fetch_all(&self.store.readers)
             .await?;
         rows.into_iter().map(DispatchRow::try_from).collect()
+    }
+
+    /// The tasks whose time is over.
+    pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select d.task_id as "task_id!: TaskId" from dispatch d join task t using (task_id)
+            where d.state <> 'over' and d.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#,
+            now
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        Ok(ids)
     }
 }

@@ -11,7 +11,7 @@ use svc_model::{Framing, Seq, StreamName, Timestamp, limits};
 use svc_wire::sse::{self, EventParts};
 use tokio::sync::mpsc;
 
-use super::db::Store;
+use super::families::FrameReads;
 use crate::{FeedScope, FramePage, StoreError};
 
 /// The rows of one stream.
@@ -28,12 +28,12 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
 /// Where a hole ends that retention left.
 const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
-impl Store {
+impl FrameReads<'_> {
     /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and then as many as the channel
     /// has room for, up to [`limits::REPLAY_RUN`]. They are of one statement, so that a page costs no hand-over between
     /// threads. Nobody waits for the receiver.
-    pub async fn frames(
-        &self,
+    pub async fn of_stream(
+        self,
         stream: i64,
         name: &StreamName,
         after: Seq,
@@ -41,7 +41,7 @@ impl Store {
         pages: mpsc::Sender<FramePage>,
     ) -> Result<(), StoreError> {
         let name = name.clone();
-        let run = self.frame_readers.read(move |conn| {
+        let run = self.store.frame_readers.read(move |conn| {
             let mut statement = conn.prepare_cached(STREAM_ROWS)?;
             let mut rows = statement.query(params![stream, after])?;
             rows.advance()?;
@@ -64,8 +64,8 @@ impl Store {
 
     /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
     /// number of positions, so a page may be empty and still move the cursor. `None` if `after` is the head.
-    pub async fn feed_frames(
-        &self,
+    pub async fn of_feed(
+        self,
         scope: &FeedScope,
         after: i64,
         head: i64,
@@ -75,7 +75,7 @@ impl Store {
         }
         let until = head.min(after.saturating_add(limits::SCAN_POSITIONS));
         let scope = scope.clone();
-        let page = self.frame_readers.read(move |conn| {
+        let page = self.store.frame_readers.read(move |conn| {
             let mut page = PageText::new(Framing::ItemByPosition, after);
             let reader = scope.reader();
             let (lowest, beyond) = (scope.lowest(), scope.beyond());
@@ -155,6 +155,7 @@ impl PageText {
 
 #[cfg(test)]
 mod tests {
+    use super::super::db::Store;
     use svc_model::{Event, Reader};
 
     use super::{super::frame_readers::open, *};
@@ -164,13 +165,13 @@ mod tests {
     };
 
     async fn replayed(store: &Store, name: &StreamName, after: Seq, framing: Framing) -> String {
-        let view = store.view(name).await.unwrap().unwrap();
+        let view = store.streams().view(name).await.unwrap().unwrap();
         let (mut text, mut cursor) = (String::new(), after);
         loop {
             // Runs of one page, three and five.
             let room = 1 + 2 * (text.len() % 3);
             let (sender, mut pages) = mpsc::channel(room);
-            store.frames(view.id, name, cursor, framing, sender).await.unwrap();
+            store.frames().of_stream(view.id, name, cursor, framing, sender).await.unwrap();
             if pages.is_empty() {
                 return text;
             }
@@ -189,10 +190,10 @@ mod tests {
     }
 
     async fn fed(store: &Store, prefix: &str, after: i64) -> String {
-        let (_, head) = store.log_bounds().await.unwrap();
+        let (_, head) = store.events().bounds().await.unwrap();
         let scope = FeedScope::prefix(prefix, Reader::All);
         let (mut text, mut cursor) = (String::new(), after);
-        while let Some(page) = store.feed_frames(&scope, cursor, head).await.unwrap() {
+        while let Some(page) = store.frames().of_feed(&scope, cursor, head).await.unwrap() {
             assert!(page.cursor > cursor && page.cursor <= head, "a page moves the cursor");
             check_size(&page);
             cursor = page.cursor;
@@ -239,7 +240,8 @@ mod tests {
         }
         let everything = FeedScope::prefix("", Reader::All);
         let size = PageSize { rows: 1000, bytes: usize::MAX };
-        let all = store.feed_events(&everything, 0, i64::MAX, None, size).await.unwrap().events;
+        let all =
+            store.events().of_feed(&everything, 0, i64::MAX, None, size).await.unwrap().events;
         assert_eq!(all.len(), 700);
         assert!(all.iter().zip(1..).all(|(event, position)| event.position == position));
         for name in [&one, &two] {
@@ -274,12 +276,12 @@ mod tests {
         for _ in 0..hole / 500 {
             append(store, &name, (0..500).map(|_| event("a", "{}")).collect()).await;
         }
-        let (_, head) = store.log_bounds().await.unwrap();
-        while store.trim(head - 1, u64::MAX).await.unwrap().removed > 0 {}
+        let (_, head) = store.events().bounds().await.unwrap();
+        while store.upkeep().trim(head - 1, u64::MAX).await.unwrap().removed > 0 {}
         let everything = FeedScope::prefix("", Reader::All);
-        let first = store.feed_frames(&everything, 0, head).await.unwrap().unwrap();
+        let first = store.frames().of_feed(&everything, 0, head).await.unwrap().unwrap();
         assert_eq!((first.cursor, first.more), (head - 1, true));
-        let last = store.feed_frames(&everything, first.cursor, head).await.unwrap().unwrap();
+        let last = store.frames().of_feed(&everything, first.cursor, head).await.unwrap().unwrap();
         assert_eq!((last.cursor, last.more), (head, false));
         assert!(last.bytes.starts_with(format!("id: {head}\n").as_bytes()));
     }
@@ -323,12 +325,12 @@ mod tests {
         append(store, &name, (0..count).map(|_| event("a", &data)).collect()).await;
         for (room, read) in [(1, 1), (2, 2), (count, limits::REPLAY_RUN)] {
             let (sender, pages) = mpsc::channel(room);
-            store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+            store.frames().of_stream(1, &name, 0, Framing::Data, sender).await.unwrap();
             assert_eq!(pages.len(), read, "{room}");
         }
         let (sender, pages) = mpsc::channel(1);
         drop(pages);
-        store.frames(1, &name, 0, Framing::Data, sender).await.unwrap();
+        store.frames().of_stream(1, &name, 0, Framing::Data, sender).await.unwrap();
     }
 
     #[tokio::test]
@@ -338,10 +340,10 @@ mod tests {
         append(&test.store, &name, vec![event("a", "{}")]).await;
         let store = test.store.clone();
         let (sender, mut pages) = mpsc::channel(2);
-        store.frames(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
+        store.frames().of_stream(1, &name, 0, Framing::Data, sender.clone()).await.unwrap();
         assert!(pages.try_recv().is_ok());
         store.frame_readers.close().await;
-        let after = store.frames(1, &name, 0, Framing::Data, sender).await;
+        let after = store.frames().of_stream(1, &name, 0, Framing::Data, sender).await;
         assert!(matches!(after, Err(StoreError::Stopped)), "{after:?}");
         assert!(store.frame_readers.idle().is_empty(), "no connection holds the file open");
     }

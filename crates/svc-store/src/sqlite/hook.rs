@@ -1,24 +1,23 @@
 //! Rows that hooks need beyond those of sessions, peers and messages.
 
-use svc_model::{McpSessionId, PeerId, Principal, Timestamp};
+use svc_model::Principal;
 
 use super::{
-    db::Store,
     errors::changed,
+    families::HookWrites,
     json::to_json,
-    statement::{change, read_value, select_value},
-    tx::WriteTx,
+    statement::{change, select_value},
 };
 use crate::StoreError;
 
-impl WriteTx {
+impl HookWrites<'_> {
     /// Remembers the id of an event; `false` if it came before.
-    pub async fn remember_hook(&mut self, id: &str) -> Result<bool, StoreError> {
+    pub async fn remember(&mut self, id: &str) -> Result<bool, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "insert into hook_seen (hook_id, at) values (?, ?) on conflict (hook_id) do nothing",
             id,
-            self.now
+            self.tx.now
         );
         Ok(done == 1)
     }
@@ -31,10 +30,10 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let (calls, by) = (to_json(calls), by.to_string());
         change!(
-            self,
+            self.tx,
             "insert into hook_lost (hook_id, at, created_by) select value, ?, ? from json_each(?) where true
             on conflict (hook_id) do nothing",
-            self.now,
+            self.tx.now,
             by,
             calls
         );
@@ -44,7 +43,7 @@ impl WriteTx {
     /// Whether nobody will see the answer to a call.
     pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
         let is_lost = select_value!(
-            self,
+            self.tx,
             r#"select exists (select 1 from hook_lost where hook_id = ?) as "lost!: bool""#,
             call
         );
@@ -59,7 +58,7 @@ impl WriteTx {
         after: i64,
     ) -> Result<(), StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "update hook_seen set reminded_agent = ?, reminded_after = ? where hook_id = ?",
             agent_id,
             after,
@@ -76,7 +75,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
         change!(
-            self,
+            self.tx,
             "update session_counter set since = since + lost.after
             from (select reminded_agent, sum(reminded_after) as after from hook_seen
                 where hook_id in (select value from json_each(?2)) and reminded_after is not null
@@ -86,44 +85,11 @@ impl WriteTx {
             calls
         );
         change!(
-            self,
+            self.tx,
             "update hook_seen set reminded_agent = null, reminded_after = null
             where hook_id in (select value from json_each(?)) and reminded_after is not null",
             calls
         );
         Ok(())
-    }
-
-    /// Notes which of a client's sessions an MCP connection belongs to.
-    pub async fn tie_mcp_session(
-        &mut self,
-        id: &McpSessionId,
-        client_session: &str,
-    ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let done = change!(
-            self,
-            "update mcp_session set client_session = ? where session_id = ?",
-            client_session,
-            id
-        );
-        changed(done, "mcp_session", id)
-    }
-}
-
-impl Store {
-    /// Whether a peer has messages that it was not given, or that it is not yet known to have.
-    pub async fn has_mail(&self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
-        let peer = peer.as_str();
-        let has = read_value!(
-            self,
-            r#"select exists (select 1 from message
-                where to_peer = ? and waits = 1
-                    and (state <> 'injected' or leased_until = 0)
-                    and (held_until is null or held_until <= ?)) as "has!: bool""#,
-            peer,
-            now
-        );
-        Ok(has)
     }
 }

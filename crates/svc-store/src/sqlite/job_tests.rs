@@ -111,25 +111,26 @@ async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreErr
     let owner = format!("agent:pair:{id}");
     let principal = Principal::Session(owner.as_str().into());
     let read = (
-        tx.peer(&message.to_peer).await?,
-        tx.peer_of_session(&owner).await?,
-        tx.message(&message.id).await?,
-        tx.inbox_full(&message.to_peer, 1).await?,
-        tx.rows_kept(&principal, 100).await?,
+        tx.peers().get(&message.to_peer).await?,
+        tx.peers().of_session(&owner).await?,
+        tx.messages().get(&message.id).await?,
+        tx.inboxes().is_full(&message.to_peer, 1).await?,
+        tx.upkeep().rows_kept(&principal, 100).await?,
     );
     let of_run = (
-        tx.run(&row.run_id).await?,
-        tx.run_of_message(&row.message_id).await?,
-        tx.run_by_key(&row.source.session, &format!("key of {id}")).await?,
-        tx.waits_from(&row.source.session).await?,
-        tx.sends_since(
-            (&row.source.session, Some(&row.source.peer)),
-            &row.target.peer,
-            AT.minus(std::time::Duration::from_millis(1)),
-        )
-        .await?,
-        tx.turn_of_message(&row.message_id).await?,
-        tx.was_agent("agent:pair:one").await?,
+        tx.runs().get(&row.run_id).await?,
+        tx.runs().of_message(&row.message_id).await?,
+        tx.runs().by_key(&row.source.session, &format!("key of {id}")).await?,
+        tx.runs().waits_from(&row.source.session).await?,
+        tx.runs()
+            .count_since(
+                (&row.source.session, Some(&row.source.peer)),
+                &row.target.peer,
+                AT.minus(std::time::Duration::from_millis(1)),
+            )
+            .await?,
+        tx.messages().turn_of(&row.message_id).await?,
+        tx.agents().was_run("agent:pair:one").await?,
     );
     Ok(format!("{read:?} {of_run:?}"))
 }
@@ -141,17 +142,18 @@ async fn a_job_and_a_reader_read_the_same_rows() {
     let read = test.store.write(|tx| {
         Box::pin(async move {
             let (id, task) = (AgentId::from("ag_1".to_owned()), TaskId::from("t".to_owned()));
-            let agent = tx.agent(&id).await?.expect("it is there");
-            let live = tx.live_agent("agent:pair:one").await?;
+            let agent = tx.agents().get(&id).await?.expect("it is there");
+            let live = tx.agents().live("agent:pair:one").await?;
             assert_eq!(live.as_ref(), Some(&agent));
-            let dispatches = (tx.dispatch(&task).await?, tx.dispatches_of_agent(&id).await?);
-            let stream = tx.stream(&StreamName::new("agent", &id)).await?;
+            let dispatches =
+                (tx.dispatches().get(&task).await?, tx.dispatches().of_agent(&id).await?);
+            let stream = tx.streams().state(&StreamName::new("agent", &id)).await?;
             Ok::<_, StoreError>(format!("{agent:?} {dispatches:?} {stream:?}"))
         })
     });
     let read = read.await.unwrap();
-    let agent = test.store.agent(&AgentId::from("ag_1".to_owned())).await.unwrap();
-    assert_eq!(agent, test.store.agent_of_key("agent:pair:one").await.unwrap());
+    let agent = test.store.agents().get(&AgentId::from("ag_1".to_owned())).await.unwrap();
+    assert_eq!(agent, test.store.agents().of_key("agent:pair:one").await.unwrap());
     assert!(read.starts_with(&format!("{:?}", agent.unwrap())), "{read}");
     assert!(read.contains("ag_1") && read.contains("vendor") && read.contains("PeerPrefer"));
 }
@@ -163,17 +165,17 @@ async fn what_one_job_writes_others_read() {
     let id = "to";
     let written = store.write(move |tx| {
         Box::pin(async move {
-            tx.put_peer(&peer_row(id)).await?;
+            tx.peers().put(&peer_row(id)).await?;
             let message = message(id);
             let sent_by = format!("session:agent:pair:{id}");
             let terms =
                 MessageTerms { turn: Some(3), held_until: Some(AT), ..MessageTerms::default() };
-            tx.insert_message(&message, &sent_by, Some("key"), terms).await?;
+            tx.messages().insert(&message, &sent_by, Some("key"), terms).await?;
             let ids = [message.id];
             let states = [DeliveryState::Accepted, DeliveryState::Queued];
-            tx.advance_messages(&ids, &states, Some("why")).await?;
-            tx.lease_messages(&ids, AT, Some("ag_1")).await?;
-            tx.insert_run(&run_row(id)).await?;
+            tx.messages().advance(&ids, &states, Some("why")).await?;
+            tx.inboxes().lease(&ids, AT, Some("ag_1")).await?;
+            tx.runs().insert(&run_row(id)).await?;
             read_all(tx, id).await
         })
     });
@@ -186,10 +188,10 @@ async fn what_one_job_writes_others_read() {
     let done: Result<(), StoreError> = store
         .write(move |tx| {
             Box::pin(async move {
-                tx.update_run(&ended_run(id)).await?;
+                tx.runs().update(&ended_run(id)).await?;
                 let mut peer = peer_row(id).peer;
                 peer.status = PeerStatus::Idle;
-                tx.touch_peer(&peer).await
+                tx.peers().touch(&peer).await
             })
         })
         .await;
@@ -206,29 +208,29 @@ async fn what_one_job_writes_others_read() {
 async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
     let store = &test.store;
     let (row, message) = (run_row(id), message(id));
-    let peer = store.peer(&message.to_peer).await.unwrap();
+    let peer = store.peers().get(&message.to_peer).await.unwrap();
     let key = format!("session of {id}");
-    let of_key = store.peers_of_session_key(&key.to_uppercase(), 9).await.unwrap();
+    let of_key = store.peers().of_session_key(&key.to_uppercase(), 9).await.unwrap();
     assert_eq!(peer.as_ref(), of_key.first());
     let read_alone = (
         peer,
-        store.peer_of_session(&format!("agent:pair:{id}")).await.unwrap(),
-        store.message(&message.id).await.unwrap(),
+        store.peers().of_session(&format!("agent:pair:{id}")).await.unwrap(),
+        store.messages().get(&message.id).await.unwrap(),
     );
     assert!(read.starts_with(format!("{read_alone:?}").trim_end_matches(')')), "{read_alone:?}");
     let runs = (
-        store.run(&row.run_id).await.unwrap(),
-        store.run_of_message(&row.message_id).await.unwrap(),
+        store.runs().get(&row.run_id).await.unwrap(),
+        store.runs().of_message(&row.message_id).await.unwrap(),
     );
     assert!(read.contains(format!("{runs:?}").trim_end_matches(')')), "{runs:?}");
-    assert_eq!(store.next_held_mail(&message.to_peer).await.unwrap(), Some(AT));
+    assert_eq!(store.inboxes().next_held_mail(&message.to_peer).await.unwrap(), Some(AT));
     let before = AT.minus(std::time::Duration::from_millis(1));
-    assert_eq!(store.agent_mail(&message.to_peer, before, 9).await.unwrap(), []);
-    let mail = store.agent_mail(&message.to_peer, AT, 9).await.unwrap();
+    assert_eq!(store.inboxes().mail_of_agent(&message.to_peer, before, 9).await.unwrap(), []);
+    let mail = store.inboxes().mail_of_agent(&message.to_peer, AT, 9).await.unwrap();
     let expected =
         AgentMail { message: read_alone.2.unwrap(), mode: Some(RunMode::Followup), turn: Some(3) };
     assert_eq!(mail, [expected]);
-    assert_eq!(store.deliveries(&message.id).await.unwrap().len(), 2);
+    assert_eq!(store.messages().deliveries(&message.id).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -251,7 +253,7 @@ async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
                                 RUNS.fetch_add(1, Relaxed);
                                 tx.append(&name, vec![event("frame", "{}")]).await?;
                                 if kind < 4 {
-                                    tx.put_peer(&peer_row(&number.to_string())).await?;
+                                    tx.peers().put(&peer_row(&number.to_string())).await?;
                                 }
                                 match kind {
                                     0 => Ok(()),
@@ -276,11 +278,11 @@ async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
     assert_eq!(RUNS.load(Relaxed), 40);
     for number in 0..50 {
         let id = PeerId::from(format!("peer_{number}"));
-        assert_eq!(store.peer(&id).await.unwrap().is_some(), number % 5 == 0, "{number}");
+        assert_eq!(store.peers().get(&id).await.unwrap().is_some(), number % 5 == 0, "{number}");
     }
-    let view = store.view(&name).await.unwrap().unwrap();
+    let view = store.streams().view(&name).await.unwrap().unwrap();
     assert_eq!(view.head, 21);
-    let page = store.events(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
+    let page = store.events().of_stream(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
     let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
     assert_eq!(store.stats().failures, 0, "what one job cannot do is no failure of a commit");

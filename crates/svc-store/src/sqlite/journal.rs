@@ -10,11 +10,10 @@ use svc_model::{
 
 use super::{
     columns::non_empty,
-    db::Store,
     errors::changed,
+    families::{GhapReads, GhapWrites},
     page::read_page,
     statement::{change, direct_row, pool_query, select_one, select_values},
-    tx::WriteTx,
 };
 use crate::{LessonKind, PageSize, RowPage, StoreError};
 
@@ -158,13 +157,13 @@ pub(super) async fn ghaps_at(
     raw.into_iter().map(Ghap::try_from).collect()
 }
 
-impl WriteTx {
+impl GhapWrites<'_> {
     /// Stores a new record.
-    pub async fn insert_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
         change!(
-            self,
+            self.tx,
             "insert into ghap (ghap_id, session_id, project, domain, strategy, goal, hypothesis, action, prediction,
                 probability, iteration_count, status, result, surprise, root_cause_category, root_cause, what_worked,
                 takeaway, tier, outcome_id, created_at, updated_at, resolved_at)
@@ -193,15 +192,15 @@ impl WriteTx {
             ghap.updated_at,
             end.resolved_at
         );
-        self.index_ghap(ghap).await
+        self.tx.search().index_ghap(ghap).await
     }
 
     /// Writes a record back as it is now.
-    pub async fn update_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
+    pub async fn update(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
         let done = change!(
-            self,
+            self.tx,
             "update ghap set session_id = ?, domain = ?, strategy = ?, goal = ?, hypothesis = ?, action = ?,
                 prediction = ?, probability = ?, iteration_count = ?, status = ?, result = ?, surprise = ?,
                 root_cause_category = ?, root_cause = ?, what_worked = ?, takeaway = ?, tier = ?, outcome_id = ?,
@@ -230,7 +229,7 @@ impl WriteTx {
             id
         );
         changed(done, "ghap", id)?;
-        self.index_ghap(ghap).await
+        self.tx.search().index_ghap(ghap).await
     }
 
     /// Keeps what a record said before it is changed.
@@ -241,7 +240,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         change!(
-            self,
+            self.tx,
             "insert into ghap_history (ghap_id, iteration, hypothesis, action, prediction, at)
             values (?, ?, ?, ?, ?, ?)",
             id,
@@ -262,7 +261,13 @@ impl WriteTx {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        change!(self, "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)", id, note, at);
+        change!(
+            self.tx,
+            "insert into ghap_note (ghap_id, note, at) values (?, ?, ?)",
+            id,
+            note,
+            at
+        );
         Ok(())
     }
 
@@ -270,50 +275,54 @@ impl WriteTx {
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
         let notes =
-            select_values!(self, "select note from ghap_note where ghap_id = ? order by id", id);
+            select_values!(self.tx, "select note from ghap_note where ghap_id = ? order by id", id);
         Ok(notes)
     }
 
     /// The active record of a session.
-    pub async fn active_ghap(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
-        let raw =
-            ghaps!(select_one, self, "where g.session_id = ? and g.status = 'active'", session_id);
+    pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+        let raw = ghaps!(
+            select_one,
+            self.tx,
+            "where g.session_id = ? and g.status = 'active'",
+            session_id
+        );
         raw.map(Ghap::try_from).transpose()
     }
 
     /// A record by its id.
-    pub async fn ghap(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
-        let raw = ghaps!(select_one, self, "where g.ghap_id = ?", id);
+        let raw = ghaps!(select_one, self.tx, "where g.ghap_id = ?", id);
         raw.map(Ghap::try_from).transpose()
     }
 }
 
-impl Store {
+impl GhapReads<'_> {
     /// The active record of a session.
-    pub async fn active_ghap(&self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
+    pub async fn active(self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
         let raw = ghaps!(pool_query, "where g.session_id = ? and g.status = 'active'", session_id)
-            .fetch_optional(&self.readers)
+            .fetch_optional(&self.store.readers)
             .await?;
         raw.map(Ghap::try_from).transpose()
     }
 
     /// A record by its id, if the reader may read it.
-    pub async fn ghap(&self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
+    pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))",
             id,
             key,
             project
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         raw.map(Ghap::try_from).transpose()
     }
 
     /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
-    pub async fn ghaps_with_prefix(
-        &self,
+    pub async fn with_prefix(
+        self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -327,14 +336,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// A page of records that the reader may read, the latest made first.
-    pub async fn ghaps(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &GhapFilter,
         before: Option<&GhapId>,
@@ -359,13 +368,13 @@ impl Store {
             key,
             read_project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 
     /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.
     pub async fn orphans(
-        &self,
+        self,
         project: &str,
         session_id: &str,
         stale: Timestamp,
@@ -380,13 +389,13 @@ impl Store {
             session_id,
             stale
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
     /// What a record said before it was changed, in order.
-    pub async fn iterations(&self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
+    pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
         let id = id.as_str();
         let iterations = sqlx::query_as!(
             Iteration,
@@ -394,24 +403,24 @@ impl Store {
             where ghap_id = ? order by iteration"#,
             id
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(iterations)
     }
 
     /// Notes to a record, in order.
-    pub async fn notes(&self, id: &GhapId) -> Result<Vec<String>, StoreError> {
+    pub async fn notes(self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
         let notes =
             sqlx::query_scalar!("select note from ghap_note where ghap_id = ? order by id", id)
-                .fetch_all(&self.readers)
+                .fetch_all(&self.store.readers)
                 .await?;
         Ok(notes)
     }
 
     /// The latest records that are over and that the reader may read.
     pub async fn latest_resolved(
-        &self,
+        self,
         reader: &Reader,
         limit: u32,
     ) -> Result<Vec<Ghap>, StoreError> {
@@ -423,7 +432,7 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
@@ -431,7 +440,7 @@ impl Store {
     /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
     /// lesson, then the latest. Those that the reader may read.
     pub async fn telling(
-        &self,
+        self,
         reader: &Reader,
         domain: Domain,
         strategy: Option<Strategy>,
@@ -453,7 +462,7 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         raw.into_iter().map(Ghap::try_from).collect()
     }
@@ -470,20 +479,20 @@ mod tests {
         let ghap = record(&at, 1, "The tokenizer hangs").await;
         let (id, stored) = (ghap.id.clone(), ghap.clone());
         let done: Result<(), StoreError> =
-            at.store.write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await })).await;
+            at.store.write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await })).await;
         done.unwrap();
-        assert_eq!(at.store.ghap(&Reader::All, &id).await.unwrap(), Some(stored));
+        assert_eq!(at.store.ghaps().get(&Reader::All, &id).await.unwrap(), Some(stored));
         for (half, whole) in [
             ("tier = null", "tier = 'silver'"),
             ("resolved_at = null", "resolved_at = 1000"),
             ("status = 'active'", "status = 'confirmed'"),
         ] {
             run(&at, &format!("update ghap set {half}")).await;
-            let refused = at.store.ghap(&Reader::All, &id).await;
+            let refused = at.store.ghaps().get(&Reader::All, &id).await;
             let is_refused = matches!(refused, Err(StoreError::BadRow { table: "ghap", .. }));
             assert!(is_refused, "{half}: {refused:?}");
             run(&at, &format!("update ghap set {whole}")).await;
-            assert!(at.store.ghap(&Reader::All, &id).await.unwrap().is_some(), "{whole}");
+            assert!(at.store.ghaps().get(&Reader::All, &id).await.unwrap().is_some(), "{whole}");
         }
     }
 

@@ -1,12 +1,16 @@
-//! Keeping the file in shape: checkpoints, retention, copies.
+//! Keeping the file in shape: checkpoints, retention, and how much there is in it.
 
 use std::{path::Path, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use sqlx::{ConnectOptions as _, Connection as _};
-use svc_model::{Timestamp, limits};
+use svc_model::{Principal, limits};
 
-use super::{connect::writer_options, db::Store, statement::change, tx::WriteTx};
+use super::{
+    connect::writer_options,
+    families::{Upkeep, UpkeepWrites},
+    statement::{change, select_value},
+};
 use crate::{StoreError, StoreSize, TrimOutcome};
 
 /// How long a checkpoint waits for those who read or write.
@@ -40,40 +44,62 @@ macro_rules! text_index {
 const TEXT_INDEXES: [TextIndex; 3] =
     [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
 
-impl Store {
+impl Upkeep<'_> {
+    /// Rows that all principals and the operator keep together, of the kinds that count.
+    pub async fn rows_kept_by_all(self) -> Result<u64, StoreError> {
+        let rows = sqlx::query_scalar!(
+            r#"select
+                (select count(*) from mcp_session where closed_at is null)
+                + (select count(*) from mcp_subscription)
+                + (select count(*) from peer)
+                + (select count(*) from session where ended_at is null)
+                + (select count(*) from task where closed_at is null)
+                + (select count(*) from agent where ended_at is null)
+                + (select coalesce(sum(messages), 0) from message_use where holder >= 'to:' and holder < 'to;')
+                + (select count(*) from ghap)
+                + (select count(*) from memory)
+                + (select count(*) from hook_lost) as "rows!: i64""#
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        Ok(u64::try_from(rows).unwrap_or(0))
+    }
+
     /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a few: a search looks into each
     /// of them. Answers whether that is done.
-    pub async fn merge_indexes(&self) -> Result<bool, StoreError> {
+    pub async fn merge_indexes(self) -> Result<bool, StoreError> {
         let mut is_done = true;
         for index in TEXT_INDEXES {
             let mut rounds = 0..limits::INDEX_MERGES;
-            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.readers).await?
+            while sqlx::query_scalar::<_, i64>(index.pieces).fetch_one(&self.store.readers).await?
                 >= limits::INDEX_PIECES
             {
                 if rounds.next().is_none() {
                     is_done = false;
                     break;
                 }
-                self.write(move |tx| Box::pin(async move { tx.merge(index.merge).await })).await?;
+                self.store
+                    .write(move |tx| Box::pin(async move { tx.upkeep().merge(index.merge).await }))
+                    .await?;
             }
         }
         Ok(is_done)
     }
 
     /// How large the files are.
-    pub async fn size(&self) -> Result<StoreSize, StoreError> {
+    pub async fn size(self) -> Result<StoreSize, StoreError> {
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
-            .fetch_one(&self.readers)
+            .fetch_one(&self.store.readers)
             .await?;
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
-        let mut wal = self.path().as_os_str().to_owned();
+        let mut wal = self.store.path().as_os_str().to_owned();
         wal.push("-wal");
-        Ok(StoreSize { database: len(self.path()), wal: len(Path::new(&wal)), schema })
+        Ok(StoreSize { database: len(self.store.path()), wal: len(Path::new(&wal)), schema })
     }
 
     /// Bytes that the rows take: the pages of the database that are in use.
-    pub async fn used_bytes(&self) -> Result<u64, StoreError> {
-        let mut conn = self.readers.acquire().await?;
+    pub async fn used_bytes(self) -> Result<u64, StoreError> {
+        let mut conn = self.store.readers.acquire().await?;
         let mut read = async |pragma: &'static str| {
             sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *conn).await
         };
@@ -85,38 +111,23 @@ impl Store {
     /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by itself after each thousand
     /// pages; this is for what was left, and to shrink the file. To shrink it holds the writer up, so it waits for readers for
     /// 100 ms at most, and the next time is as good.
-    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+    pub async fn checkpoint(self) -> Result<(), StoreError> {
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
         } else {
             "pragma wal_checkpoint(passive)"
         };
-        let options = writer_options(self.path())?.busy_timeout(CHECKPOINT_WAIT);
+        let options = writer_options(self.store.path())?.busy_timeout(CHECKPOINT_WAIT);
         let mut conn = options.connect().await?;
         sqlx::query(statement).execute(&mut conn).await?;
         conn.close().await?;
         Ok(())
     }
 
-    /// The position up to which events are older than `before`; `None` if none is.
-    pub async fn position_before(&self, before: Timestamp) -> Result<Option<i64>, StoreError> {
-        // Positions follow time but for a clock that was set back, so a binary search would do; a scan from the
-        // old end stops at the first that is young, and retention keeps that near.
-        let first_young = sqlx::query_scalar!(
-            r#"select position as "position!" from event where at >= ? order by position limit 1"#,
-            before
-        )
-        .fetch_optional(&self.readers)
-        .await?;
-        let (_, head) = self.log_bounds().await?;
-        let last_old = first_young.map_or(head, |young| young - 1);
-        Ok((last_old > 0).then_some(last_old))
-    }
-
     /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
     /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
     /// stream's head. So each stream loses a prefix and no more.
-    pub async fn trim(&self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
+    pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
         // Looked for beside the writer: what is not the last of its stream now never will be again.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
         let Some(last) = positions.last().copied() else {
@@ -124,14 +135,17 @@ impl Store {
         };
         let positions = serde_json::to_string(&positions).expect("numbers have a JSON form");
         let removed = self
-            .write(move |tx| Box::pin(async move { tx.remove_events(&positions, last).await }))
+            .store
+            .write(move |tx| {
+                Box::pin(async move { tx.upkeep().remove_events(&positions, last).await })
+            })
             .await;
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
     /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
     /// and whether there are more.
-    async fn oldest(&self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
+    async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
         let mut rows = sqlx::query!(
             r#"select position as "position!",
                 octet_length(data) + octet_length(kind) + 2 * coalesce(octet_length(producer_id), 0) as "bytes!: i64"
@@ -141,7 +155,7 @@ impl Store {
             order by position"#,
             until
         )
-        .fetch(&self.readers);
+        .fetch(&self.store.readers);
         let (mut positions, mut taken) = (Vec::new(), 0);
         while let Some(row) = rows.try_next().await? {
             if taken >= bytes || positions.len() >= limits::TRIM_BATCH {
@@ -154,21 +168,58 @@ impl Store {
     }
 }
 
-impl WriteTx {
+impl UpkeepWrites<'_> {
+    /// How many rows a principal keeps. Counting ends one above `bound`. Each part is a look at an index.
+    pub async fn rows_kept(
+        &mut self,
+        principal: &Principal,
+        bound: u64,
+    ) -> Result<u64, StoreError> {
+        let name = principal.to_string();
+        let sender = format!("by:{name}");
+        let owner = match principal {
+            Principal::Operator => None,
+            Principal::Session(key) => Some(key.to_string()),
+        };
+        let most = i64::try_from(bound).unwrap_or(i64::MAX).saturating_add(1);
+        let used = select_value!(
+            self.tx,
+            r#"select coalesce((select messages from message_use where holder = ?1), 0) + (select count(*) from (
+                select 1 from mcp_session where principal = ?2 and closed_at is null
+                union all
+                select 1 from mcp_session join mcp_subscription using (session_id)
+                where principal = ?2 and closed_at is null
+                union all select 1 from peer where owner = ?3
+                union all select 1 from session where created_by = ?2 and ended_at is null
+                union all select 1 from task where created_by = ?2 and closed_at is null
+                union all select 1 from agent where created_by = ?2 and ended_at is null
+                union all select 1 from session join ghap using (session_id) where created_by = ?2
+                union all select 1 from session join memory using (session_id) where created_by = ?2
+                union all select 1 from hook_lost where created_by = ?2
+                limit ?4
+            )) as "used!: i64""#,
+            sender,
+            name,
+            owner,
+            most
+        );
+        Ok(u64::try_from(used).unwrap_or(0))
+    }
+
     async fn merge(&mut self, statement: &'static str) -> Result<(), StoreError> {
-        self.direct.change(statement, &[&limits::INDEX_MERGE_PAGES])?;
+        self.tx.direct.change(statement, &[&limits::INDEX_MERGE_PAGES])?;
         Ok(())
     }
 
     /// Removes the events at these positions (a JSON array), the highest of which is `last`.
     async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
         let removed = change!(
-            self,
+            self.tx,
             "delete from event where position in (select value from json_each(?))",
             positions
         );
         change!(
-            self,
+            self.tx,
             "insert into meta (name, value) values ('trimmed', ?1)
             on conflict (name) do update set value = max(value, ?1)",
             last
@@ -195,12 +246,12 @@ mod tests {
             let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
             let done: Result<(), StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await }))
+                .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await }))
                 .await;
             done.unwrap();
         }
         let found = async || {
-            let mut index = at.store.index().await.unwrap();
+            let mut index = at.store.search().index().await.unwrap();
             let filter = SearchFilter::default();
             index.postings(&Reader::All, &["token", "word7"], &filter).await.unwrap()
         };
@@ -210,7 +261,7 @@ mod tests {
         let before = found().await;
         assert_eq!((before[0].1.len(), before[1].1.as_slice()), (40, [7].as_slice()));
         assert!(pieces(&TEXT_INDEXES[0]).await >= limits::INDEX_PIECES);
-        while !at.store.merge_indexes().await.unwrap() {}
+        while !at.store.upkeep().merge_indexes().await.unwrap() {}
         for index in &TEXT_INDEXES {
             assert!(pieces(index).await < limits::INDEX_PIECES, "{}", index.merge);
         }

@@ -4,10 +4,9 @@ use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
 
 use super::{
-    db::Store,
     errors::changed,
-    statement::{change, direct_row, pool_query, select_one, select_value},
-    tx::WriteTx,
+    families::{McpReads, McpWrites},
+    statement::{change, direct_row, pool_query, select_one},
 };
 use crate::{CallRow, CallState, McpSessionRow, McpTransport, StoreError};
 
@@ -97,13 +96,29 @@ macro_rules! calls {
     };
 }
 
-impl WriteTx {
+impl McpWrites<'_> {
+    /// Notes which of a client's sessions an MCP connection belongs to.
+    pub async fn tie_session(
+        &mut self,
+        id: &McpSessionId,
+        client_session: &str,
+    ) -> Result<(), StoreError> {
+        let id = id.as_str();
+        let done = change!(
+            self.tx,
+            "update mcp_session set client_session = ? where session_id = ?",
+            client_session,
+            id
+        );
+        changed(done, "mcp_session", id)
+    }
+
     /// Stores a new session.
-    pub async fn insert_mcp_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
+    pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
         change!(
-            self,
+            self.tx,
             "insert into mcp_session (session_id, principal, transport, revision, client, capabilities, log_level,
                 tools, created_at, last_seen_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -115,26 +130,26 @@ impl WriteTx {
             row.capabilities,
             row.log_level,
             row.tools,
-            self.now,
-            self.now
+            self.tx.now,
+            self.tx.now
         );
         Ok(())
     }
 
     /// Says that a session is alive.
-    pub async fn touch_mcp_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
+    pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(
-            self,
+            self.tx,
             "update mcp_session set last_seen_at = ? where session_id = ?",
-            self.now,
+            self.tx.now,
             id
         );
         changed(done, "mcp_session", id)
     }
 
     /// What `initialize` says of a session that was opened before it.
-    pub async fn describe_mcp_session(
+    pub async fn describe_session(
         &mut self,
         id: &McpSessionId,
         revision: Revision,
@@ -143,7 +158,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let (id, revision) = (id.as_str(), revision.as_str());
         let done = change!(
-            self,
+            self.tx,
             "update mcp_session set revision = ?, client = ?, capabilities = ? where session_id = ?",
             revision,
             client,
@@ -154,39 +169,43 @@ impl WriteTx {
     }
 
     /// The lightest log messages that the client wants from now on.
-    pub async fn set_mcp_log_level(
+    pub async fn set_log_level(
         &mut self,
         id: &McpSessionId,
         level: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done =
-            change!(self, "update mcp_session set log_level = ? where session_id = ?", level, id);
+        let done = change!(
+            self.tx,
+            "update mcp_session set log_level = ? where session_id = ?",
+            level,
+            id
+        );
         changed(done, "mcp_session", id)
     }
 
     /// The list of tools that the client has seen.
-    pub async fn set_mcp_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
+    pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
         let id = id.as_str();
         let done =
-            change!(self, "update mcp_session set tools = ? where session_id = ?", tools, id);
+            change!(self.tx, "update mcp_session set tools = ? where session_id = ?", tools, id);
         changed(done, "mcp_session", id)
     }
 
     /// Ends a session; false if it was over.
-    pub async fn close_mcp_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
+    pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let done = change!(
-            self,
+            self.tx,
             "update mcp_session set closed_at = ? where session_id = ? and closed_at is null",
-            self.now,
+            self.tx.now,
             id
         );
         Ok(done > 0)
     }
 
     /// Remembers that a session wants to hear of a resource.
-    pub async fn insert_mcp_subscription(
+    pub async fn insert_subscription(
         &mut self,
         id: &McpSessionId,
         uri: &str,
@@ -194,7 +213,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let id = id.as_str();
         change!(
-            self,
+            self.tx,
             "insert into mcp_subscription (session_id, uri, stream) values (?, ?, ?) on conflict do nothing",
             id,
             uri,
@@ -204,13 +223,13 @@ impl WriteTx {
     }
 
     /// Forgets it.
-    pub async fn delete_mcp_subscription(
+    pub async fn delete_subscription(
         &mut self,
         id: &McpSessionId,
         uri: &str,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        change!(self, "delete from mcp_subscription where session_id = ? and uri = ?", id, uri);
+        change!(self.tx, "delete from mcp_subscription where session_id = ? and uri = ?", id, uri);
         Ok(())
     }
 
@@ -221,7 +240,7 @@ impl WriteTx {
         let revision = row.revision.map(Revision::as_str);
         let principal = row.principal.as_ref().map(ToString::to_string);
         change!(
-            self,
+            self.tx,
             "insert into mcp_call (call_id, session_id, principal, credential, acts_for, revision, rpc_id, tool, params,
                 is_task, state, asks, answers, started_at, updated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -239,7 +258,7 @@ impl WriteTx {
             row.asks,
             row.answers,
             row.started_at,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
@@ -247,7 +266,7 @@ impl WriteTx {
     /// A call by its id.
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
-        let raw = calls!(select_one, self, "where call_id = ?", id);
+        let raw = calls!(select_one, self.tx, "where call_id = ?", id);
         Ok(raw.map(CallRow::from))
     }
 
@@ -260,39 +279,24 @@ impl WriteTx {
         answers: Option<&str>,
     ) -> Result<(), StoreError> {
         let id = id.as_str();
-        let ended = state.is_terminal().then_some(self.now);
+        let ended = state.is_terminal().then_some(self.tx.now);
         let done = change!(
-            self,
+            self.tx,
             "update mcp_call set state = ?, asks = ?, answers = ?, updated_at = ?, ended_at = ? where call_id = ?",
             state,
             asks,
             answers,
-            self.now,
+            self.tx.now,
             ended,
             id
         );
         changed(done, "mcp_call", id)
     }
-
-    /// The key of that name, which is `fresh` if there was none.
-    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
-        change!(
-            self,
-            "insert into secret (name, value) values (?, ?) on conflict do nothing",
-            name,
-            fresh
-        );
-        let value = select_value!(self, "select value from secret where name = ?", name);
-        Ok(value)
-    }
 }
 
-impl Store {
+impl McpReads<'_> {
     /// A session that is open.
-    pub async fn mcp_session(
-        &self,
-        id: &McpSessionId,
-    ) -> Result<Option<McpSessionRow>, StoreError> {
+    pub async fn session(self, id: &McpSessionId) -> Result<Option<McpSessionRow>, StoreError> {
         let id = id.as_str();
         let raw = sqlx::query_as!(
             RawMcpSession,
@@ -301,15 +305,15 @@ impl Store {
             from mcp_session where session_id = ? and closed_at is null"#,
             id
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         Ok(raw.and_then(RawMcpSession::row))
     }
 
     /// Whether an agent's session has an MCP session, its own or one opened with its token, that was heard of since
     /// `since`.
-    pub async fn is_mcp_session_open(
-        &self,
+    pub async fn is_session_open(
+        self,
         session: &str,
         since: Timestamp,
     ) -> Result<bool, StoreError> {
@@ -322,14 +326,14 @@ impl Store {
             session,
             principal
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok(open)
     }
 
     /// What a session wants to hear of: URIs and the streams behind them.
-    pub async fn mcp_subscriptions(
-        &self,
+    pub async fn subscriptions(
+        self,
         id: &McpSessionId,
     ) -> Result<Vec<(String, String)>, StoreError> {
         let id = id.as_str();
@@ -337,23 +341,24 @@ impl Store {
             "select uri, stream from mcp_subscription where session_id = ? order by uri",
             id
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
     }
 
     /// A call by its id.
-    pub async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+    pub async fn call(self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
-        let raw = calls!(pool_query, "where call_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw =
+            calls!(pool_query, "where call_id = ?", id).fetch_optional(&self.store.readers).await?;
         Ok(raw.map(CallRow::from))
     }
 
     /// Calls that are not over, the oldest first.
-    pub async fn open_calls(&self) -> Result<Vec<CallRow>, StoreError> {
+    pub async fn open_calls(self) -> Result<Vec<CallRow>, StoreError> {
         let raw =
             calls!(pool_query, "where state in ('working', 'input_required') order by call_id")
-                .fetch_all(&self.readers)
+                .fetch_all(&self.store.readers)
                 .await?;
         Ok(raw.into_iter().map(CallRow::from).collect())
     }

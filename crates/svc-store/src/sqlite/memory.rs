@@ -7,10 +7,9 @@ use svc_model::{
 
 use super::{
     columns::non_empty,
-    db::Store,
+    families::{MemoryReads, MemoryWrites},
     page::read_page,
     statement::{change, direct_row, pool_query, select_fields, select_one},
-    tx::WriteTx,
 };
 use crate::{MemoryFilter, PageSize, StoreError};
 
@@ -56,10 +55,10 @@ macro_rules! memories {
     };
 }
 
-impl WriteTx {
+impl MemoryWrites<'_> {
     /// Stores a memory, unless those who may read it have the same in the same category: then it answers that one. A
     /// memory without a project is the session's own, or everybody's if it is shared.
-    pub async fn insert_memory(
+    pub async fn insert(
         &mut self,
         memory: &Memory,
         digest: &str,
@@ -70,7 +69,7 @@ impl WriteTx {
         let project = memory.project.as_deref().unwrap_or_default();
         let known = memories!(
             select_one,
-            self,
+            self.tx,
             "where m.project = ?1 and m.category = ?2 and m.digest = ?3
                 and (m.project <> '' or m.shared = ?4 and (m.shared = 1 or m.session_id = ?5))",
             project,
@@ -85,7 +84,7 @@ impl WriteTx {
         let id = memory.id.as_str();
         let tags = serde_json::to_string(&memory.tags).unwrap_or_default();
         change!(
-            self,
+            self.tx,
             "insert into memory (memory_id, project, category, content, digest, terms, importance, tags, session_id,
                 created_at, shared)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -105,7 +104,7 @@ impl WriteTx {
     }
 
     /// The session that stored a memory, and whether the reader may read it; `None` if there is none.
-    pub async fn memory_maker(
+    pub async fn maker(
         &mut self,
         reader: &Reader,
         id: &MemoryId,
@@ -113,7 +112,7 @@ impl WriteTx {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let row = select_fields!(
             select_one,
-            self,
+            self.tx,
             { session_id: String, is_readable: bool },
             r#"select m.session_id, coalesce((?2 is null or m.shared = 1 or m.project = ?3 or m.session_id in (select session_id from session where reader_key = ?2)), 0) as "is_readable!: bool"
             from memory m where m.memory_id = ?1"#,
@@ -125,39 +124,39 @@ impl WriteTx {
     }
 
     /// Removes a memory; answers whether there was one.
-    pub async fn delete_memory(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
+    pub async fn delete(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
         let id = id.as_str();
-        let done = change!(self, "delete from memory where memory_id = ?", id);
+        let done = change!(self.tx, "delete from memory where memory_id = ?", id);
         Ok(done > 0)
     }
 }
 
-impl Store {
+impl MemoryReads<'_> {
     /// How many memories there are.
-    pub async fn memory_count(&self) -> Result<i64, StoreError> {
+    pub async fn count(self) -> Result<i64, StoreError> {
         let count = sqlx::query_scalar!(r#"select count(*) as "count!: i64" from memory"#)
-            .fetch_one(&self.readers)
+            .fetch_one(&self.store.readers)
             .await?;
         Ok(count)
     }
 
     /// In how many memories each term stands; those that stand in none are left out. `terms` is an array in JSON.
-    pub async fn memory_frequencies(&self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
+    pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
             from json_each(?) j cross join memory_place p on p.term = j.value
             group by j.value"#,
             terms
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
     /// The memories with the highest sums of weights of some terms that the reader may read, each with its own terms. `terms`
     /// is an object in JSON: term to weight.
-    pub async fn memory_candidates(
-        &self,
+    pub async fn candidates(
+        self,
         reader: &Reader,
         terms: &str,
         filter: &MemoryFilter,
@@ -179,7 +178,7 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows
             .into_iter()
@@ -191,8 +190,8 @@ impl Store {
     }
 
     /// A page of memories that the reader may read, the latest first, and how many there are in all.
-    pub async fn memories(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &MemoryFilter,
         offset: u32,
@@ -215,7 +214,7 @@ impl Store {
             key,
             read_project
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         let rows = memories!(pool_query, "where (?1 is null or m.category = ?1) and (?2 is null or m.project = ?2) and m.importance >= ?3
                 and (?4 = '[]' or exists (
@@ -232,14 +231,14 @@ impl Store {
             key,
             read_project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         let page = read_page(rows, size, |raw| Ok(Memory::from(raw)), |memory| memory).await?;
         Ok((page.rows, total))
     }
 
     /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.
-    pub async fn important_memories(
-        &self,
+    pub async fn important(
+        self,
         reader: &Reader,
         project: &str,
         least: f64,
@@ -255,7 +254,7 @@ impl Store {
             key,
             read_project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(Memory::from).collect())
     }
@@ -287,7 +286,7 @@ mod tests {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        tx.insert_memory(&memory, &memory.content, &terms, "s", false).await
+                        tx.memories().insert(&memory, &memory.content, &terms, "s", false).await
                     })
                 })
                 .await;
@@ -297,8 +296,8 @@ mod tests {
             let terms = format!(r#"{{"{term}":1.0}}"#);
             let filter = MemoryFilter::default();
             let found =
-                at.store.memory_candidates(&Reader::All, &terms, &filter, 10).await.unwrap();
-            let with = at.store.memory_frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
+                at.store.memories().candidates(&Reader::All, &terms, &filter, 10).await.unwrap();
+            let with = at.store.memories().frequencies(&format!(r#"["{term}"]"#)).await.unwrap();
             (found.len(), with.first().map_or(0, |(_, memories)| *memories))
         };
         assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
@@ -308,13 +307,16 @@ mod tests {
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));
         let (all, total) = at
             .store
-            .memories(&Reader::All, &MemoryFilter::default(), 0, PageSize::rows(10))
+            .memories()
+            .list(&Reader::All, &MemoryFilter::default(), 0, PageSize::rows(10))
             .await
             .unwrap();
-        assert_eq!((all.len(), total, at.store.memory_count().await.unwrap()), (2, 2, 2));
+        assert_eq!((all.len(), total, at.store.memories().count().await.unwrap()), (2, 2, 2));
         let id = all[1].id.clone();
-        let gone: Result<bool, StoreError> =
-            at.store.write(move |tx| Box::pin(async move { tx.delete_memory(&id).await })).await;
+        let gone: Result<bool, StoreError> = at
+            .store
+            .write(move |tx| Box::pin(async move { tx.memories().delete(&id).await }))
+            .await;
         assert!(gone.unwrap());
         assert_eq!((found("clock").await, found("cach").await), ((0, 0), (1, 1)));
     }

@@ -1,39 +1,39 @@
 //! The SQLite engine, and the only SQL in the program: one file, one writer, a few readers.
 //!
-//! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is what a job sees, `log` appends
-//! `replay` reads the log and `frames` its pages for a replay. One file for each family of tables holds the rest. `columns` says how values of the
-//! domain are stored.
+//! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is what a job
+//! sees and appends with. `families` lists what is kept: one file for each family of rows has its
+//! reads (`PeerReads`) and what write jobs do with it (`PeerWrites`). `columns` says how values of
+//! the domain are stored.
 
 #![expect(
     clippy::unused_async,
-    reason = "methods of `WriteTx` are awaited: another engine waits for its answers"
+    reason = "methods for write jobs are awaited: another engine waits for its answers"
 )]
 
 mod agent;
 mod agent_request;
 mod browser;
-mod budget;
 mod calibration;
 mod columns;
 mod confirmation;
 mod connect;
-mod conversation;
 mod count;
 mod db;
 mod direct_connection;
 mod dispatch;
 mod errors;
 mod event_insert;
+pub mod families;
 mod files;
 mod frame_readers;
 mod frames;
 mod hook;
+mod inbox;
 #[cfg(test)]
 mod job_tests;
 mod journal;
 mod json;
 mod lock;
-mod log;
 mod maintain;
 mod mcp;
 mod memory;
@@ -49,9 +49,11 @@ mod restore;
 #[cfg(test)]
 mod row_check_tests;
 mod row_readers;
+mod run;
 mod search;
 mod seen;
 mod session;
+mod setting;
 mod source;
 mod statement;
 mod streams;

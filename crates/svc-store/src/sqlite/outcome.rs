@@ -6,9 +6,8 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
+    families::{OutcomeReads, OutcomeWrites},
     statement::{change, direct_row, find_value, select_fields, select_one},
-    tx::WriteTx,
 };
 use crate::StoreError;
 
@@ -36,7 +35,7 @@ impl From<RawOutcome> for Outcome {
     }
 }
 
-impl WriteTx {
+impl OutcomeWrites<'_> {
     /// The verdicts of a session's last outcomes, the latest first, and when they came.
     pub async fn last_verdicts(
         &mut self,
@@ -45,7 +44,7 @@ impl WriteTx {
     ) -> Result<Vec<(OutcomeVerdict, Timestamp)>, StoreError> {
         let rows = select_fields!(
             select_all,
-            self,
+            self.tx,
             { verdict: OutcomeVerdict, at: Timestamp },
             r#"select verdict as "verdict: OutcomeVerdict", at as "at: Timestamp"
             from outcome where session_id = ? order by at desc, outcome_id desc limit ?"#,
@@ -56,7 +55,7 @@ impl WriteTx {
     }
 
     /// Stores an outcome, or finds the one that was stored for the same tool call.
-    pub async fn insert_outcome(
+    pub async fn insert(
         &mut self,
         outcome: &Outcome,
         agent_id: &str,
@@ -69,7 +68,7 @@ impl WriteTx {
                     at as "at: Timestamp"
                 from outcome where session_id = ? and tool_use_id = ?"#,
                 RawOutcome,
-                self,
+                self.tx,
                 "",
                 outcome.session_id,
                 tool_use_id
@@ -80,7 +79,7 @@ impl WriteTx {
         }
         let id = outcome.outcome_id.as_str();
         change!(
-            self,
+            self.tx,
             "insert into outcome (outcome_id, session_id, agent_id, project, tool_use_id, command, verdict, summary, at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
@@ -91,21 +90,22 @@ impl WriteTx {
             outcome.command,
             outcome.verdict,
             outcome.summary,
-            self.now
+            self.tx.now
         );
-        Ok(Outcome { at: self.now, ..outcome.clone() })
+        Ok(Outcome { at: self.tx.now, ..outcome.clone() })
     }
 
     /// The session that an outcome was seen in.
-    pub async fn outcome_session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
-        let session = find_value!(self, "select session_id from outcome where outcome_id = ?", id);
+    pub async fn session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
+        let session =
+            find_value!(self.tx, "select session_id from outcome where outcome_id = ?", id);
         Ok(session)
     }
 }
 
-impl Store {
+impl OutcomeReads<'_> {
     /// Outcomes of a session, the latest first.
-    pub async fn outcomes(&self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
+    pub async fn list(self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
         let rows = sqlx::query_as!(
             RawOutcome,
             r#"select outcome_id as "outcome_id!", session_id, command, verdict as "verdict: OutcomeVerdict", summary,
@@ -114,7 +114,7 @@ impl Store {
             session_id,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(Outcome::from).collect())
     }

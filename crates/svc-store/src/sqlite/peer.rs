@@ -7,15 +7,14 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{PeerReads, PeerWrites},
     json::to_json,
     page::read_page,
     statement::{
         change, direct_row, pool_query, read_all, read_one, select_all, select_fields, select_one,
         select_value, select_values,
     },
-    tx::WriteTx,
 };
 use crate::{PageSize, PeerRow, RowPage, StoreError};
 
@@ -107,17 +106,17 @@ macro_rules! peers {
     };
 }
 
-impl WriteTx {
+impl PeerWrites<'_> {
     /// A peer by its id.
-    pub async fn peer(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!(select_one, self, "where peer_id = ?", id);
+        let raw = peers!(select_one, self.tx, "where peer_id = ?", id);
         raw.map(PeerRow::try_from).transpose()
     }
 
     /// The peer with this identity: the session if there is one, else the location. What is empty matches only what
     /// is empty. Of a location the owner's own comes first, and the operator (no owner) has its own or none.
-    pub async fn peer_by_identity(
+    pub async fn by_identity(
         &mut self,
         backend: &str,
         session_id: &str,
@@ -129,7 +128,7 @@ impl WriteTx {
         let raw = if session_id.is_empty() {
             peers!(
                 select_one,
-                self,
+                self.tx,
                 "where backend = ?1 and path = ?2 and tmux_pane = ?3 and session_id = '' and peer_id <> 'operator'
                     and coalesce(owner, '') in (?4, iif(?4 = '', '', coalesce(owner, '')))
                 order by coalesce(owner, '') = ?4 desc limit 1",
@@ -141,7 +140,7 @@ impl WriteTx {
         } else {
             peers!(
                 select_one,
-                self,
+                self.tx,
                 "where backend = ? and session_id = ? and session_id <> ''",
                 backend,
                 session_id
@@ -152,10 +151,10 @@ impl WriteTx {
 
     /// The peer that stands for a session: the one registered with it, or by its own principal; the latest if there are
     /// several. A session that is only called like a principal has nothing of that one's.
-    pub async fn peer_of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
-            self,
+            self.tx,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
@@ -173,7 +172,7 @@ impl WriteTx {
         owner: &str,
     ) -> Result<bool, StoreError> {
         let taken = select_value!(
-            self,
+            self.tx,
             r#"select exists (select 1 from peer
                 where session_id = ?1 collate nocase and session_id <> ?1
                     and coalesce(owner, '') <> ?2) as "taken!: bool""#,
@@ -185,10 +184,10 @@ impl WriteTx {
 
     /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
     /// latest if there are several.
-    pub async fn peer_of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
-            self,
+            self.tx,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             key
@@ -198,14 +197,14 @@ impl WriteTx {
 
     /// Peers of open sessions of this client that hooks made known and no agent of ours leads, those that are free and were
     /// heard of last first, at most `limit`.
-    pub async fn attended_peers(
+    pub async fn attended(
         &mut self,
         backend: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             select_all,
-            self,
+            self.tx,
             "where backend = ? and session_id <> '' and status <> 'offline'
                 and coalesce(owner, '') not in (select session_key from agent)
                 and exists (select 1 from session s where s.session_id = peer.session_id and s.ended_at is null)
@@ -217,9 +216,9 @@ impl WriteTx {
     }
 
     /// Peers that the operator acts as, those heard of last first.
-    pub async fn operator_peers(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
+    pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"select peer_id as "peer_id!" from peer where owner is null and session_id = ''
             order by last_seen desc limit ?"#,
             limit
@@ -228,7 +227,7 @@ impl WriteTx {
     }
 
     /// Inserts the row, or replaces the one with its id.
-    pub async fn put_peer(&mut self, row: &PeerRow) -> Result<(), StoreError> {
+    pub async fn put(&mut self, row: &PeerRow) -> Result<(), StoreError> {
         let peer = &row.peer;
         let id = peer.peer_id.as_str();
         let path = peer.path.as_deref().unwrap_or_default();
@@ -242,7 +241,7 @@ impl WriteTx {
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let open_calls = to_json(&row.open_calls);
         change!(
-            self,
+            self.tx,
             "insert into peer (peer_id, display_name, path, backend, circle, role, status, session_id, tmux_pane, \
                 pid, metadata, owner, registered_at, last_seen, project, process_started, since, waiting_for, open_calls) \
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
@@ -274,11 +273,11 @@ impl WriteTx {
     }
 
     /// Sets what time and heartbeats change: the state, and when it was last heard of.
-    pub async fn touch_peer(&mut self, peer: &Peer) -> Result<(), StoreError> {
+    pub async fn touch(&mut self, peer: &Peer) -> Result<(), StoreError> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
         let done = change!(
-            self,
+            self.tx,
             "update peer set status = ?, since = ?, waiting_for = ?, last_seen = ? where peer_id = ?",
             peer.status,
             peer.since,
@@ -296,7 +295,7 @@ impl WriteTx {
         calls: &OpenCalls,
     ) -> Result<(), StoreError> {
         let (id, calls) = (id.as_str(), to_json(calls));
-        let done = change!(self, "update peer set open_calls = ? where peer_id = ?", calls, id);
+        let done = change!(self.tx, "update peer set open_calls = ? where peer_id = ?", calls, id);
         changed(done, "peer", id)
     }
 
@@ -304,7 +303,7 @@ impl WriteTx {
     pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let shares = select_value!(
-            self,
+            self.tx,
             r#"select exists (
                 select 1 from peer own
                 join peer other on other.pid = own.pid and other.process_started = own.process_started
@@ -321,7 +320,7 @@ impl WriteTx {
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(
-            self,
+            self.tx,
             "update peer set pid = null, process_started = null where peer_id = ?",
             id
         );
@@ -329,9 +328,9 @@ impl WriteTx {
     }
 
     /// Removes the row.
-    pub async fn delete_peer(&mut self, id: &PeerId) -> Result<(), StoreError> {
+    pub async fn delete(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done = change!(self, "delete from peer where peer_id = ?", id);
+        let done = change!(self.tx, "delete from peer where peer_id = ?", id);
         changed(done, "peer", id)
     }
 
@@ -343,7 +342,7 @@ impl WriteTx {
         key: Option<&str>,
     ) -> Result<u64, StoreError> {
         let receivers = select_value!(
-            self,
+            self.tx,
             r#"select count(*) as "receivers!: i64" from peer
             where (?1 is null or circle = ?1) and peer_id <> ?2
                 and not exists (
@@ -358,7 +357,7 @@ impl WriteTx {
 
     /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
     /// agents that have ended are left out: what waits for one reaches no later agent of its name.
-    pub async fn peer_ids(
+    pub async fn ids(
         &mut self,
         circle: Option<&str>,
         after: Option<&PeerId>,
@@ -367,7 +366,7 @@ impl WriteTx {
         let after = after.map_or("", PeerId::as_str);
         let rows = select_fields!(
             select_all,
-            self,
+            self.tx,
             { peer_id: String, status: PeerStatus },
             r#"select peer_id as "peer_id!", status as "status: PeerStatus" from peer
             where (?1 is null or circle = ?1) and peer_id > ?2
@@ -384,21 +383,34 @@ impl WriteTx {
         );
         Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
+
+    /// Whether a peer is that of a live hosted agent, whose messages become its turns.
+    pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
+        let is = select_value!(
+            self.tx,
+            r#"select exists (
+                select 1 from peer p join agent a on a.session_key = p.owner and a.ended_at is null
+                where p.peer_id = ? and p.owner like 'agent:%'
+            ) as "is!: bool""#,
+            peer
+        );
+        Ok(is)
+    }
 }
 
-impl Store {
+impl PeerReads<'_> {
     /// A peer by its id.
-    pub async fn peer(&self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
-        let raw = peers!(read_one, self, "where peer_id = ?", id);
+        let raw = peers!(read_one, self.store, "where peer_id = ?", id);
         raw.map(PeerRow::try_from).transpose()
     }
 
     /// The peer that stands for a session.
-    pub async fn peer_of_session(&self, session: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_session(self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
-            self,
+            self.store,
             "where owner = ?1 and not exists (
                     select 1 from session s where s.session_id = ?1 and s.created_by not in ('operator', 'session:' || ?1)
                 ) or session_id = ?1 collate nocase and session_id = ?1
@@ -410,10 +422,10 @@ impl Store {
 
     /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
     /// latest if there are several.
-    pub async fn peer_of_key(&self, key: &str) -> Result<Option<PeerRow>, StoreError> {
+    pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
-            self,
+            self.store,
             "where owner = ?1 or owner is null and session_id = ?1 collate nocase and session_id = ?1
             order by owner = ?1 desc, registered_at desc, peer_id desc limit 1",
             key
@@ -423,30 +435,30 @@ impl Store {
 
     /// The session that a client's process works for, among those whose peers the operator registered: of several, the one
     /// that was heard of last.
-    pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, StoreError> {
+    pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
         let latest = sqlx::query_scalar!(
             "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
             order by last_seen desc, peer_id desc limit 1",
             pid
         );
-        Ok(latest.fetch_optional(&self.readers).await?)
+        Ok(latest.fetch_optional(&self.store.readers).await?)
     }
 
     /// Peers with exactly this name in the order of lists, at most `limit`.
-    pub async fn peers_named(&self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
             "where display_name = ? order by status_rank, display_name, peer_id limit ?",
             name,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
-    pub async fn session_peers(&self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn of_sessions(self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
             "where role <> 'human' and (session_id <> '' or owner is not null)
@@ -454,35 +466,31 @@ impl Store {
             order by last_seen desc limit ?",
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// Peers whose ids begin so in the order of lists, at most `limit`.
-    pub async fn peers_with_prefix(
-        &self,
-        prefix: &str,
-        limit: u32,
-    ) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(pool_query,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
             prefix,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// Peers whose session's id is this, whatever its case, and a peer without a session whose own id is it; in the order of
     /// lists, at most `limit`.
-    pub async fn peers_of_session_key(
-        &self,
+    pub async fn of_session_key(
+        self,
         session_id: &str,
         limit: u32,
     ) -> Result<Vec<PeerRow>, StoreError> {
-        let rows = peers!(read_all, self,
+        let rows = peers!(read_all, self.store,
             "where session_id = ?1 collate nocase or (session_id = '' and peer_id = ?1 collate nocase)
             order by status_rank, display_name, peer_id limit ?2",
             session_id,
@@ -493,8 +501,8 @@ impl Store {
 
     /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a path the reader finds
     /// those whose path it may see.
-    pub async fn peers(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &PeerFilter,
         is_living: bool,
@@ -527,14 +535,14 @@ impl Store {
             project,
             is_living
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
     /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a
     /// process that may be gone.
-    pub async fn stale_peers(
-        &self,
+    pub async fn stale(
+        self,
         before: Timestamp,
         now: Timestamp,
     ) -> Result<Vec<PeerRow>, StoreError> {
@@ -543,33 +551,33 @@ impl Store {
             before,
             now
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// Peers of this client that are here and run in processes that are known.
-    pub async fn peers_in_processes(&self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
+    pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
             "where status <> 'offline' and status <> 'unreachable' and backend = ?
                 and process_started is not null and session_id <> ''",
             backend
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
     /// When the first of the peers that are here was last heard of, leaving out those that may stay as they are because of their
     /// process or session.
-    pub async fn longest_silence(&self) -> Result<Option<Timestamp>, StoreError> {
+    pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
         let at = sqlx::query_scalar!(
             r#"select min(last_seen) as "at: Timestamp" from peer
             where status not in ('unreachable', 'offline')
                 and not (status in ('busy', 'waiting', 'idle') and (pid is not null or session_id <> ''))"#
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok(at)
     }

@@ -122,25 +122,26 @@ async fn lists_show_each_reader_the_rows_that_it_may_read() {
     let (store, size) = (&test.store, PageSize::rows(200));
     for caller in callers() {
         let reader = Reader::from_caller(&caller);
-        let page = store.tasks(&reader, &TaskFilter::default(), None, size).await.unwrap();
+        let page = store.tasks().list(&reader, &TaskFilter::default(), None, size).await.unwrap();
         let shown = page.rows.into_iter().map(|row| row.task.task_id.to_string());
         assert_eq!(shown.collect::<BTreeSet<_>>(), readable(&tasks, &caller), "tasks: {caller:?}");
-        let page = store.agents(&reader, &AgentFilter::default(), None, size).await.unwrap();
+        let page = store.agents().list(&reader, &AgentFilter::default(), None, size).await.unwrap();
         let shown = page.rows.into_iter().map(|row| row.info.id.to_string());
         assert_eq!(
             shown.collect::<BTreeSet<_>>(),
             readable(&agents, &caller),
             "agents: {caller:?}"
         );
-        let page = store.sessions(&reader, &SessionFilter::default(), None, size).await.unwrap();
+        let page =
+            store.sessions().list(&reader, &SessionFilter::default(), None, size).await.unwrap();
         let shown = page.rows.into_iter().map(|session| session.session_id);
         let expected = readable(&sessions, &caller);
         assert_eq!(shown.collect::<BTreeSet<_>>(), expected, "sessions: {caller:?}");
-        let page = store.ghaps(&reader, &GhapFilter::default(), None, size).await.unwrap();
+        let page = store.ghaps().list(&reader, &GhapFilter::default(), None, size).await.unwrap();
         let shown = page.rows.into_iter().map(|ghap| ghap.id.to_string());
         assert_eq!(shown.collect::<BTreeSet<_>>(), readable(&ghaps, &caller), "ghaps: {caller:?}");
         let (page, total) =
-            store.memories(&reader, &MemoryFilter::default(), 0, size).await.unwrap();
+            store.memories().list(&reader, &MemoryFilter::default(), 0, size).await.unwrap();
         assert_eq!(total, i64::try_from(page.len()).unwrap());
         let shown = page.into_iter().map(|memory| memory.id.as_str().to_owned());
         let expected = readable(&memories, &caller);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::{Stream, TryStreamExt as _};
 use svc_model::{Event, Seq, StreamName, Timestamp};
 
-use super::{db::Store, visibility::visibility_of};
-use crate::{FeedScope, LogPage, PageSize, StoreError, StreamView};
+use super::families::EventReads;
+use crate::{FeedScope, LogPage, PageSize, StoreError};
 
 /// Takes rows until the page is full.
 async fn page_of(
@@ -26,43 +26,37 @@ async fn page_of(
     Ok(page)
 }
 
-impl Store {
-    /// Looks at a stream; `None` if there is none of that name.
-    pub async fn view(&self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
-        let text = name.as_str();
-        let row = sqlx::query!(
-            r#"select id, closed_at, visibility, owner, runner, project,
-                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
-                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
-            from stream where name = ?"#,
-            text
+impl EventReads<'_> {
+    /// The position up to which events are older than `before`; `None` if none is.
+    pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
+        // Positions follow time but for a clock that was set back, so a binary search would do; a scan from the
+        // old end stops at the first that is young, and retention keeps that near.
+        let first_young = sqlx::query_scalar!(
+            r#"select position as "position!" from event where at >= ? order by position limit 1"#,
+            before
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
-        Ok(row.map(|row| StreamView {
-            id: row.id,
-            floor: row.floor,
-            head: row.head,
-            closed: row.closed_at.is_some(),
-            visibility: visibility_of(&row.visibility, row.owner, row.runner, row.project),
-        }))
+        let (_, head) = self.bounds().await?;
+        let last_old = first_young.map_or(head, |young| young - 1);
+        Ok((last_old > 0).then_some(last_old))
     }
 
     /// Highest position that retention removed, and highest position there is.
-    pub async fn log_bounds(&self) -> Result<(i64, i64), StoreError> {
+    pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
         let row = sqlx::query!(
             r#"select
                 (select value from meta where name = 'trimmed') as "trimmed: i64",
                 (select max(position) from event) as "head: i64""#
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
     }
 
     /// Events of one stream after `after`, of `kind` if one is given, in order.
-    pub async fn events(
-        &self,
+    pub async fn of_stream(
+        self,
         stream: i64,
         name: &StreamName,
         after: Seq,
@@ -79,7 +73,7 @@ impl Store {
             kind,
             limit
         )
-        .fetch(&self.readers)
+        .fetch(&self.store.readers)
         .map_ok(|row| Event {
             position: row.position,
             stream: name.clone(),
@@ -93,8 +87,8 @@ impl Store {
 
     /// Events of one kind in a stream before the number `before`, the latest first. The cost is that of what is read, however
     /// long the stream is.
-    pub async fn events_before(
-        &self,
+    pub async fn before(
+        self,
         stream: i64,
         name: &StreamName,
         before: Seq,
@@ -111,7 +105,7 @@ impl Store {
             kind,
             limit
         )
-        .fetch(&self.readers)
+        .fetch(&self.store.readers)
         .map_ok(|row| Event {
             position: row.position,
             stream: name.clone(),
@@ -124,8 +118,8 @@ impl Store {
     }
 
     /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given, in order.
-    pub async fn feed_events(
-        &self,
+    pub async fn of_feed(
+        self,
         scope: &FeedScope,
         after: i64,
         until: i64,
@@ -154,7 +148,7 @@ impl Store {
             owner,
             project
         )
-        .fetch(&self.readers)
+        .fetch(&self.store.readers)
         .map_ok(|row| Event {
             position: row.position,
             stream: StreamName::from(Arc::from(row.name)),
@@ -169,6 +163,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use crate::StreamView;
     use svc_model::{NewEvent, Ownership, Principal, Reader, StreamVisibility};
 
     use super::*;
@@ -207,8 +202,8 @@ mod tests {
                 .write(move |tx| {
                     Box::pin(async move {
                         // Opened for the operator alone, and then for those whom it is for.
-                        tx.open_stream(&name, &StreamVisibility::Answers).await?;
-                        tx.set_visibility(&name, &visibility).await?;
+                        tx.streams().open(&name, &StreamVisibility::Answers).await?;
+                        tx.streams().set_visibility(&name, &visibility).await?;
                         tx.append(&name, vec![event("a", "{}")]).await?;
                         Ok(())
                     })
@@ -231,7 +226,7 @@ mod tests {
         ] {
             let mut expected = Vec::new();
             for (name, visibility) in &streams {
-                let stored = test.store.view(name).await.unwrap().unwrap().visibility;
+                let stored = test.store.streams().view(name).await.unwrap().unwrap().visibility;
                 assert_eq!(stored, *visibility);
                 if reader.may_read(&stored) {
                     expected.push(name.as_str().to_owned());
@@ -239,18 +234,19 @@ mod tests {
             }
             let scope = FeedScope::prefix("x/", reader.clone());
             let size = PageSize::rows(100);
-            let page = test.store.feed_events(&scope, 0, i64::MAX, None, size).await.unwrap();
+            let page = test.store.events().of_feed(&scope, 0, i64::MAX, None, size).await.unwrap();
             let fed = page.events.iter().map(|event| event.stream.as_str().to_owned());
             assert_eq!(fed.collect::<Vec<_>>(), expected, "{reader:?}");
             let head = i64::try_from(streams.len()).unwrap();
-            let frames = test.store.feed_frames(&scope, 0, head).await.unwrap().unwrap();
+            let frames = test.store.frames().of_feed(&scope, 0, head).await.unwrap().unwrap();
             let frames = std::str::from_utf8(&frames.bytes).unwrap();
             assert_eq!(frames.matches("event: a").count(), expected.len(), "{reader:?}: {frames}");
-            let named = test.store.stream_names(&reader, "x/", 100).await.unwrap();
+            let named = test.store.streams().names(&reader, "x/", 100).await.unwrap();
             assert_eq!(named, expected, "{reader:?}");
             let mut latest = test
                 .store
-                .latest_streams(&reader, i64::MAX, PageSize::rows(100))
+                .streams()
+                .latest(&reader, i64::MAX, PageSize::rows(100))
                 .await
                 .unwrap()
                 .rows;
@@ -259,7 +255,7 @@ mod tests {
             assert_eq!(latest, expected, "{reader:?}");
             let names: Vec<String> =
                 streams.iter().map(|(name, _)| name.as_str().to_owned()).collect();
-            let moved = test.store.moved_streams(&reader, &names, 0).await.unwrap();
+            let moved = test.store.streams().moved(&reader, &names, 0).await.unwrap();
             let moved: Vec<String> = moved.into_iter().map(|(name, _)| name).collect();
             assert_eq!(moved, expected, "{reader:?}");
         }
@@ -274,15 +270,15 @@ mod tests {
         for _ in 0..20 {
             append(store, &one, vec![event("frame", "{}")]).await;
         }
-        assert_eq!(store.trim(11, u64::MAX).await.unwrap().removed, 10);
+        assert_eq!(store.upkeep().trim(11, u64::MAX).await.unwrap().removed, 10);
         let bounds = |view: StreamView| (view.floor, view.head);
-        assert_eq!(bounds(store.view(&one).await.unwrap().unwrap()), (10, 20));
-        assert_eq!(bounds(store.view(&two).await.unwrap().unwrap()), (0, 1));
-        assert_eq!(store.log_bounds().await.unwrap(), (11, 21));
+        assert_eq!(bounds(store.streams().view(&one).await.unwrap().unwrap()), (10, 20));
+        assert_eq!(bounds(store.streams().view(&two).await.unwrap().unwrap()), (0, 1));
+        assert_eq!(store.events().bounds().await.unwrap(), (11, 21));
         let appended = store.append(two.clone(), vec![event("frame", "{}")]).await.unwrap();
         assert_eq!(appended.last, 2, "a seq is never used twice");
         let feed = FeedScope::prefix("", Reader::All);
-        let frames = store.feed_frames(&feed, 0, 21).await.unwrap().unwrap();
+        let frames = store.frames().of_feed(&feed, 0, 21).await.unwrap().unwrap();
         assert!(frames.bytes.starts_with(b"id: 1\n"));
     }
 
@@ -294,10 +290,11 @@ mod tests {
         let events = (0..3).map(|_| NewEvent { kind: Arc::clone(&kind), ..event("", "{}") });
         append(&test.store, &name, events.collect()).await;
         append(&test.store, &name, vec![event("other", "{}")]).await;
-        let view = test.store.view(&name).await.unwrap().unwrap();
+        let view = test.store.streams().view(&name).await.unwrap().unwrap();
         let page = test
             .store
-            .events(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
+            .events()
+            .of_stream(view.id, &name, 0, Some("peer.status"), PageSize::rows(10))
             .await
             .unwrap()
             .events;

@@ -43,36 +43,40 @@ fn task() -> TaskRow {
 #[tokio::test]
 async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
     let writes: [(&str, Write); 15] = [
-        ("mcp_session", |tx| Box::pin(async move { tx.touch_mcp_session(&id()).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().touch_session(&id()).await })),
         ("mcp_session", |tx| {
             Box::pin(async move {
                 let id: McpSessionId = id();
-                tx.describe_mcp_session(&id, Revision::V2025_11_25, None, "{}").await
+                tx.mcp().describe_session(&id, Revision::V2025_11_25, None, "{}").await
             })
         }),
-        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_log_level(&id(), "info").await })),
-        ("mcp_session", |tx| Box::pin(async move { tx.set_mcp_tools(&id(), 1).await })),
-        ("mcp_session", |tx| Box::pin(async move { tx.tie_mcp_session(&id(), "s").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_log_level(&id(), "info").await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().set_tools(&id(), 1).await })),
+        ("mcp_session", |tx| Box::pin(async move { tx.mcp().tie_session(&id(), "s").await })),
         ("mcp_call", |tx| {
             Box::pin(async move {
-                tx.update_call(&id::<CallId>(), CallState::Completed, None, None).await
+                tx.mcp().update_call(&id::<CallId>(), CallState::Completed, None, None).await
             })
         }),
-        ("hook_seen", |tx| Box::pin(async move { tx.note_reminder("unknown", "", 1).await })),
-        ("task", |tx| Box::pin(async move { tx.update_task(&task()).await })),
-        ("token", |tx| Box::pin(async move { tx.use_token(&id::<TokenId>()).await })),
-        ("session", |tx| Box::pin(async move { tx.end_session("unknown", None).await })),
-        ("session", |tx| Box::pin(async move { tx.date_session("unknown", AT, false).await })),
+        ("hook_seen", |tx| {
+            Box::pin(async move { tx.hooks().note_reminder("unknown", "", 1).await })
+        }),
+        ("task", |tx| Box::pin(async move { tx.tasks().update(&task()).await })),
+        ("token", |tx| Box::pin(async move { tx.tokens().note_use(&id::<TokenId>()).await })),
+        ("session", |tx| Box::pin(async move { tx.sessions().end("unknown", None).await })),
+        ("session", |tx| Box::pin(async move { tx.sessions().date("unknown", AT, false).await })),
         ("peer", |tx| {
             let peer = Peer { peer_id: id(), ..Peer::operator(AT) };
-            Box::pin(async move { tx.touch_peer(&peer).await })
+            Box::pin(async move { tx.peers().touch(&peer).await })
         }),
         ("peer", |tx| {
-            Box::pin(async move { tx.set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await })
+            Box::pin(async move {
+                tx.peers().set_open_calls(&id::<PeerId>(), &OpenCalls::default()).await
+            })
         }),
-        ("peer", |tx| Box::pin(async move { tx.delete_peer(&id::<PeerId>()).await })),
+        ("peer", |tx| Box::pin(async move { tx.peers().delete(&id::<PeerId>()).await })),
         ("message", |tx| {
-            Box::pin(async move { tx.lease_messages(&[id::<MessageId>()], AT, None).await })
+            Box::pin(async move { tx.inboxes().lease(&[id::<MessageId>()], AT, None).await })
         }),
     ];
     let test = TestStore::open().await;
@@ -82,7 +86,7 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = StreamName::new("task", "undone");
-                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                    tx.streams().open(&stream, &StreamVisibility::Team).await?;
                     tx.append(&stream, vec![event("frame", "{}")]).await?;
                     write(tx).await
                 })
@@ -97,7 +101,7 @@ async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
     let mut ghap: Ghap = record(&test, 1, "a goal").await;
     ghap.id = id::<GhapId>();
     let done: Result<(), StoreError> =
-        test.store.write(move |tx| Box::pin(async move { tx.update_ghap(&ghap).await })).await;
+        test.store.write(move |tx| Box::pin(async move { tx.ghaps().update(&ghap).await })).await;
     assert!(matches!(done, Err(StoreError::NothingChanged { table: "ghap", .. })), "{done:?}");
-    assert_eq!(test.store.view(&StreamName::new("task", "undone")).await.unwrap(), None);
+    assert_eq!(test.store.streams().view(&StreamName::new("task", "undone")).await.unwrap(), None);
 }

@@ -8,12 +8,11 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{SearchReads, SearchWrites},
     journal::ghaps_at,
     json::{from_json, to_json},
     statement::{change, direct_row, pool_query, select_row},
-    tx::WriteTx,
 };
 use crate::{Frequencies, SearchCandidate, SearchFilter, StoreError};
 
@@ -46,11 +45,11 @@ macro_rules! frequencies {
     };
 }
 
-impl WriteTx {
+impl SearchWrites<'_> {
     /// See [`SearchIndex::frequencies`].
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
-        frequencies!(select_row, self, "", terms).try_into()
+        frequencies!(select_row, self.tx, "", terms).try_into()
     }
 
     /// Writes the terms of a resolved record; an active one is not in the index.
@@ -62,12 +61,12 @@ impl WriteTx {
         let id = ghap.id.as_str();
         // An update that changes none of the texts has left the row where it was.
         change!(
-            self,
+            self.tx,
             "delete from ghap_text where id = (select id from ghap where ghap_id = ?)",
             id
         );
         let done = change!(
-            self,
+            self.tx,
             "insert into ghap_text (id, aim, lesson, rest) select id, ?, ?, ? from ghap where ghap_id = ?",
             aim,
             lesson,
@@ -85,10 +84,10 @@ pub struct SearchIndex {
     conn: PoolConnection<Sqlite>,
 }
 
-impl Store {
+impl SearchReads<'_> {
     /// The index, for one search.
-    pub async fn index(&self) -> Result<SearchIndex, StoreError> {
-        Ok(SearchIndex { conn: self.readers.acquire().await? })
+    pub async fn index(self) -> Result<SearchIndex, StoreError> {
+        Ok(SearchIndex { conn: self.store.readers.acquire().await? })
     }
 }
 
@@ -240,14 +239,14 @@ mod tests {
     };
 
     async fn matches(at: &TestStore, term: &str) -> usize {
-        let mut index = at.store.index().await.unwrap();
+        let mut index = at.store.search().index().await.unwrap();
         let postings =
             index.postings(&Reader::All, &[term], &SearchFilter::default()).await.unwrap();
         postings[0].1.len()
     }
 
     async fn frequency(at: &TestStore, term: &str) -> i64 {
-        let mut index = at.store.index().await.unwrap();
+        let mut index = at.store.search().index().await.unwrap();
         index.frequencies(&[term]).await.unwrap().1.first().map_or(0, |(_, records)| *records)
     }
 
@@ -258,9 +257,9 @@ mod tests {
                 Box::pin(async move {
                     for ghap in ghaps {
                         if is_new {
-                            tx.insert_ghap(&ghap).await?;
+                            tx.ghaps().insert(&ghap).await?;
                         } else {
-                            tx.update_ghap(&ghap).await?;
+                            tx.ghaps().update(&ghap).await?;
                         }
                     }
                     Ok(())
@@ -288,7 +287,7 @@ mod tests {
             (1, 1),
             "no change"
         );
-        let mut index = at.store.index().await.unwrap();
+        let mut index = at.store.search().index().await.unwrap();
         let parts = ["parsre", "parser"].map(|word| (word, text::any_of(["par", "ser", "sre"])));
         let (known, like) = index.known(&["parser", "parsre"], &parts).await.unwrap();
         assert_eq!(known, (1, vec![("parser".to_owned(), 1)]));
@@ -312,7 +311,7 @@ mod tests {
         put(&at, vec![ghap], true).await;
         for term in ["a\"b", "NEAR(", "foo-bar", "col:val", "*", "'", "^a", "AND", "🦀"] {
             matches(&at, term).await;
-            let mut index = at.store.index().await.unwrap();
+            let mut index = at.store.search().index().await.unwrap();
             index.latest(&Reader::All, term, &SearchFilter::default(), 1).await.unwrap();
             index.known(&[term], &[(term, text::any_of([term]))]).await.unwrap();
         }

@@ -2,20 +2,24 @@
 
 use svc_model::{GhapId, Timestamp};
 
-use super::{db::Store, json::to_json, statement::change, tx::WriteTx};
+use super::{
+    families::{SeenReads, SeenWrites},
+    json::to_json,
+    statement::change,
+};
 use crate::{SeenItem, StoreError};
 
-impl WriteTx {
+impl SeenWrites<'_> {
     /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
     /// it has it already.
-    pub async fn note_seen(
+    pub async fn note(
         &mut self,
         session_id: &str,
         item: &SeenItem,
         hook_id: Option<&str>,
     ) -> Result<bool, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "insert into seen (session_id, kind, item, version, at, hook_id) values (?, ?, ?, ?, ?, ?)
             on conflict (session_id, kind, item, version)
             do update set may_repeat = 0, hook_id = excluded.hook_id where may_repeat = 1",
@@ -23,7 +27,7 @@ impl WriteTx {
             item.kind,
             item.id,
             item.version,
-            self.now,
+            self.tx.now,
             hook_id
         );
         Ok(done > 0)
@@ -37,23 +41,23 @@ impl WriteTx {
         item: &SeenItem,
     ) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into seen (session_id, kind, item, version, at, may_repeat) values (?, ?, ?, ?, ?, 1)
             on conflict do nothing",
             session_id,
             item.kind,
             item.id,
             item.version,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// A session has forgotten what it was given, and may be given it again. Changes only what it was given since it last
     /// forgot.
-    pub async fn forget_seen(&mut self, session_id: &str) -> Result<(), StoreError> {
+    pub async fn forget(&mut self, session_id: &str) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "update seen set may_repeat = 1 where session_id = ? and may_repeat = 0",
             session_id
         );
@@ -70,7 +74,7 @@ impl WriteTx {
     ) -> Result<bool, StoreError> {
         let id = id.as_str();
         let done = change!(
-            self,
+            self.tx,
             "insert into orphan_offer (ghap_id, session_id, hook_id, at)
             select g.ghap_id, ?2, ?3, ?4 from ghap g
             join session s on s.session_id = g.session_id
@@ -82,7 +86,7 @@ impl WriteTx {
             id,
             session_id,
             hook_id,
-            self.now
+            self.tx.now
         );
         Ok(done > 0)
     }
@@ -95,7 +99,7 @@ impl WriteTx {
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
         change!(
-            self,
+            self.tx,
             "delete from orphan_offer where session_id = ? and hook_id in (select value from json_each(?))",
             session_id,
             calls
@@ -104,14 +108,14 @@ impl WriteTx {
     }
 
     /// Forgets what a session was given by these calls of hooks, which nobody saw.
-    pub async fn take_back_seen(
+    pub async fn take_back(
         &mut self,
         session_id: &str,
         calls: &[String],
     ) -> Result<(), StoreError> {
         let calls = to_json(calls);
         change!(
-            self,
+            self.tx,
             "delete from seen where hook_id in (select value from json_each(?)) and session_id = ?",
             calls,
             session_id
@@ -120,10 +124,10 @@ impl WriteTx {
     }
 }
 
-impl Store {
+impl SeenReads<'_> {
     /// What a session was given and still has: kind, id and version.
-    pub async fn seen(
-        &self,
+    pub async fn list(
+        self,
         session_id: &str,
     ) -> Result<Vec<(String, String, Timestamp)>, StoreError> {
         let rows = sqlx::query!(
@@ -131,7 +135,7 @@ impl Store {
             where session_id = ? and may_repeat = 0"#,
             session_id
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.kind, row.item, row.version)).collect())
     }
@@ -152,19 +156,24 @@ mod tests {
         let note = async |session: &'static str, item: SeenItem| {
             let done: Result<bool, StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.note_seen(session, &item, None).await }))
+                .write(move |tx| {
+                    Box::pin(async move { tx.seen().note(session, &item, None).await })
+                })
                 .await;
             done.unwrap()
         };
         assert!(note("s", item(1)).await && !note("s", item(1)).await);
         assert!(note("s", item(2)).await, "a later version");
         assert!(note("other", item(1)).await, "another session");
-        assert_eq!(at.store.seen("s").await.unwrap().len(), 2);
+        assert_eq!(at.store.seen().list("s").await.unwrap().len(), 2);
         let forgot: Result<(), StoreError> =
-            at.store.write(|tx| Box::pin(async move { tx.forget_seen("s").await })).await;
+            at.store.write(|tx| Box::pin(async move { tx.seen().forget("s").await })).await;
         forgot.unwrap();
         assert_eq!(
-            (at.store.seen("s").await.unwrap().len(), at.store.seen("other").await.unwrap().len()),
+            (
+                at.store.seen().list("s").await.unwrap().len(),
+                at.store.seen().list("other").await.unwrap().len()
+            ),
             (0, 1)
         );
     }

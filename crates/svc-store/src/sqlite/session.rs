@@ -1,21 +1,19 @@
-//! Sessions of clients with their counters, and settings of the daemon.
+//! Sessions of clients: when they began and ended, and whose they are.
 
 use svc_model::{
     Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,
-    journal::{Session, SessionSource, ToolUse},
+    journal::{Session, SessionSource},
 };
 
 use super::{
     columns::non_empty,
-    db::Store,
     errors::changed,
+    families::{SessionReads, SessionWrites},
     json::to_json,
     page::read_page,
     statement::{
-        change, direct_row, find_value, pool_query, read_one, select_fields, select_one,
-        select_values,
+        change, direct_row, pool_query, read_one, select_fields, select_one, select_values,
     },
-    tx::WriteTx,
 };
 use crate::{PageSize, RowPage, SessionLock, SessionStart, StoreError};
 
@@ -87,11 +85,11 @@ macro_rules! sessions {
     };
 }
 
-impl WriteTx {
+impl SessionWrites<'_> {
     /// Begins a session, or begins it again.
-    pub async fn begin_session(&mut self, start: &SessionStart) -> Result<(), StoreError> {
+    pub async fn begin(&mut self, start: &SessionStart) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into session (session_id, project, client, source, created_by, started_at, last_seen_at)
             values (?1, coalesce(?2, ''), ?3, ?4, ?5, ?6, ?6)
             on conflict (session_id) do update set
@@ -102,48 +100,41 @@ impl WriteTx {
             start.client,
             start.source,
             start.created_by,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// Makes sure that a session has a row, and notes that it is alive. One that was over goes on.
-    pub async fn touch_session(
-        &mut self,
-        session_id: &str,
-        created_by: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into session (session_id, source, created_by, started_at, last_seen_at)
             values (?1, 'startup', ?2, ?3, ?3)
             on conflict (session_id) do update set last_seen_at = ?3, ended_at = null, end_reason = null",
             session_id,
             created_by,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// A session by its id.
-    pub async fn session(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw = sessions!(select_one, self, "where s.session_id = ?", session_id);
+    pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw = sessions!(select_one, self.tx, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
     }
 
     /// Whose a session is.
-    pub async fn session_owner(
-        &mut self,
-        session_id: &str,
-    ) -> Result<Option<Ownership>, StoreError> {
-        Ok(owners!(select_one, self, "where session_id = ?", session_id).map(Ownership::from))
+    pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+        Ok(owners!(select_one, self.tx, "where session_id = ?", session_id).map(Ownership::from))
     }
 
     /// What keeps a session with its client, beside its owner.
-    pub async fn session_lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
+    pub async fn lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
         let row = select_fields!(
             select_one,
-            self,
+            self.tx,
             { secret: Option<Vec<u8>>, ended_at: Option<Timestamp> },
             r#"select secret, ended_at as "ended_at: Timestamp" from session where session_id = ?"#,
             session_id
@@ -155,25 +146,25 @@ impl WriteTx {
     }
 
     /// Notes the SHA-256 of a session's secret.
-    pub async fn put_session_secret(
+    pub async fn put_secret(
         &mut self,
         session_id: &str,
         secret: &TokenHash,
     ) -> Result<(), StoreError> {
         let secret = secret.as_slice();
-        change!(self, "update session set secret = ? where session_id = ?", secret, session_id);
+        change!(self.tx, "update session set secret = ? where session_id = ?", secret, session_id);
         Ok(())
     }
 
     /// Forgets the secrets of those of these sessions that are over since before `before`.
-    pub async fn forget_session_secrets(
+    pub async fn forget_secrets(
         &mut self,
         ids: &[String],
         before: Timestamp,
     ) -> Result<(), StoreError> {
         let ids = to_json(&ids);
         change!(
-            self,
+            self.tx,
             "update session set secret = null
             where session_id in (select value from json_each(?)) and ended_at < ?",
             ids,
@@ -183,14 +174,14 @@ impl WriteTx {
     }
 
     /// The open sessions of this owner, those heard of last first, at most `limit`.
-    pub async fn open_sessions_of(
+    pub async fn open_of(
         &mut self,
         owner: &Principal,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         let owner = owner.to_string();
         let ids = select_values!(
-            self,
+            self.tx,
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, session_id desc limit ?"#,
             owner,
@@ -201,8 +192,8 @@ impl WriteTx {
 
     /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
     /// operator). Answers with those peers. Their streams and the session's have other readers from now on: the caller
-    /// says which ([`WriteTx::set_visibility`]).
-    pub async fn adopt_session(
+    /// says which ([`StreamWrites::set_visibility`]).
+    pub async fn adopt(
         &mut self,
         session_id: &str,
         from: Option<&str>,
@@ -210,14 +201,14 @@ impl WriteTx {
     ) -> Result<Vec<PeerId>, StoreError> {
         let owner = Principal::Session(to.into()).to_string();
         let done = change!(
-            self,
+            self.tx,
             "update session set created_by = ? where session_id = ?",
             owner,
             session_id
         );
         changed(done, "session", session_id)?;
         let peers = select_values!(
-            self,
+            self.tx,
             r#"update peer set owner = ?1 where session_id = ?2 and session_id <> '' and owner is ?3
             returning peer_id as "peer_id!: String""#,
             to,
@@ -228,31 +219,27 @@ impl WriteTx {
     }
 
     /// Ends a session.
-    pub async fn end_session(
-        &mut self,
-        session_id: &str,
-        reason: Option<&str>,
-    ) -> Result<(), StoreError> {
+    pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<(), StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "update session set ended_at = ?, end_reason = ?, last_seen_at = ? where session_id = ?",
-            self.now,
+            self.tx.now,
             reason,
-            self.now,
+            self.tx.now,
             session_id
         );
         changed(done, "session", session_id)
     }
 
     /// Sets the times that this job wrote to when the event happened: it was reported late, as the daemon was away.
-    pub async fn date_session(
+    pub async fn date(
         &mut self,
         session_id: &str,
         at: Timestamp,
         is_new: bool,
     ) -> Result<(), StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "update session set last_seen_at = ?2, started_at = iif(?3, ?2, started_at),
                 ended_at = iif(ended_at is null, null, ?2)
             where session_id = ?1",
@@ -262,85 +249,49 @@ impl WriteTx {
         );
         changed(done, "session", session_id)
     }
-
-    /// Counts from zero again.
-    pub async fn reset_tool_count(
-        &mut self,
-        session_id: &str,
-        agent_id: &str,
-    ) -> Result<(), StoreError> {
-        change!(
-            self,
-            "update session_counter set since = 0 where session_id = ? and agent_id = ?",
-            session_id,
-            agent_id
-        );
-        Ok(())
-    }
-
-    /// A setting of the daemon.
-    pub async fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        let value = find_value!(self, "select value from setting where name = ?", name);
-        Ok(value)
-    }
-
-    /// Stores a setting of the daemon.
-    pub async fn put_setting(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
-        change!(
-            self,
-            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
-            name,
-            value
-        );
-        Ok(())
-    }
 }
 
-impl Store {
+impl SessionReads<'_> {
     /// A session by its id.
-    pub async fn session(&self, session_id: &str) -> Result<Option<Session>, StoreError> {
-        let raw = sessions!(read_one, self, "where s.session_id = ?", session_id);
+    pub async fn get(self, session_id: &str) -> Result<Option<Session>, StoreError> {
+        let raw = sessions!(read_one, self.store, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
     }
 
     /// Whose a session is.
-    pub async fn session_owner(&self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
-        Ok(owners!(read_one, self, "where session_id = ?", session_id).map(Ownership::from))
+    pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
+        Ok(owners!(read_one, self.store, "where session_id = ?", session_id).map(Ownership::from))
     }
 
     /// The open session of this owner that was heard of last.
-    pub async fn latest_session_of(&self, owner: &Principal) -> Result<Option<String>, StoreError> {
+    pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>, StoreError> {
         let owner = owner.to_string();
         let id = sqlx::query_scalar!(
             r#"select session_id as "session_id!" from session where created_by = ? and ended_at is null
             order by last_seen_at desc, started_at desc, session_id desc limit 1"#,
             owner
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         Ok(id)
     }
 
     /// Sessions with a secret that are over since before `before`, at most `limit`.
-    pub async fn sessions_to_forget(
-        &self,
-        before: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>, StoreError> {
         let ids = sqlx::query_scalar!(
             r#"select session_id as "session_id!" from session
             where secret is not null and ended_at < ? order by ended_at limit ?"#,
             before,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(ids)
     }
 
     /// A page of sessions that the reader may read, those heard of last first.
-    pub async fn sessions(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &SessionFilter,
         before: Option<(Timestamp, &str)>,
@@ -365,13 +316,13 @@ impl Store {
             key,
             project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 
     /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.
-    pub async fn sessions_with_prefix(
-        &self,
+    pub async fn with_prefix(
+        self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -387,36 +338,8 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(raw.into_iter().map(Session::from).collect())
-    }
-
-    /// How often each tool was called in a session, the most called first.
-    pub async fn tool_uses(&self, session_id: &str) -> Result<Vec<ToolUse>, StoreError> {
-        let rows = sqlx::query!(
-            r#"select tool_name, agent_id, count, last_at as "last_at: Timestamp" from tool_use
-            where session_id = ? order by agent_id, count desc, tool_name"#,
-            session_id
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| ToolUse {
-                tool_name: row.tool_name,
-                agent_id: non_empty(row.agent_id),
-                count: row.count,
-                last_at: row.last_at,
-            })
-            .collect())
-    }
-
-    /// A setting of the daemon.
-    pub async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
-            .fetch_optional(&self.readers)
-            .await?;
-        Ok(value)
     }
 }

@@ -1,13 +1,16 @@
 //! Child MCP servers: their lists, states and processes.
 
-use super::{db::Store, statement::change, tx::WriteTx};
+use super::{
+    families::{SourceReads, SourceWrites},
+    statement::change,
+};
 use crate::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
 
-impl WriteTx {
+impl SourceWrites<'_> {
     /// Keeps what a server has listed.
-    pub async fn put_source_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
+    pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into source_list (name, project, fingerprint, tools, resources, templates, prompts, listed_at)
             values (?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set fingerprint = excluded.fingerprint, tools = excluded.tools,
@@ -20,16 +23,16 @@ impl WriteTx {
             row.resources,
             row.templates,
             row.prompts,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// Keeps the definitions of a server that a person has approved.
-    pub async fn put_source_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
+    pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
         let SourcePinRow { list, told } = row;
         change!(
-            self,
+            self.tx,
             "insert into source_pin (name, project, basis, tools, resources, templates, prompts, told, pinned_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set basis = excluded.basis, tools = excluded.tools,
@@ -43,15 +46,15 @@ impl WriteTx {
             list.templates,
             list.prompts,
             told,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// Keeps what a server is doing.
-    pub async fn put_source_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
+    pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into source_state (name, project, state, reason, next_action, attempt, next_at, since)
             values (?, ?, ?, ?, ?, ?, ?, ?)
             on conflict (name, project) do update set state = excluded.state, reason = excluded.reason,
@@ -64,18 +67,15 @@ impl WriteTx {
             row.next_action,
             row.attempt,
             row.next_at,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// Notes a process, before anything is asked of it.
-    pub async fn insert_source_process(
-        &mut self,
-        row: &SourceProcessRow,
-    ) -> Result<(), StoreError> {
+    pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<(), StoreError> {
         change!(
-            self,
+            self.tx,
             "insert into source_process (mark, pid, started, name, project, instance, at) values (?, ?, ?, ?, ?, ?, ?)",
             row.mark,
             row.pid,
@@ -83,36 +83,36 @@ impl WriteTx {
             row.name,
             row.project,
             row.instance,
-            self.now
+            self.tx.now
         );
         Ok(())
     }
 
     /// Forgets a process of which nothing is left.
-    pub async fn delete_source_process(&mut self, mark: &str) -> Result<(), StoreError> {
-        change!(self, "delete from source_process where mark = ?", mark);
+    pub async fn delete_process(&mut self, mark: &str) -> Result<(), StoreError> {
+        change!(self.tx, "delete from source_process where mark = ?", mark);
         Ok(())
     }
 }
 
-impl Store {
+impl SourceReads<'_> {
     /// What the servers listed when they last worked.
-    pub async fn source_lists(&self) -> Result<Vec<SourceListRow>, StoreError> {
+    pub async fn lists(self) -> Result<Vec<SourceListRow>, StoreError> {
         let rows = sqlx::query_as!(
             SourceListRow,
             "select name, project, fingerprint, tools, resources, templates, prompts from source_list"
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// The definitions of servers that a person has approved.
-    pub async fn source_pins(&self) -> Result<Vec<SourcePinRow>, StoreError> {
+    pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
         let rows = sqlx::query!(
             "select name, project, basis, tools, resources, templates, prompts, told from source_pin"
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         let pins = rows.into_iter().map(|row| SourcePinRow {
             list: SourceListRow {
@@ -130,12 +130,12 @@ impl Store {
     }
 
     /// Processes of servers that were started and not seen to their end.
-    pub async fn source_processes(&self) -> Result<Vec<SourceProcessRow>, StoreError> {
+    pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
         let rows = sqlx::query_as!(
             SourceProcessRow,
             r#"select mark, pid as "pid: u32", started, name, project, instance from source_process"#
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }

@@ -5,11 +5,11 @@
 macro_rules! direct_row {
     (
         $(#[$note:meta])*
-        struct $raw:ident { $($(#[$field_note:meta])* $field:ident: $kind:ty),+ $(,)? }
+        $vis:vis struct $raw:ident { $($(#[$field_note:meta])* $field:ident: $kind:ty),+ $(,)? }
     ) => {
         $(#[$note])*
-        struct $raw {
-            $($(#[$field_note])* $field: $kind),+
+        $vis struct $raw {
+            $($(#[$field_note])* $vis $field: $kind),+
         }
         $crate::sqlite::statement::direct_row!($raw { $($field),+ });
     };

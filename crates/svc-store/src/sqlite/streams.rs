@@ -1,34 +1,165 @@
-//! Which streams there are, for a reader that may not read all of them; and who may read one.
+//! Streams: which there are for a reader, who may read one, and how one begins and ends.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use svc_model::{Reader, StreamName, StreamVisibility};
+use svc_model::{NewEvent, Reader, Seq, StreamName, StreamVisibility, Timestamp};
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{StreamReads, StreamWrites},
     json::to_json,
     page::read_page,
-    statement::change,
-    tx::{Undo, WriteTx},
-    visibility::VisibilityColumns,
+    statement::{change, select_fields, select_value},
+    tx::Undo,
+    visibility::{VisibilityColumns, visibility_of},
 };
-use crate::{PageSize, RowPage, StoreError, StreamState};
+use crate::{PageSize, RowPage, StoreError, StreamState, StreamView};
 
-impl WriteTx {
+impl StreamWrites<'_> {
+    /// What stands at `name`; `None` if there is no such stream.
+    pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
+        if let Some(state) = self.tx.streams.get(name.as_str()) {
+            return Ok(Some(state.clone()));
+        }
+        let text = name.as_str();
+        let row = select_fields!(
+            select_one,
+            self.tx,
+            {
+                id: i64,
+                closed_at: Option<i64>,
+                visibility: String,
+                owner: Option<String>,
+                runner: Option<String>,
+                project: Option<String>,
+                head: i64
+            },
+            r#"select id, closed_at, visibility, owner, runner, project,
+                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
+            from stream where name = ?"#,
+            text
+        );
+        let state = row.map(|row| StreamState {
+            id: row.id,
+            head: row.head,
+            closed: row.closed_at.is_some(),
+            visibility: Arc::new(visibility_of(
+                &row.visibility,
+                row.owner,
+                row.runner,
+                row.project,
+            )),
+        });
+        if let Some(state) = &state {
+            self.tx.streams.insert(name.shared(), state.clone());
+        }
+        Ok(state)
+    }
+
+    /// What stands at `name`, which is made if it is new: then for these readers.
+    pub async fn open(
+        &mut self,
+        name: &StreamName,
+        visibility: &StreamVisibility,
+    ) -> Result<StreamState, StoreError> {
+        if let Some(state) = self.state(name).await? {
+            return Ok(state);
+        }
+        let (text, columns) = (name.as_str(), VisibilityColumns::from(visibility));
+        let id = select_value!(
+            self.tx,
+            r#"insert into stream (name, created_at, visibility, owner, runner, project) values (?, ?, ?, ?, ?, ?)
+            returning id as "id!: i64""#,
+            text,
+            self.tx.now,
+            columns.visibility,
+            columns.owner,
+            columns.runner,
+            columns.project
+        );
+        let visibility = Arc::new(visibility.clone());
+        let state = StreamState { id, head: 0, closed: false, visibility };
+        self.tx.undo.push(Undo::Forget(name.shared()));
+        self.tx.streams.insert(name.shared(), state.clone());
+        Ok(state)
+    }
+
+    /// Says that nothing may follow in this stream.
+    pub async fn close(&mut self, name: &StreamName) -> Result<(), StoreError> {
+        let text = name.as_str();
+        let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
+        let done = change!(
+            self.tx,
+            "update stream set closed_at = ? where id = ?",
+            self.tx.now,
+            before.id
+        );
+        changed(done, "stream", text)?;
+        let after = StreamState { closed: true, ..before.clone() };
+        self.tx.put_state(name.shared(), before, after);
+        self.tx.closing.push(name.shared());
+        Ok(())
+    }
+
+    /// Where events stand whose producer ids this stream has already, in the table or in this very commit.
+    pub async fn known_producer_ids(
+        &mut self,
+        name: &StreamName,
+        events: &[NewEvent],
+    ) -> Result<HashMap<Arc<str>, Seq>, StoreError> {
+        let ids = producer_ids(events);
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut known = self.uncommitted_producer_ids(name, &ids);
+        let Some(state) = self.state(name).await? else {
+            return Ok(known);
+        };
+        let ids = to_json(&ids);
+        let rows = select_fields!(
+            select_all,
+            self.tx,
+            { producer_id: String, seq: Seq },
+            r#"select producer_id as "producer_id!", seq from event
+            where stream_id = ? and producer_id in (select value from json_each(?))"#,
+            state.id,
+            ids
+        );
+        known.extend(rows.into_iter().map(|row| (row.producer_id.into(), row.seq)));
+        Ok(known)
+    }
+
+    /// The same for the events of this very commit.
+    fn uncommitted_producer_ids(
+        &self,
+        name: &StreamName,
+        ids: &HashSet<&str>,
+    ) -> HashMap<Arc<str>, Seq> {
+        self.tx
+            .pending
+            .iter()
+            .filter(|pending| *pending.stream == *name.as_str())
+            .filter_map(|pending| Some((pending.producer_id.clone()?, pending.seq)))
+            .filter(|(id, _)| ids.contains(&**id))
+            .collect()
+    }
+
     /// Says who may read a stream from now on, if there is one of that name. Whoever reads it is asked again.
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
         visibility: &StreamVisibility,
     ) -> Result<(), StoreError> {
-        let Some(before) = self.stream(name).await? else { return Ok(()) };
+        let Some(before) = self.state(name).await? else { return Ok(()) };
         if *before.visibility == *visibility {
             return Ok(());
         }
         let columns = VisibilityColumns::from(visibility);
         let done = change!(
-            self,
+            self.tx,
             "update stream set visibility = ?, owner = ?, runner = ?, project = ? where id = ?",
             columns.visibility,
             columns.owner,
@@ -38,17 +169,51 @@ impl WriteTx {
         );
         changed(done, "stream", name.as_str())?;
         let after = StreamState { visibility: Arc::new(visibility.clone()), ..before.clone() };
-        self.undo.push(Undo::Restore(name.shared(), before));
-        self.streams.insert(name.shared(), after);
-        self.reseen.push(name.shared());
+        self.tx.undo.push(Undo::Restore(name.shared(), before));
+        self.tx.streams.insert(name.shared(), after);
+        self.tx.reseen.push(name.shared());
         Ok(())
     }
 }
 
-impl Store {
+impl StreamReads<'_> {
+    /// Looks at a stream; `None` if there is none of that name.
+    pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
+        let text = name.as_str();
+        let row = sqlx::query!(
+            r#"select id, closed_at, visibility, owner, runner, project,
+                (select coalesce(min(seq), 1) - 1 from event where stream_id = stream.id) as "floor!: i64",
+                (select coalesce(max(seq), 0) from event where stream_id = stream.id) as "head!: i64"
+            from stream where name = ?"#,
+            text
+        )
+        .fetch_optional(&self.store.readers)
+        .await?;
+        Ok(row.map(|row| StreamView {
+            id: row.id,
+            floor: row.floor,
+            head: row.head,
+            closed: row.closed_at.is_some(),
+            visibility: visibility_of(&row.visibility, row.owner, row.runner, row.project),
+        }))
+    }
+
+    /// When the last event of a stream was.
+    pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
+        let name = name.as_str();
+        let at = sqlx::query_scalar!(
+            r#"select e.at as "at!: Timestamp" from event e
+            where e.stream_id = (select id from stream where name = ?) order by e.seq desc limit 1"#,
+            name
+        )
+        .fetch_optional(&self.store.readers)
+        .await?;
+        Ok(at)
+    }
+
     /// Which of these streams have something after the position `after`: their names, and the last position of each.
-    pub async fn moved_streams(
-        &self,
+    pub async fn moved(
+        self,
         reader: &Reader,
         names: &[String],
         after: i64,
@@ -69,14 +234,14 @@ impl Store {
             owner,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
     }
 
     /// Streams, the latest made first: those made before the stream with the row id `before`.
-    pub async fn latest_streams(
-        &self,
+    pub async fn latest(
+        self,
         reader: &Reader,
         before: i64,
         size: PageSize,
@@ -94,13 +259,13 @@ impl Store {
             owner,
             project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, |row| Ok((row.id, row.name)), |row| row).await
     }
 
     /// Names of streams that begin with `prefix`, in their order.
-    pub async fn stream_names(
-        &self,
+    pub async fn names(
+        self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -119,8 +284,13 @@ impl Store {
             project,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(names)
     }
+}
+
+/// The ids that producers gave their events.
+fn producer_ids(events: &[NewEvent]) -> HashSet<&str> {
+    events.iter().filter_map(|event| event.producer_id.as_deref()).collect()
 }

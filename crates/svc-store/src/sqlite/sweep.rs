@@ -3,24 +3,25 @@
 //! early is continued by the next one: each job leaves rows that the same conditions find.
 
 use futures_util::future::BoxFuture;
-use svc_model::{MessageId, PeerId, Timestamp, limits};
+use svc_model::{Timestamp, limits};
 
 use super::{
-    db::Store,
+    families::{SweepWrites, Sweeps},
     json::to_json,
-    statement::{change, select_values},
+    statement::change,
     tx::WriteTx,
 };
 use crate::StoreError;
 
-impl Store {
+impl Sweeps<'_> {
     /// Forgets ids of hooks' events that are older; answers how many rows went.
-    pub async fn forget_hooks(&self, before: Timestamp) -> Result<u64, StoreError> {
-        self.in_jobs(move |tx| Box::pin(async move { tx.forget_some_hooks(before).await })).await
+    pub async fn forget_hooks(self, before: Timestamp) -> Result<u64, StoreError> {
+        self.in_jobs(move |tx| Box::pin(async move { tx.sweeps().forget_some_hooks(before).await }))
+            .await
     }
 
     /// Removes what sessions were given that were last heard of before then; answers how many rows went.
-    pub async fn forget_seen_by_silent(&self, before: Timestamp) -> Result<u64, StoreError> {
+    pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64, StoreError> {
         let mut removed = 0;
         loop {
             let sessions = self.silent_sessions_with_seen(before).await?;
@@ -29,8 +30,9 @@ impl Store {
             }
             let sessions = to_json(&sessions);
             removed += self
+                .store
                 .write(move |tx| {
-                    Box::pin(async move { tx.forget_some_seen(&sessions, before).await })
+                    Box::pin(async move { tx.sweeps().forget_some_seen(&sessions, before).await })
                 })
                 .await?;
         }
@@ -38,11 +40,11 @@ impl Store {
 
     /// Ends the MCP sessions that were not heard of since `before`; answers how many. Subscriptions of sessions that are
     /// over go with them.
-    pub async fn close_idle_mcp_sessions(&self, before: Timestamp) -> Result<u64, StoreError> {
+    pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64, StoreError> {
         // Sessions first: one that is heard of again in between keeps its subscriptions.
         let closed = self
             .in_jobs(move |tx| {
-                Box::pin(async move { tx.close_some_idle_mcp_sessions(before).await })
+                Box::pin(async move { tx.sweeps().close_some_idle_mcp_sessions(before).await })
             })
             .await?;
         loop {
@@ -51,15 +53,18 @@ impl Store {
                 return Ok(closed);
             }
             let sessions = to_json(&sessions);
-            self.write(move |tx| {
-                Box::pin(async move { tx.delete_some_mcp_subscriptions(&sessions).await })
-            })
-            .await?;
+            self.store
+                .write(move |tx| {
+                    Box::pin(
+                        async move { tx.sweeps().delete_some_mcp_subscriptions(&sessions).await },
+                    )
+                })
+                .await?;
         }
     }
 
     /// Runs a job again until it changes fewer rows than a job may; answers how many rows all of them changed.
-    async fn in_jobs<F>(&self, job: F) -> Result<u64, StoreError>
+    async fn in_jobs<F>(self, job: F) -> Result<u64, StoreError>
     where
         F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>
             + Copy
@@ -68,7 +73,7 @@ impl Store {
     {
         let mut total = 0;
         loop {
-            let changed = self.write(job).await?;
+            let changed = self.store.write(job).await?;
             total += changed;
             if changed < u64::from(limits::SWEPT_ROWS_PER_JOB) {
                 return Ok(total);
@@ -76,27 +81,7 @@ impl Store {
         }
     }
 
-    /// Inboxes with messages that nobody took since `before`, at most 500.
-    pub async fn inboxes_with_old_messages(
-        &self,
-        before: Timestamp,
-    ) -> Result<Vec<PeerId>, StoreError> {
-        let inboxes = sqlx::query_scalar!(
-            r#"select distinct to_peer as "peer!: PeerId" from message
-            where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
-            limit ?"#,
-            before,
-            limits::SWEPT_ROWS_PER_JOB
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        Ok(inboxes)
-    }
-
-    async fn silent_sessions_with_seen(
-        &self,
-        before: Timestamp,
-    ) -> Result<Vec<String>, StoreError> {
+    async fn silent_sessions_with_seen(self, before: Timestamp) -> Result<Vec<String>, StoreError> {
         let sessions = sqlx::query_scalar!(
             "select session_id from session
             where last_seen_at < ? and exists (select 1 from seen where seen.session_id = session.session_id)
@@ -104,56 +89,34 @@ impl Store {
             before,
             limits::SWEPT_ROWS_PER_JOB
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(sessions)
     }
 
-    async fn closed_mcp_sessions_with_subscriptions(&self) -> Result<Vec<String>, StoreError> {
+    async fn closed_mcp_sessions_with_subscriptions(self) -> Result<Vec<String>, StoreError> {
         let sessions = sqlx::query_scalar!(
             "select distinct session_id from mcp_subscription join mcp_session using (session_id)
             where closed_at is not null limit ?",
             limits::SWEPT_ROWS_PER_JOB
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(sessions)
     }
 }
 
-impl WriteTx {
-    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at most `limit`.
-    pub async fn old_messages(
-        &mut self,
-        to: &PeerId,
-        before: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<MessageId>, StoreError> {
-        let (to, now) = (to.as_str(), self.now());
-        let ids = select_values!(
-            self,
-            r#"select message_id as "id!: MessageId" from message
-            where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
-                and coalesce(leased_until, 0) <= ?
-            order by id limit ?"#,
-            to,
-            before,
-            now,
-            limit
-        );
-        Ok(ids)
-    }
-
+impl SweepWrites<'_> {
     async fn forget_some_hooks(&mut self, before: Timestamp) -> Result<u64, StoreError> {
         let seen = change!(
-            self,
+            self.tx,
             "delete from hook_seen where hook_id in (select hook_id from hook_seen where at < ? limit ?)",
             before,
             limits::SWEPT_ROWS_PER_JOB
         );
         let left = i64::from(limits::SWEPT_ROWS_PER_JOB) - i64::try_from(seen).unwrap_or(i64::MAX);
         let lost = change!(
-            self,
+            self.tx,
             "delete from hook_lost where hook_id in (select hook_id from hook_lost where at < ? limit ?)",
             before,
             left
@@ -168,7 +131,7 @@ impl WriteTx {
         before: Timestamp,
     ) -> Result<u64, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "delete from seen where (session_id, kind, item, version) in (
                 select seen.session_id, kind, item, version
                 from session join seen using (session_id)
@@ -183,11 +146,11 @@ impl WriteTx {
 
     async fn close_some_idle_mcp_sessions(&mut self, before: Timestamp) -> Result<u64, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "update mcp_session set closed_at = ? where session_id in (
                 select session_id from mcp_session where closed_at is null and last_seen_at < ? limit ?
             )",
-            self.now,
+            self.tx.now,
             before,
             limits::SWEPT_ROWS_PER_JOB
         );
@@ -196,7 +159,7 @@ impl WriteTx {
 
     async fn delete_some_mcp_subscriptions(&mut self, sessions: &str) -> Result<u64, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "delete from mcp_subscription where (session_id, uri) in (
                 select session_id, uri from mcp_subscription
                 where session_id in (select value from json_each(?)) limit ?
@@ -210,6 +173,7 @@ impl WriteTx {
 
 #[cfg(test)]
 mod tests {
+    use super::super::db::Store;
     use super::{super::testing::TestStore, *};
 
     /// Two full jobs and one row.
@@ -241,7 +205,7 @@ mod tests {
         )
         .await;
         test.execute("insert into hook_lost (hook_id, at) values ('old', 499), ('new', 500)").await;
-        let swept = jobs(&test, async |store| store.forget_hooks(BEFORE).await).await;
+        let swept = jobs(&test, async |store| store.sweeps().forget_hooks(BEFORE).await).await;
         assert_eq!(swept, (3, ROWS + 1));
         assert_eq!(count(&test, "select count(*) from hook_seen").await, 1);
         assert_eq!(count(&test, "select count(*) from hook_lost").await, 1);
@@ -261,11 +225,13 @@ mod tests {
                 select 'silent', 'value', i, 1, 1 from n union all select 'here', 'value', 'v', 1, 1",
         )
         .await;
-        let swept = jobs(&test, async |store| store.forget_seen_by_silent(BEFORE).await).await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
         assert_eq!(swept, (3, ROWS));
         assert_eq!(count(&test, "select count(*) from seen").await, 1);
-        assert_eq!(test.store.seen("here").await.unwrap().len(), 1);
-        let again = jobs(&test, async |store| store.forget_seen_by_silent(BEFORE).await).await;
+        assert_eq!(test.store.seen().list("here").await.unwrap().len(), 1);
+        let again =
+            jobs(&test, async |store| store.sweeps().forget_seen_by_silent(BEFORE).await).await;
         assert_eq!(again, (0, 0), "nothing to write");
     }
 
@@ -286,7 +252,8 @@ mod tests {
                 select 'idle7', i, 'team' from n union all select 'here', 'u', 'team'",
         )
         .await;
-        let swept = jobs(&test, async |store| store.close_idle_mcp_sessions(BEFORE).await).await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
         assert_eq!(swept, (6, ROWS));
         let open = "select count(*) from mcp_session where closed_at is null";
         assert_eq!(count(&test, open).await, 1);
@@ -297,7 +264,8 @@ mod tests {
             "insert into mcp_subscription (session_id, uri, stream) values ('idle1', 'u', 'team')",
         )
         .await;
-        let swept = jobs(&test, async |store| store.close_idle_mcp_sessions(BEFORE).await).await;
+        let swept =
+            jobs(&test, async |store| store.sweeps().close_idle_mcp_sessions(BEFORE).await).await;
         assert_eq!(swept, (2, 0));
         assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
     }

@@ -8,11 +8,10 @@ use svc_model::{
 };
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{TaskReads, TaskWrites},
     page::read_page,
     statement::{change, direct_row, pool_query, select_one},
-    tx::WriteTx,
 };
 use crate::{PageSize, RowPage, StoreError, StreamState, TaskRow};
 
@@ -119,23 +118,23 @@ macro_rules! tasks {
     };
 }
 
-impl WriteTx {
+impl TaskWrites<'_> {
     /// A task by its id. Its last id is that of the stream in this commit so far.
-    pub async fn task(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+    pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw = tasks!(select_one, self, "where t.task_id = ?", id);
+        let raw = tasks!(select_one, self.tx, "where t.task_id = ?", id);
         self.with_head(raw).await
     }
 
     /// The task that a caller made with this key.
-    pub async fn task_by_key(
+    pub async fn by_key(
         &mut self,
         created_by: &str,
         key: &str,
     ) -> Result<Option<TaskRow>, StoreError> {
         let raw = tasks!(
             select_one,
-            self,
+            self.tx,
             "where t.created_by = ? and t.idempotency_key = ?",
             created_by,
             key
@@ -149,14 +148,14 @@ impl WriteTx {
             return Ok(None);
         };
         let stream = StreamName::new("task", &row.task.task_id);
-        if let Some(StreamState { head, .. }) = self.stream(&stream).await? {
+        if let Some(StreamState { head, .. }) = self.tx.streams().state(&stream).await? {
             row.task.last_id = head;
         }
         Ok(Some(row))
     }
 
     /// Stores a task whose stream is open already.
-    pub async fn insert_task(
+    pub async fn insert(
         &mut self,
         task: &Task,
         owned: &Ownership,
@@ -172,7 +171,7 @@ impl WriteTx {
             .as_ref()
             .map(|map| serde_json::to_string(map).expect("a JSON map has a JSON form"));
         change!(
-            self,
+            self.tx,
             "insert into task (task_id, stream_id, title, agent, prompt, from_peer, metadata, status, created_by, \
                 runner, project, idempotency_key, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             id,
@@ -193,12 +192,12 @@ impl WriteTx {
     }
 
     /// Stores what changed of a task.
-    pub async fn update_task(&mut self, row: &TaskRow) -> Result<(), StoreError> {
+    pub async fn update(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
         let id = task.task_id.as_str();
         let runner = row.owned.runner.as_ref().map(ToString::to_string);
         let done = change!(
-            self,
+            self.tx,
             "update task set status = ?, exit_code = ?, signal = ?, error = ?, runner_pid = ?, runner_started = ?, \
                 cancel_requested_at = ?, closed_at = ?, runner = ?, reason = ?, result = ? where task_id = ?",
             task.status,
@@ -218,19 +217,20 @@ impl WriteTx {
     }
 }
 
-impl Store {
+impl TaskReads<'_> {
     /// A task by its id.
-    pub async fn task(&self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
+    pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
-        let raw =
-            tasks!(pool_query, "where t.task_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = tasks!(pool_query, "where t.task_id = ?", id)
+            .fetch_optional(&self.store.readers)
+            .await?;
         raw.map(TaskRow::try_from).transpose()
     }
 
     /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making and id), at most
     /// `limit`.
-    pub async fn tasks(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         filter: &TaskFilter,
         before: Option<&(Timestamp, String)>,
@@ -257,13 +257,13 @@ impl Store {
             owner,
             project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, TaskRow::try_from, |row| &row.task).await
     }
 
     /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
-    pub async fn tasks_with_prefix(
-        &self,
+    pub async fn with_prefix(
+        self,
         reader: &Reader,
         prefix: &str,
         limit: u32,
@@ -279,7 +279,7 @@ impl Store {
             owner,
             project
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         // Candidates of an id are large rows at times.
         let page =
             read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
@@ -289,7 +289,7 @@ impl Store {
     /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but
     /// one in any case. Each is the seq and the data of its event. The flag says whether bytes were what cut them.
     pub async fn last_frames(
-        &self,
+        self,
         id: &TaskId,
         count: u32,
         bytes: usize,
@@ -303,7 +303,7 @@ impl Store {
             id,
             count
         )
-        .fetch(&self.readers);
+        .fetch(&self.store.readers);
         let (mut frames, mut total, mut cut) = (Vec::new(), 0, false);
         while let Some(row) = rows.try_next().await? {
             total += row.data.len();
@@ -318,25 +318,25 @@ impl Store {
     }
 
     /// Tasks that nobody has begun and that nothing was heard of since `before`.
-    pub async fn old_pending_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+    pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
         let rows = tasks!(
             pool_query,
             "where t.status = 'pending' and e.at <= ? order by e.at limit 500",
             before
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 
     /// Tasks that somebody runs and that nothing was heard of since `before`.
-    pub async fn silent_tasks(&self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
+    pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
         let rows = tasks!(
             pool_query,
             "where t.status = 'active' and e.at <= ? order by e.at limit 500",
             before
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(TaskRow::try_from).collect()
     }

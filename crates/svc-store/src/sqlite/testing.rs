@@ -81,7 +81,7 @@ pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
                     "" => StreamVisibility::Team,
                     _ => StreamVisibility::for_daemon(),
                 };
-                tx.open_stream(&name, &visibility).await?;
+                tx.streams().open(&name, &visibility).await?;
                 tx.append(&name, events).await?;
                 Ok(())
             })
@@ -189,7 +189,7 @@ mod model {
                     let closed: Result<(), StoreError> = test
                         .store
                         .write(move |tx| {
-                            Box::pin(async move { tx.close_stream(&name(stream)).await })
+                            Box::pin(async move { tx.streams().close(&name(stream)).await })
                         })
                         .await;
                     closed.unwrap();
@@ -197,7 +197,7 @@ mod model {
                 }
                 DamageStep::Trim { share } => {
                     let until = log.position * i64::from(share) / 255;
-                    test.store.trim(until, u64::MAX).await.unwrap();
+                    test.store.upkeep().trim(until, u64::MAX).await.unwrap();
                     for stream in &mut log.streams {
                         let head = stream.head;
                         stream.events.retain(|(seq, position, _)| {
@@ -214,7 +214,7 @@ mod model {
                 }
                 DamageStep::Read { stream, after } => {
                     let model = &log.streams[stream];
-                    let view = test.store.view(&name(stream)).await.unwrap().unwrap();
+                    let view = test.store.streams().view(&name(stream)).await.unwrap().unwrap();
                     let floor = model.events.first().map_or(0, |it| it.0 - 1);
                     assert_eq!(
                         (view.floor, view.head, view.closed),
@@ -226,7 +226,13 @@ mod model {
                     loop {
                         let (sender, mut pages) = tokio::sync::mpsc::channel(2);
                         let name = name(stream);
-                        let read = test.store.frames(view.id, &name, cursor, Framing::Data, sender);
+                        let read = test.store.frames().of_stream(
+                            view.id,
+                            &name,
+                            cursor,
+                            Framing::Data,
+                            sender,
+                        );
                         read.await.unwrap();
                         if pages.is_empty() {
                             break;
@@ -249,7 +255,8 @@ mod model {
         }
         let feed = test
             .store
-            .feed_events(
+            .events()
+            .of_feed(
                 &FeedScope::prefix("", Reader::All),
                 0,
                 i64::MAX,
@@ -262,7 +269,7 @@ mod model {
         expected.sort_unstable();
         let found: Vec<i64> = feed.unwrap().events.iter().map(|event| event.position).collect();
         assert_eq!(found, expected);
-        assert_eq!(test.store.log_bounds().await.unwrap(), (log.trimmed, log.position));
+        assert_eq!(test.store.events().bounds().await.unwrap(), (log.trimmed, log.position));
     }
 
     #[test]
@@ -299,8 +306,10 @@ pub mod journal {
             source: SessionSource::Startup,
             created_by: "operator".to_owned(),
         };
-        let done: Result<(), StoreError> =
-            at.store.write(move |tx| Box::pin(async move { tx.begin_session(&start).await })).await;
+        let done: Result<(), StoreError> = at
+            .store
+            .write(move |tx| Box::pin(async move { tx.sessions().begin(&start).await }))
+            .await;
         done.unwrap();
         let now = Timestamp::from_millis(1_000);
         let draft = GhapDraft {

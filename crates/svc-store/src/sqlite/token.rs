@@ -3,13 +3,12 @@
 use svc_model::{ProcessIdentity, Timestamp, TokenHash, TokenId};
 
 use super::{
-    db::Store,
     errors::changed,
+    families::{TokenReads, TokenWrites},
     page::read_page,
     statement::{
         change, direct_row, pool_query, select_fields, select_one, select_value, select_values,
     },
-    tx::WriteTx,
 };
 use crate::{PageSize, ProcessSubject, RowPage, StoreError, SubjectHolders, TokenEnd, TokenRow};
 
@@ -88,19 +87,15 @@ macro_rules! tokens {
     };
 }
 
-impl WriteTx {
+impl TokenWrites<'_> {
     /// Stores a token's row with the SHA-256 of the token.
-    pub async fn insert_token(
-        &mut self,
-        row: &TokenRow,
-        hash: &[u8; 32],
-    ) -> Result<(), StoreError> {
+    pub async fn insert(&mut self, row: &TokenRow, hash: &[u8; 32]) -> Result<(), StoreError> {
         let (id, hash) = (row.token_id.as_str(), hash.as_slice());
         let scopes = serde_json::to_string(&row.scopes).expect("strings have a JSON form");
         let project = row.project.as_deref().unwrap_or_default();
         let (pid, started) = row.process.as_ref().map(|it| (it.pid, &*it.started)).unzip();
         change!(
-            self,
+            self.tx,
             "insert into token (token_id, hash, session, scopes, project, created_at, expires_at, client_pid,
                 client_started, cwd, operator_credential)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -120,30 +115,27 @@ impl WriteTx {
     }
 
     /// Takes a token back for the operator; one that is taken back already keeps its time.
-    pub async fn revoke_token(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
         change!(
-            self,
+            self.tx,
             "update token set revoked_at = coalesce(revoked_at, ?), revoke_reason = ? where token_id = ?",
-            self.now,
+            self.tx.now,
             TokenEnd::Revoked,
             id
         );
-        let raw = tokens!(select_one, self, "where token_id = ?", id);
+        let raw = tokens!(select_one, self.tx, "where token_id = ?", id);
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// Takes back the minted tokens of a session: those that were good until now. That of a process ends with the process.
-    pub async fn revoke_minted_tokens_of(
-        &mut self,
-        session: &str,
-    ) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null and client_pid is null
             returning token_id as "token_id!""#,
-            self.now,
+            self.tx.now,
             TokenEnd::Ended,
             session
         );
@@ -151,13 +143,13 @@ impl WriteTx {
     }
 
     /// Takes back all tokens of a session: those that were good until now.
-    pub async fn revoke_tokens_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
+    pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"update token set revoked_at = ?, revoke_reason = ? where session = ? and revoked_at is null
                 and operator_credential is null
             returning token_id as "token_id!""#,
-            self.now,
+            self.tx.now,
             TokenEnd::Ended,
             session
         );
@@ -165,18 +157,18 @@ impl WriteTx {
     }
 
     /// Takes back the good tokens of a process that is gone, at most `limit` of them.
-    pub async fn end_tokens_of_process(
+    pub async fn end_of_process(
         &mut self,
         process: &ProcessIdentity,
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"update token set revoked_at = ?1, revoke_reason = ?2 where token_id in
                 (select token_id from token where client_pid = ?3 and client_started = ?4 and revoked_at is null
                 limit ?5)
             returning token_id as "token_id!""#,
-            self.now,
+            self.tx.now,
             TokenEnd::Gone,
             process.pid,
             process.started,
@@ -188,17 +180,14 @@ impl WriteTx {
     /// Notes which process of ours bears a token of a client's process.
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
         let id = id.as_str();
-        change!(self, "update token set bearer = ? where token_id = ?", bearer, id);
+        change!(self.tx, "update token set bearer = ? where token_id = ?", bearer, id);
         Ok(())
     }
 
     /// The processes that bear tokens of a client's process.
-    pub async fn bearers_of(
-        &mut self,
-        process: &ProcessIdentity,
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>, StoreError> {
         let bearers = select_values!(
-            self,
+            self.tx,
             r#"select distinct bearer as "bearer!" from token
             where client_pid = ? and client_started = ? and bearer is not null"#,
             process.pid,
@@ -209,7 +198,7 @@ impl WriteTx {
 
     /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`, at most `limit`; those that the
     /// operator took back stay.
-    pub async fn trim_tokens_of_bearer(
+    pub async fn trim_of_bearer(
         &mut self,
         process: &ProcessIdentity,
         bearer: &str,
@@ -217,7 +206,7 @@ impl WriteTx {
         limit: u32,
     ) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
-            self,
+            self.tx,
             r#"delete from token where token_id in
                 (select token_id from token where client_pid = ?1 and client_started = ?2 and bearer = ?3
                     and revoke_reason is not 'revoked'
@@ -239,7 +228,7 @@ impl WriteTx {
         limit: u32,
     ) -> Result<u64, StoreError> {
         let done = change!(
-            self,
+            self.tx,
             "delete from token where token_id in (select token_id from token
                 where revoke_reason = ? and revoked_at < ? limit ?)",
             TokenEnd::Gone,
@@ -256,7 +245,7 @@ impl WriteTx {
     ) -> Result<Option<ProcessSubject>, StoreError> {
         let row = select_fields!(
             select_one,
-            self,
+            self.tx,
             {
                 token_id: String,
                 session: String,
@@ -285,18 +274,18 @@ impl WriteTx {
     }
 
     /// The latest token of a process that is good.
-    pub async fn token_of_process(
+    pub async fn of_process(
         &mut self,
         process: &ProcessIdentity,
     ) -> Result<Option<TokenRow>, StoreError> {
         let raw = tokens!(
             select_one,
-            self,
+            self.tx,
             "where client_pid = ? and client_started = ? and revoked_at is null and expires_at > ?
             order by token_id desc limit 1",
             process.pid,
             process.started,
-            self.now
+            self.tx.now
         );
         raw.map(TokenRow::try_from).transpose()
     }
@@ -304,7 +293,7 @@ impl WriteTx {
     /// Whether there was ever a token of this subject.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
         let is_subject = select_value!(
-            self,
+            self.tx,
             r#"select exists (select 1 from token where session = ?1 or session = lower(?1)) as "is_subject!: bool""#,
             session
         );
@@ -314,15 +303,15 @@ impl WriteTx {
     /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens of it.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
         let has_minted = select_value!(
-            self,
+            self.tx,
             r#"select exists (select 1 from token where session = ? and client_pid is null
                 and revoked_at is null and expires_at > ?) as "has_minted!: bool""#,
             session,
-            self.now
+            self.tx.now
         );
         let rows = select_fields!(
             select_all,
-            self,
+            self.tx,
             { client_pid: i64, client_started: String },
             r#"select distinct client_pid as "client_pid!", client_started as "client_started!"
             from token where session = ? and client_pid is not null and client_started is not null"#,
@@ -334,7 +323,7 @@ impl WriteTx {
             .filter_map(Result::transpose)
             .collect::<Result<_, _>>()?;
         let projects = select_values!(
-            self,
+            self.tx,
             "select distinct project from token where session = ? and project <> ''",
             session
         );
@@ -342,25 +331,30 @@ impl WriteTx {
     }
 
     /// Records that a token was used.
-    pub async fn use_token(&mut self, id: &TokenId) -> Result<(), StoreError> {
+    pub async fn note_use(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
-        let done =
-            change!(self, "update token set last_used_at = ? where token_id = ?", self.now, id);
+        let done = change!(
+            self.tx,
+            "update token set last_used_at = ? where token_id = ?",
+            self.tx.now,
+            id
+        );
         changed(done, "token", id)
     }
 }
 
-impl Store {
+impl TokenReads<'_> {
     /// The token with this SHA-256, whatever became of it.
-    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
-        let raw = tokens!(pool_query, "where hash = ?", hash).fetch_optional(&self.readers).await?;
+        let raw =
+            tokens!(pool_query, "where hash = ?", hash).fetch_optional(&self.store.readers).await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// The hash of a token that is good `now` and whose hash is from `least` to `greatest`.
-    pub async fn good_token_between(
-        &self,
+    pub async fn good_between(
+        self,
         least: &TokenHash,
         greatest: &TokenHash,
         now: Timestamp,
@@ -373,22 +367,23 @@ impl Store {
             greatest,
             now
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
     /// A token by its id.
-    pub async fn token(&self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
+    pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
-        let raw =
-            tokens!(pool_query, "where token_id = ?", id).fetch_optional(&self.readers).await?;
+        let raw = tokens!(pool_query, "where token_id = ?", id)
+            .fetch_optional(&self.store.readers)
+            .await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// The latest token of a process that is good at `now`.
-    pub async fn token_of_process(
-        &self,
+    pub async fn of_process(
+        self,
         process: &ProcessIdentity,
         now: Timestamp,
     ) -> Result<Option<TokenRow>, StoreError> {
@@ -400,26 +395,26 @@ impl Store {
             process.started,
             now
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         raw.map(TokenRow::try_from).transpose()
     }
 
     /// Whether there are tokens whose processes are gone since before `before`.
-    pub async fn has_gone_processes(&self, before: Timestamp) -> Result<bool, StoreError> {
+    pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool, StoreError> {
         let has = sqlx::query_scalar!(
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
             TokenEnd::Gone,
             before
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok(has)
     }
 
     /// Processes that have tokens which are not taken back, at most `limit`, after the one given.
-    pub async fn token_processes(
-        &self,
+    pub async fn processes(
+        self,
         after: Option<&ProcessIdentity>,
         limit: u32,
     ) -> Result<Vec<ProcessIdentity>, StoreError> {
@@ -433,7 +428,7 @@ impl Store {
             started,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter()
             .map(|row| process_of("", Some(row.client_pid), Some(row.client_started)))
@@ -442,11 +437,7 @@ impl Store {
     }
 
     /// Tokens whose ids begin so, those that are good first, at most `limit`.
-    pub async fn tokens_with_prefix(
-        &self,
-        prefix: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, StoreError> {
+    pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>, StoreError> {
         let rows = tokens!(
             pool_query,
             "where token_id >= ?1 and token_id < ?1 || '~'
@@ -454,14 +445,14 @@ impl Store {
             prefix,
             limit
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         rows.into_iter().map(TokenRow::try_from).collect()
     }
 
     /// Tokens, the latest first, before the one named `before`, at most `limit`.
-    pub async fn tokens(
-        &self,
+    pub async fn list(
+        self,
         before: Option<&str>,
         size: PageSize,
     ) -> Result<RowPage<TokenRow>, StoreError> {
@@ -472,7 +463,7 @@ impl Store {
             before,
             limit
         )
-        .fetch(&self.page_readers);
+        .fetch(&self.store.page_readers);
         read_page(rows, size, TokenRow::try_from, |row| &row.scopes).await
     }
 }

@@ -10,10 +10,9 @@ use svc_model::{
 
 use super::{
     columns::non_empty,
-    db::Store,
+    families::{ValueReads, ValueWrites},
     json::{from_json, to_json},
     statement::{change, direct_row, find_value, pool_query, select_one, select_value},
-    tx::WriteTx,
 };
 use crate::{ClusterRow, Clustering, MemberRow, NewCluster, StoreError};
 
@@ -56,7 +55,7 @@ macro_rules! values {
     };
 }
 
-impl WriteTx {
+impl ValueWrites<'_> {
     /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of the former one that it shares most records with.
     pub async fn put_clusters(
         &mut self,
@@ -65,19 +64,19 @@ impl WriteTx {
         groups: &[NewCluster],
     ) -> Result<(), StoreError> {
         let former = select_value!(
-            self,
+            self.tx,
             r#"select json_group_array(json_array(m.ghap_id, c.label)) as "former!: String"
             from cluster c join cluster_member m on m.cluster_id = c.cluster_id where c.axis = ?"#,
             axis
         );
         let former: Vec<(GhapId, i64)> = from_json(&former)?;
         let former: HashMap<GhapId, i64> = former.into_iter().collect();
-        let next = find_value!(self, "select next_label from clustering where axis = ?", axis);
+        let next = find_value!(self.tx, "select next_label from clustering where axis = ?", axis);
         let (labels, next) = name(groups, &former, next.unwrap_or(0));
 
-        change!(self, "delete from cluster where axis = ?", axis);
+        change!(self.tx, "delete from cluster where axis = ?", axis);
         change!(
-            self,
+            self.tx,
             "insert into clustering (axis, state, records, noise, next_label, at) values (?1, ?2, ?3, ?4, ?5, ?6)
             on conflict (axis) do update set state = ?2, records = ?3, noise = ?4, next_label = ?5, at = ?6",
             axis,
@@ -85,7 +84,7 @@ impl WriteTx {
             clustering.records,
             clustering.noise,
             next,
-            self.now
+            self.tx.now
         );
         let clusters: Vec<(String, i64, f64)> = groups
             .iter()
@@ -101,7 +100,7 @@ impl WriteTx {
             .collect();
         let (clusters, members) = (to_json(&clusters), to_json(&members));
         change!(
-            self,
+            self.tx,
             "insert into cluster (cluster_id, axis, label, avg_weight)
             select value ->> 0, ?, value ->> 1, value ->> 2 from json_each(?)",
             axis,
@@ -109,7 +108,7 @@ impl WriteTx {
         );
         // A record that is gone by now is left out.
         change!(
-            self,
+            self.tx,
             "insert into cluster_member (cluster_id, ghap_id, similarity)
             select j.value ->> 0, g.ghap_id, j.value ->> 2
             from json_each(?) j cross join ghap g on g.ghap_id = j.value ->> 1",
@@ -120,7 +119,7 @@ impl WriteTx {
 
     /// Stores a value, unless its project (of a value without one, its session) has the same of the cluster: then it answers
     /// that one.
-    pub async fn insert_value(
+    pub async fn insert(
         &mut self,
         value: &Value,
         terms: &str,
@@ -129,7 +128,7 @@ impl WriteTx {
         let project = value.project.as_deref().unwrap_or_default();
         let known = values!(
             select_one,
-            self,
+            self.tx,
             "where v.cluster_id = ?1 and v.text = ?2 and v.project = ?3 and (?3 <> '' or v.session_id = ?4)",
             value.cluster_id,
             value.text,
@@ -141,7 +140,7 @@ impl WriteTx {
         }
         let id = value.id.as_str();
         change!(
-            self,
+            self.tx,
             "insert into learned_value (value_id, project, axis, cluster_id, text, terms, distance, session_id,
                 validated_at)
             values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -186,21 +185,21 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
     (labels.collect(), next)
 }
 
-impl Store {
+impl ValueReads<'_> {
     /// How many records are over, and a text that is another one after each change of them.
-    pub async fn resolved(&self) -> Result<(i64, String), StoreError> {
+    pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
         let row = sqlx::query!(
             r#"select count(*) as "count!: i64", coalesce(max(id), 0) as "last!: i64",
                 coalesce(max(updated_at), 0) as "at!: i64"
             from ghap where status <> 'active'"#
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
     /// How many records are over that the reader may read.
-    pub async fn resolved_for(&self, reader: &Reader) -> Result<i64, StoreError> {
+    pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let count = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from ghap g
@@ -209,26 +208,26 @@ impl Store {
             key,
             project
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         Ok(count)
     }
 
     /// How the records were grouped last.
-    pub async fn clustering(&self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
+    pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
         let row = sqlx::query_as!(
             Clustering,
             "select state, records, noise from clustering where axis = ?",
             axis
         )
-        .fetch_optional(&self.readers)
+        .fetch_optional(&self.store.readers)
         .await?;
         Ok(row)
     }
 
     /// The clusters of an axis, the largest first. Each with the records that the reader may read, and none without one.
     pub async fn clusters(
-        &self,
+        self,
         reader: &Reader,
         axis: Axis,
     ) -> Result<Vec<ClusterRow>, StoreError> {
@@ -250,14 +249,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// Records of a cluster that the reader may read, those in its middle first.
-    pub async fn cluster_members(
-        &self,
+    pub async fn members(
+        self,
         reader: &Reader,
         cluster_id: &str,
         limit: u32,
@@ -277,14 +276,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows)
     }
 
     /// Values that the reader may read, the latest first, each with its terms, and how many there are in all.
-    pub async fn values(
-        &self,
+    pub async fn list(
+        self,
         reader: &Reader,
         axis: Option<Axis>,
         limit: u32,
@@ -298,7 +297,7 @@ impl Store {
             key,
             project
         )
-        .fetch_one(&self.readers)
+        .fetch_one(&self.store.readers)
         .await?;
         let rows = values!(pool_query, "where (?1 is null or v.axis = ?1)
                 and (?3 is null or v.project = ?4 or v.session_id in (select session_id from session where reader_key = ?3))
@@ -308,14 +307,14 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok((rows.into_iter().map(with_terms).collect(), total))
     }
 
     /// Values that the reader may read and whose cluster has records of a domain, those with the most first.
-    pub async fn values_of_domain(
-        &self,
+    pub async fn of_domain(
+        self,
         reader: &Reader,
         domain: Domain,
         limit: u32,
@@ -333,7 +332,7 @@ impl Store {
             key,
             project
         )
-        .fetch_all(&self.readers)
+        .fetch_all(&self.store.readers)
         .await?;
         Ok(rows.into_iter().map(Value::from).collect())
     }
@@ -358,7 +357,7 @@ mod tests {
             let ghap = record(&at, number, "a goal").await;
             let done: Result<(), StoreError> = at
                 .store
-                .write(move |tx| Box::pin(async move { tx.insert_ghap(&ghap).await }))
+                .write(move |tx| Box::pin(async move { tx.ghaps().insert(&ghap).await }))
                 .await;
             done.unwrap();
         }
@@ -375,11 +374,13 @@ mod tests {
             let done: Result<(), StoreError> = at
                 .store
                 .write(move |tx| {
-                    Box::pin(async move { tx.put_clusters(Axis::Full, &clustering, &groups).await })
+                    Box::pin(async move {
+                        tx.values().put_clusters(Axis::Full, &clustering, &groups).await
+                    })
                 })
                 .await;
             done.unwrap();
-            let clusters = at.store.clusters(&Reader::All, Axis::Full).await.unwrap();
+            let clusters = at.store.values().clusters(&Reader::All, Axis::Full).await.unwrap();
             clusters.into_iter().map(|row| (row.cluster_id, row.size, row.avg_weight)).collect()
         };
         let row = |id: &str, size| (id.to_owned(), size, 0.8);
@@ -389,7 +390,7 @@ mod tests {
             group(&[(10, 20), (20, 30), (30, 61)]).await,
             [row("full_1", 30), row("full_0", 10), row("full_2", 10)]
         );
-        let members = at.store.cluster_members(&Reader::All, "full_1", 100).await.unwrap();
+        let members = at.store.values().members(&Reader::All, "full_1", 100).await.unwrap();
         assert_eq!(members.len(), 30);
         assert!(members.iter().all(|member| (member.similarity - 0.5).abs() < 1e-9));
     }

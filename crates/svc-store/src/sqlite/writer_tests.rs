@@ -16,9 +16,10 @@ fn name() -> StreamName {
 }
 
 async fn seqs(store: &Store) -> Vec<Seq> {
-    let view = store.view(&name()).await.unwrap().unwrap();
+    let view = store.streams().view(&name()).await.unwrap().unwrap();
     let events = store
-        .events(view.id, &name(), 0, None, crate::PageSize::rows(10_000))
+        .events()
+        .of_stream(view.id, &name(), 0, None, crate::PageSize::rows(10_000))
         .await
         .unwrap()
         .events;
@@ -28,10 +29,10 @@ async fn seqs(store: &Store) -> Vec<Seq> {
 /// What a job does that is to be undone: an append, a new stream, and the end of an old one.
 async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
     let other = StreamName::new("task", "spoilt");
-    tx.open_stream(&other, &StreamVisibility::Team).await?;
+    tx.streams().open(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
     tx.append(&name(), vec![event("frame", "{}"), event("frame", "{}")]).await?;
-    tx.close_stream(&name()).await
+    tx.streams().close(&name()).await
 }
 
 #[tokio::test]
@@ -119,7 +120,7 @@ async fn a_failing_job_undoes_only_itself() {
     let commits = store.stats().commits - before;
     assert!(commits < 30, "the jobs shared commits: {commits}");
     assert_eq!(seqs(store).await, (1..=11).collect::<Vec<_>>());
-    let spoilt = store.view(&StreamName::new("task", "spoilt")).await.unwrap();
+    let spoilt = store.streams().view(&StreamName::new("task", "spoilt")).await.unwrap();
     assert_eq!(spoilt, None);
 }
 
@@ -155,7 +156,7 @@ async fn a_repeat_is_answered_with_the_first_seqs() {
     let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
     let closed: Result<(), StoreError> =
-        store.write(|tx| Box::pin(async move { tx.close_stream(&name()).await })).await;
+        store.write(|tx| Box::pin(async move { tx.streams().close(&name()).await })).await;
     closed.unwrap();
     assert_eq!(appended(&["a", "e"]).await.unwrap(), (2, 6));
     assert!(matches!(appended(&["f"]).await, Err(StoreError::StreamClosed)));
@@ -179,5 +180,5 @@ async fn large_appends_take_several_statements_and_one_commit() {
         end = seqs_of_job.last;
     }
     assert_eq!(seqs(store).await, (1..=end).collect::<Vec<_>>());
-    assert_eq!(store.log_bounds().await.unwrap().1, end);
+    assert_eq!(store.events().bounds().await.unwrap().1, end);
 }

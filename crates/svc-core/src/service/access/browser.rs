@@ -83,9 +83,10 @@ impl Access {
             .write(move |tx| {
                 Box::pin(async move {
                     let expires_at = tx.now().plus(limits::LOGIN_CODE_TTL);
-                    tx.forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
+                    tx.browsers()
+                        .forget_login_codes(limits::LOGIN_CODE_KEPT, limits::SWEPT_ROWS_PER_JOB)
                         .await?;
-                    tx.insert_login_code(&hash, &credential, expires_at).await?;
+                    tx.browsers().insert_login_code(&hash, &credential, expires_at).await?;
                     Ok::<_, Error>(expires_at)
                 })
             })
@@ -100,7 +101,7 @@ impl Access {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
         // Before anything is written: who asks has shown nothing yet.
-        let known = self.core.store.login_code(&hash).await?;
+        let known = self.core.store.browsers().login_code(&hash).await?;
         check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
         let (cookie, ids) = (cookie_hash(&secret), self.core.ids.clone());
@@ -109,10 +110,10 @@ impl Access {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let known = tx.login_code(&hash).await?;
+                    let known = tx.browsers().login_code(&hash).await?;
                     check_key(word, known.as_ref(), &operator, tx.now())?;
-                    tx.use_login_code(&hash).await?;
-                    tx.forget_browsers(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
+                    tx.browsers().use_login_code(&hash).await?;
+                    tx.browsers().forget(limits::BROWSER_KEPT, limits::SWEPT_ROWS_PER_JOB).await?;
                     let row = TokenRow {
                         token_id: TokenId::new(&ids, tx.now()),
                         session: SUBJECT.to_owned(),
@@ -126,7 +127,7 @@ impl Access {
                         cwd: None,
                         operator_credential: Some(operator),
                     };
-                    tx.insert_token(&row, &cookie).await?;
+                    tx.tokens().insert(&row, &cookie).await?;
                     Ok::<_, Error>(row)
                 })
             })
@@ -158,7 +159,7 @@ impl Access {
 
     async fn look_up_browser(&self, hash: &TokenHash) -> Result<Option<Browser>, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
-        let row = self.core.store.token_by_hash(hash).await?;
+        let row = self.core.store.tokens().by_hash(hash).await?;
         let Some(row) = row.filter(|row| row.revoked_at.is_none()) else {
             return Ok(None);
         };
@@ -178,8 +179,11 @@ impl Access {
     /// Signs all browsers out. Should that fail, they are out all the same, as the operator's token is another one; only what
     /// they have open stays until its end.
     pub(super) async fn end_browsers(&self) {
-        let ended =
-            self.core.store.write(|tx| Box::pin(async move { tx.revoke_browsers().await })).await;
+        let ended = self
+            .core
+            .store
+            .write(|tx| Box::pin(async move { tx.browsers().revoke_all().await }))
+            .await;
         match ended {
             Ok(ids) => self.forget(&ids),
             Err(error) => {

@@ -44,7 +44,7 @@ impl Access {
             }
         };
         let token = match &agent.token_id {
-            Some(id) => self.core.store.token(id).await?,
+            Some(id) => self.core.store.tokens().get(id).await?,
             None => None,
         };
         let key = agent.info.session_key;
@@ -70,7 +70,7 @@ impl Access {
             let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else { break };
             started = entry.started;
             let host = HostProcess { pid, started };
-            if let Some(agent) = self.core.store.agent_of_host(host).await? {
+            if let Some(agent) = self.core.store.agents().of_host(host).await? {
                 return Ok(Above::Agent(Box::new(agent)));
             }
             has_unknown_host |= is_host_program(pid);
@@ -79,7 +79,13 @@ impl Access {
                 if identity != *process {
                     return Ok(Above::Nobody);
                 }
-            } else if self.core.store.token_of_process(&identity, self.core.now()).await?.is_some()
+            } else if self
+                .core
+                .store
+                .tokens()
+                .of_process(&identity, self.core.now())
+                .await?
+                .is_some()
             {
                 return Ok(Above::Nobody);
             }
@@ -89,7 +95,7 @@ impl Access {
             pid = entry.parent;
         }
         if has_unknown_host {
-            let live = self.core.store.live_agents().await?;
+            let live = self.core.store.agents().live().await?;
             if live.iter().any(|agent| agent.host.is_none()) {
                 return Ok(Above::UnknownHost);
             }

@@ -81,8 +81,8 @@ impl Access {
                     }
                     let replaced = replace_tokens(tx, &process, &bearer).await?;
                     let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
-                    tx.insert_token(&row, &hash).await?;
-                    tx.set_bearer(&row.token_id, &bearer).await?;
+                    tx.tokens().insert(&row, &hash).await?;
+                    tx.tokens().set_bearer(&row.token_id, &bearer).await?;
                     Ok::<_, Error>((row, replaced))
                 })
             })
@@ -127,7 +127,7 @@ impl Access {
         let client = FoundClient::find(peer, named)?;
         let now = self.core.now();
         for nearer in &client.between {
-            if self.core.store.token_of_process(nearer, now).await?.is_some() {
+            if self.core.store.tokens().of_process(nearer, now).await?.is_some() {
                 return Err(Error::Forbidden(format!(
                     "process {} is a client itself, and does not speak as process {}, which started it",
                     nearer.pid, client.process.pid
@@ -141,7 +141,7 @@ impl Access {
     async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let process = client.process.clone();
-        let row = match self.core.store.token_of_process(&process, read_at).await? {
+        let row = match self.core.store.tokens().of_process(&process, read_at).await? {
             Some(row) => row,
             None => Box::pin(self.insert_secretless(client)).await?,
         };
@@ -185,12 +185,12 @@ impl Access {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    if let Some(row) = tx.token_of_process(&process).await? {
+                    if let Some(row) = tx.tokens().of_process(&process).await? {
                         return Ok(row);
                     }
                     let subject = subject_of(tx, &process, fresh).await?;
                     let row = row_of(TokenId::new(&ids, tx.now()), subject, process, tx.now());
-                    tx.insert_token(&row, &hash).await?;
+                    tx.tokens().insert(&row, &hash).await?;
                     Ok(row)
                 })
             })
@@ -212,7 +212,7 @@ impl Access {
         if !is_running {
             let gone = process.clone();
             let known = self.core.store.write(move |tx| {
-                Box::pin(async move { Ok::<_, Error>(tx.process_subject(&gone).await?) })
+                Box::pin(async move { Ok::<_, Error>(tx.tokens().process_subject(&gone).await?) })
             });
             if let Some(ProcessSubject { token_id: Some(token), session, project, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
@@ -234,7 +234,7 @@ impl Access {
             let ended = self.core.store.write(move |tx| {
                 Box::pin(async move {
                     let limit = limits::PROCESSES_PER_PAGE;
-                    tx.end_tokens_of_process(&process, limit).await
+                    tx.tokens().end_of_process(&process, limit).await
                 })
             });
             self.forget(&ended.await?);
@@ -247,12 +247,12 @@ impl Access {
         let mut after: Option<ProcessIdentity> = None;
         loop {
             let limit = limits::PROCESSES_PER_PAGE;
-            let page = self.core.store.token_processes(after.as_ref(), limit).await?;
+            let page = self.core.store.tokens().processes(after.as_ref(), limit).await?;
             let is_last = page.len() < limit as usize;
             after = page.last().cloned();
             for gone in page.into_iter().filter(|process| !process::is_running(process)) {
                 let write = self.core.store.write(move |tx| {
-                    Box::pin(async move { tx.end_tokens_of_process(&gone, limit).await })
+                    Box::pin(async move { tx.tokens().end_of_process(&gone, limit).await })
                 });
                 self.forget(&write.await?);
             }
@@ -262,9 +262,9 @@ impl Access {
         }
         let before = self.core.now().minus(limits::GONE_PROCESSES_KEPT);
         let limit = limits::PROCESSES_PER_PAGE;
-        if self.core.store.has_gone_processes(before).await? {
+        if self.core.store.tokens().has_gone_processes(before).await? {
             let write = self.core.store.write(move |tx| {
-                Box::pin(async move { tx.forget_gone_processes(before, limit).await })
+                Box::pin(async move { tx.tokens().forget_gone_processes(before, limit).await })
             });
             write.await?;
         }
@@ -281,10 +281,10 @@ async fn replace_tokens(
 ) -> Result<Vec<TokenId>, Error> {
     let limit = limits::PROCESSES_PER_PAGE;
     let mut replaced = Vec::new();
-    for known in tx.bearers_of(process).await? {
+    for known in tx.tokens().bearers(process).await? {
         let kept = if known == bearer { limits::BEARER_TOKENS - 1 } else { 0 };
         if known == bearer || !bears_still(&known) {
-            replaced.extend(tx.trim_tokens_of_bearer(process, &known, kept, limit).await?);
+            replaced.extend(tx.tokens().trim_of_bearer(process, &known, kept, limit).await?);
         }
     }
     Ok(replaced)
@@ -296,7 +296,7 @@ async fn subject_of(
     process: &ProcessIdentity,
     fresh: ProcessSubject,
 ) -> Result<ProcessSubject, Error> {
-    let subject = tx.process_subject(process).await?.unwrap_or(fresh);
+    let subject = tx.tokens().process_subject(process).await?.unwrap_or(fresh);
     if subject.is_barred {
         return Err(Error::Forbidden(format!(
             "the operator took the token of process {} back: restart the client",

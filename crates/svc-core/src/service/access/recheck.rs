@@ -100,7 +100,7 @@ impl Access {
         };
         let now = self.core.now();
         let row = match &credential {
-            Some(id) => self.core.store.token(id).await?,
+            Some(id) => self.core.store.tokens().get(id).await?,
             None => None,
         };
         Ok(match row {
@@ -141,7 +141,7 @@ impl Access {
             }
         }
         let revocations = self.tokens.0.revocations.load(SeqCst);
-        let row = match self.core.store.token(id).await {
+        let row = match self.core.store.tokens().get(id).await {
             Ok(row) => row,
             Err(error) => {
                 let error = svc_sys::telemetry::chain(&error);

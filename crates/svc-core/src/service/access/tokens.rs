@@ -149,12 +149,12 @@ impl Access {
             return Ok(Some(operator));
         }
         let (least, greatest) = fingerprint.range();
-        Ok(self.core.store.good_token_between(&least, &greatest, self.core.now()).await?)
+        Ok(self.core.store.tokens().good_between(&least, &greatest, self.core.now()).await?)
     }
 
     async fn look_up(&self, hash: &[u8; 32]) -> Result<Option<Seen>, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
-        let Some(row) = self.core.store.token_by_hash(hash).await? else {
+        let Some(row) = self.core.store.tokens().by_hash(hash).await? else {
             return Ok(None);
         };
         // One for a reserved name is from before that name was reserved. A browser's secret is good as a cookie only.
@@ -187,8 +187,10 @@ impl Access {
             known.filter(|known| known.id == seen.id).for_each(|known| known.used_at = Some(now));
         }
         let id = seen.id.clone();
-        let write =
-            self.core.store.write(move |tx| Box::pin(async move { tx.use_token(&id).await }));
+        let write = self
+            .core
+            .store
+            .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
         let recorded = Box::pin(write).await;
         if let Err(error) = recorded {
             // Who may come in does not hang on this note.
@@ -247,7 +249,7 @@ impl Access {
                         cwd,
                         operator_credential: None,
                     };
-                    tx.insert_token(&row, &hash).await?;
+                    tx.tokens().insert(&row, &hash).await?;
                     Ok(MintedToken {
                         token_id: row.token_id,
                         token,
@@ -268,10 +270,10 @@ impl Access {
             return Ok(input);
         };
         let store = &self.core.store;
-        if store.agent_of_key(&input.session).await?.is_some() {
+        if store.agents().of_key(&input.session).await?.is_some() {
             return Ok(input);
         }
-        let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+        let rows = store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
         let of_key = |row: &PeerRow| {
             row.session_key().is_some_and(|known| known.eq_ignore_ascii_case(&input.session))
         };
@@ -298,7 +300,7 @@ impl Access {
             return Err(Error::Forbidden(why.to_owned()));
         }
         let read = async |before: Option<String>, limit| {
-            self.core.store.tokens(before.as_deref(), limit).await
+            self.core.store.tokens().list(before.as_deref(), limit).await
         };
         let page = Page::read(page.into(), read, |row: &TokenRow| row.token_id.clone()).await?;
         Ok(page.map(TokenInfo::from))
@@ -311,7 +313,7 @@ impl Access {
         let id = match IdReference::parse(id, TokenId::PREFIX) {
             Some(IdReference::Prefix(prefix)) => {
                 let limit = limits::PAGE_DEFAULT;
-                let rows = self.core.store.tokens_with_prefix(&prefix, limit).await?;
+                let rows = self.core.store.tokens().with_prefix(&prefix, limit).await?;
                 Error::only_one(ResourceKind::Token, id, rows, candidate)?.token_id
             }
             _ => TokenId::parse(id).ok_or_else(unknown)?,
@@ -321,7 +323,7 @@ impl Access {
             .core
             .store
             .on_behalf_of(caller)
-            .write(move |tx| Box::pin(async move { tx.revoke_token(&to_revoke).await }))
+            .write(move |tx| Box::pin(async move { tx.tokens().revoke(&to_revoke).await }))
             .await?;
         self.forget(&[id]);
         row.map(TokenInfo::from).ok_or_else(unknown)

@@ -45,14 +45,14 @@ impl Agents {
     /// [`Error::LimitReached`] if they may not. [`Error::NotNow`] if the agent that asks has ended.
     pub(super) async fn check_depth(&self, caller: &Caller) -> Result<(), Error> {
         let Some(key) = caller.session().filter(|key| is_agent_key(key)) else { return Ok(()) };
-        let Some(agent) = self.core.store.agent_of_key(key).await? else { return Ok(()) };
+        let Some(agent) = self.core.store.agents().of_key(key).await? else { return Ok(()) };
         if agent.ended_at.is_some() {
             return Err(Error::NotNow("the agent of this token has ended".to_owned()));
         }
         let (mut depth, mut at) = (0, Some(agent.info.id));
         while let Some(id) = at {
             depth += 1;
-            at = self.core.store.parent_of(&id).await?;
+            at = self.core.store.agents().parent_of(&id).await?;
             if depth >= limits::SPAWN_DEPTH {
                 return Err(Error::LimitReached(format!(
                     "agents start agents at most {} deep: do it yourself, or ask who started you",

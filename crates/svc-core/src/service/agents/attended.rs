@@ -49,7 +49,7 @@ impl Agents {
         };
         let reader = Reader::from_caller(caller);
         let rows =
-            self.core.store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+            self.core.store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
         let is_meant = |row: &PeerRow| {
             let is_there = row.peer.status != PeerStatus::Offline && row.peer.session_id.is_some();
             is_there && key.is_of(&row.clone().shown_to(&reader))
@@ -65,7 +65,7 @@ impl Agents {
         owned: &Ownership,
     ) -> Result<Option<PeerRow>, Error> {
         let Some(client) = HookClient::parse(backend) else { return Ok(None) };
-        let mut rows = tx.attended_peers(client.as_str(), limits::PAGE_DEFAULT).await?;
+        let mut rows = tx.peers().attended(client.as_str(), limits::PAGE_DEFAULT).await?;
         let is_near = |row: &PeerRow| row.project.is_some() && row.project == owned.project;
         rows.retain(|row| match &owned.owner {
             Some(Principal::Operator) => true,
@@ -132,18 +132,20 @@ impl Agents {
         dispatch.state = DispatchState::Sent;
         dispatch.wish.peer_id = Some(to);
         dispatch.wish.message_id = Some(message.id);
-        tx.update_dispatch(dispatch).await?;
+        tx.dispatches().update(dispatch).await?;
         give_to(tx, task, session).await?;
         set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
     }
 
     /// Ends the tasks whose questions were answered, or will not be.
     pub(super) async fn look_at_attended(&self) -> Result<(), Error> {
-        for dispatch in self.core.store.dispatches(DispatchState::Sent).await? {
+        for dispatch in self.core.store.dispatches().in_state(DispatchState::Sent).await? {
             let Some(id) = dispatch.wish.message_id.clone() else { continue };
-            let Some(task) = self.core.store.task(&dispatch.task_id).await? else { continue };
+            let Some(task) = self.core.store.tasks().get(&dispatch.task_id).await? else {
+                continue;
+            };
             let is_cancelled = task.task.cancel_requested_at.is_some();
-            let message = self.core.store.message(&id).await?;
+            let message = self.core.store.messages().get(&id).await?;
             let progress = match &message {
                 None => Some(Progress::Gone("its message is gone")),
                 Some(message) => self.progress_of(message, &task).await?,
@@ -179,11 +181,11 @@ impl Agents {
         task: &TaskRow,
     ) -> Result<Option<Progress>, Error> {
         let store = &self.core.store;
-        let run = store.run_of_message(&message.id).await?.filter(|run| run.ended_at.is_some());
+        let run = store.runs().of_message(&message.id).await?.filter(|run| run.ended_at.is_some());
         if let Some(RunRow { state: RunState::Error, error: Some(error), .. }) = &run {
             return Ok(Some(Progress::Failed(error.clone())));
         }
-        if let Some(answer) = store.answer_to(&message.id, &message.to_peer).await? {
+        if let Some(answer) = store.messages().answer_to(&message.id, &message.to_peer).await? {
             let text = (answer.kind == MessageType::Response).then_some(answer.text);
             return Ok(Some(Progress::Answered(text)));
         }
@@ -194,7 +196,7 @@ impl Agents {
                 _ => Progress::Unknown,
             }));
         }
-        let peer = store.peer(&message.to_peer).await?;
+        let peer = store.peers().get(&message.to_peer).await?;
         let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
         let is_given = matches!(message.state, DeliveryState::Injected | DeliveryState::Acked);
         Ok(match message.state {
@@ -215,8 +217,8 @@ impl Agents {
         message: Option<Message>,
         progress: Option<Progress>,
     ) -> Result<(), Error> {
-        let known = tx.dispatch(id).await?.filter(|it| it.state == DispatchState::Sent);
-        let (Some(mut dispatch), Some(mut task)) = (known, tx.task(id).await?) else {
+        let known = tx.dispatches().get(id).await?.filter(|it| it.state == DispatchState::Sent);
+        let (Some(mut dispatch), Some(mut task)) = (known, tx.tasks().get(id).await?) else {
             return Ok(());
         };
         let core = self.core.clone();

@@ -17,7 +17,7 @@ impl Agents {
             return Ok((result.clone(), false));
         }
         let name = tasks::stream_of(&task.task_id);
-        let Some(view) = self.core.store.view(&name).await? else {
+        let Some(view) = self.core.store.streams().view(&name).await? else {
             return Ok((String::new(), false));
         };
         let (mut content, mut after) = (String::new(), 0);
@@ -25,7 +25,12 @@ impl Agents {
         let (mut is_open, mut is_cut) = (true, false);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page = self.core.store.events(view.id, &name, after, Some("frame"), size).await?;
+            let page = self
+                .core
+                .store
+                .events()
+                .of_stream(view.id, &name, after, Some("frame"), size)
+                .await?;
             for event in &page.events {
                 after = event.seq;
                 let Ok(said) = serde_json::from_str::<SaidLine>(&event.data) else { continue };
@@ -61,7 +66,7 @@ impl Agents {
             .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(dispatch) = tx.dispatch(&task).await? else { return Ok(None) };
+                    let Some(dispatch) = tx.dispatches().get(&task).await? else { return Ok(None) };
                     note_returned(tx, &dispatch).await?;
                     Ok(Some((dispatch.instance, dispatch.backend)))
                 })

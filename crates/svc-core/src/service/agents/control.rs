@@ -95,7 +95,7 @@ impl Agents {
         }
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.agents(&reader, &filter, before.as_ref(), limit).await
+            self.core.store.agents().list(&reader, &filter, before.as_ref(), limit).await
         };
         let key = |row: &AgentRow| (row.info.started_at.as_millis(), row.info.id.clone());
         let page = Page::read(page.into(), read, key).await?;
@@ -179,13 +179,14 @@ impl Agents {
     ) -> Result<(Vec<(i64, HistoryEntry)>, bool), Error> {
         let limit = limit as usize;
         let name = stream_of(id);
-        let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let view =
+            self.core.store.streams().view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
         let mut before = before.unwrap_or(i64::MAX);
         let mut texts = Vec::new();
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
             let page =
-                self.core.store.events_before(view.id, &name, before, "chat_entry", size).await?;
+                self.core.store.events().before(view.id, &name, before, "chat_entry", size).await?;
             for event in &page.events {
                 before = event.seq;
                 let Ok(AgentEvent { body: AgentEventBody::ChatEntry { chat_entry }, .. }) =
@@ -213,7 +214,8 @@ impl Agents {
         query: &HistoryQuery,
     ) -> Result<HistoryPage, Error> {
         let name = stream_of(&id);
-        let view = self.core.store.view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let view =
+            self.core.store.streams().view(&name).await?.ok_or_else(|| unknown(id.as_str()))?;
         let before = query.before.map_or(i64::MAX, u64::cast_signed);
         let with_tools = query.include_tools.unwrap_or(true);
         let most = if query.limit == 0 {
@@ -225,8 +227,12 @@ impl Agents {
         let (mut after, mut total) = (0, 0_u64);
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page =
-                self.core.store.events(view.id, &name, after, Some("chat_entry"), size).await?;
+            let page = self
+                .core
+                .store
+                .events()
+                .of_stream(view.id, &name, after, Some("chat_entry"), size)
+                .await?;
             for event in &page.events {
                 after = event.seq;
                 if event.seq >= before {
@@ -259,13 +265,14 @@ impl Agents {
     pub(super) async fn find(&self, caller: &Caller, named: &str) -> Result<AgentRow, Error> {
         if named == LATEST {
             let (reader, filter) = (Reader::from_caller(caller), AgentFilter::default());
-            let page = self.core.store.agents(&reader, &filter, None, PageSize::rows(1)).await?;
+            let page =
+                self.core.store.agents().list(&reader, &filter, None, PageSize::rows(1)).await?;
             return page.rows.into_iter().next().ok_or_else(|| unknown(named));
         }
         let row = match AgentId::parse(named).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
         {
-            Some(id) => self.core.store.agent(&id).await?,
-            None => self.core.store.agent_of_key(&named.to_ascii_lowercase()).await?,
+            Some(id) => self.core.store.agents().get(&id).await?,
+            None => self.core.store.agents().of_key(&named.to_ascii_lowercase()).await?,
         };
         let is_seen = |row: &AgentRow| caller.access_to(&row.owned) != AccessLevel::Hidden;
         match row.filter(is_seen) {
@@ -281,7 +288,7 @@ impl Agents {
         named: &str,
         is_seen: impl Fn(&AgentRow) -> bool,
     ) -> Result<AgentRow, Error> {
-        let mut rows = self.core.store.agents_named(&named.to_ascii_lowercase()).await?;
+        let mut rows = self.core.store.agents().named(&named.to_ascii_lowercase()).await?;
         rows.retain(is_seen);
         if rows.iter().any(|row| row.ended_at.is_none()) {
             rows.retain(|row| row.ended_at.is_none());

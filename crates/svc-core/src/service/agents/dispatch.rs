@@ -225,7 +225,7 @@ impl Agents {
                     let created = tasks::make(tx, &core, &caller, new_task).await?;
                     let task = created.task;
                     if !created.is_new {
-                        let known = tx.dispatch(&task.task_id).await?;
+                        let known = tx.dispatches().get(&task.task_id).await?;
                         let Some(known) = known.filter(|_| task.prompt == prompt) else {
                             return Err(Error::Conflict(format!(
                                 "idempotency_key stands for another task, {}",
@@ -242,7 +242,7 @@ impl Agents {
                             runner: None,
                             project: caller.project().map(str::to_owned),
                         };
-                        let is_there = tx.free_agent_of(&row.instance, &owned).await?.is_some()
+                        let is_there = tx.agents().find_free(&row.instance, &owned).await?.is_some()
                             || agents.attended_for(tx, &row.backend, &owned).await?.is_some();
                         if !is_there {
                             return Err(Error::NotNow(format!(
@@ -252,7 +252,7 @@ impl Agents {
                         }
                     }
                     if row.mode == DispatchMode::SpawnOnly && !caller.is_operator() {
-                        let children = tx.children_of(&caller.principal()).await?;
+                        let children = tx.agents().count_children(&caller.principal()).await?;
                         if children >= limits::SPAWN_CHILDREN {
                             return Err(Error::LimitReached(format!(
                                 "{children} sessions that you started are live, and that is the most: wait for one of them to end"
@@ -268,11 +268,11 @@ impl Agents {
                         }
                     }
                     if let (None, Some(key)) = (&asker.agent, caller.session()) {
-                        asker.agent = tx.live_agent(key).await?.map(|live| live.info.id);
+                        asker.agent = tx.agents().live(key).await?.map(|live| live.info.id);
                     }
                     row.task_id = task.task_id.clone();
-                    tx.insert_dispatch(&row).await?;
-                    tx.note_asker(&row.task_id, &asker).await?;
+                    tx.dispatches().insert(&row).await?;
+                    tx.dispatches().note_asker(&row.task_id, &asker).await?;
                     let DispatchRow { instance, backend, .. } = row;
                     Ok(DispatchedTask { task, instance, backend })
                 })
@@ -311,7 +311,7 @@ impl Agents {
             };
         }
         if let Some(tag) = input.tag.as_deref() {
-            let counts = self.core.store.busy_counts().await?;
+            let counts = self.core.store.agents().busy_counts().await?;
             let busy = |it: &ResolvedInstance| {
                 counts.iter().find(|(name, _)| *name == it.view.instance).map_or(0, |it| it.1)
             };
@@ -366,11 +366,11 @@ impl Agents {
             }
             found => found?,
         };
-        let Some(row) = self.core.store.peer(&id).await? else {
+        let Some(row) = self.core.store.peers().get(&id).await? else {
             return Err(nobody(format!("there is no agent {named:?}")));
         };
         if let Some(key) = row.owner.as_deref().filter(|key| is_agent_key(key))
-            && let Some(agent) = self.core.store.agent_of_key(key).await?
+            && let Some(agent) = self.core.store.agents().of_key(key).await?
             && agent.ended_at.is_none()
         {
             return self.hosted_target(caller, named, agent);
@@ -379,7 +379,7 @@ impl Agents {
         let is_near = caller.is_operator()
             || row.project.is_some() && row.project.as_deref() == caller.project();
         let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
-            Some(id) => self.core.store.session(id).await?,
+            Some(id) => self.core.store.sessions().get(id).await?,
             None => None,
         };
         let is_open = session.is_some_and(|session| session.ended_at.is_none());
@@ -485,7 +485,7 @@ pub(super) fn conversation_of(
 async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<(), Error> {
     // An agent got its peer when it started, and one that has ended is told nothing.
     if let Some(session) = caller.session()
-        && !tx.was_agent(session).await?
+        && !tx.agents().was_run(session).await?
     {
         team::peer_of_speaker(tx, core, caller, session).await?;
     }

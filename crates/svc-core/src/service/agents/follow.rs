@@ -60,7 +60,7 @@ impl Agents {
         let Some(mut starts) = receiver else { return };
         let mut followers = JoinSet::new();
         let mut followed: HashSet<AgentId> = HashSet::new();
-        match self.core.store.live_agents().await {
+        match self.core.store.agents().live().await {
             Ok(rows) => {
                 for row in rows {
                     followed.insert(row.info.id.clone());
@@ -138,7 +138,7 @@ impl Agents {
 
     async fn probe_stranger(&self, id: AgentId) {
         // One that was started since has a row by now.
-        let row = self.core.store.agent(&id).await;
+        let row = self.core.store.agents().get(&id).await;
         let Ok(row) = row else { return };
         if row.as_ref().is_some_and(|row| row.ended_at.is_none()) {
             return;
@@ -207,7 +207,7 @@ impl Agents {
     }
 
     async fn follow_once(&self, id: &AgentId) -> Result<FollowedAgent, Error> {
-        let row = self.core.store.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let row = self.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
             return Ok(FollowedAgent::ToItsEnd);
         }
@@ -287,7 +287,7 @@ impl Agents {
         let state = self
             .core
             .store
-            .write(move |tx| Box::pin(async move { tx.stream(&stream_of(&id)).await }))
+            .write(move |tx| Box::pin(async move { tx.streams().state(&stream_of(&id)).await }))
             .await?;
         Ok(state.ok_or(StoreError::NoStream)?.head)
     }
@@ -353,7 +353,7 @@ impl Agents {
 
     /// A host that is not reached: whether it has ended. Then what it left is taken in, and the agent is over.
     async fn without_host(&self, id: &AgentId) -> Result<bool, Error> {
-        let row = self.core.store.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
+        let row = self.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
             return Ok(true);
         }
@@ -419,14 +419,14 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let mut taken = TakenIn::default();
-                    let found = tx.agent(&key).await?.filter(|row| row.ended_at.is_none());
+                    let found = tx.agents().get(&key).await?.filter(|row| row.ended_at.is_none());
                     let Some(mut row) = found else { return Ok::<_, Error>(taken) };
                     let is_error = reason.is_some();
                     row.info.state = if is_error { AgentState::Error } else { AgentState::Lost };
                     let why = reason.unwrap_or_else(|| "its host ended before it".to_owned());
                     row.info.error = Some(why.clone());
                     let stream = stream_of(&key);
-                    let head = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?.head;
+                    let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
                     let end = [
                         serde_json::json!({ "type": "error", "error": why }),
                         serde_json::json!({ "type": "exit", "final_state": row.info.state }),
@@ -440,9 +440,9 @@ impl Agents {
                         events.push(NewEvent::new(kind, &event));
                     }
                     tx.append(&stream, events).await?;
-                    let mut work = tx.dispatches_of_agent(&key).await?;
+                    let mut work = tx.dispatches().of_agent(&key).await?;
                     finish(tx, &mut row, &mut work, &core, &mut taken).await?;
-                    tx.update_agent(&row).await?;
+                    tx.agents().update(&row).await?;
                     Ok(taken)
                 })
             })

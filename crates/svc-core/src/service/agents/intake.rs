@@ -46,9 +46,9 @@ pub(super) async fn take_in(
     id: &AgentId,
     events: Vec<RawAgentEvent>,
 ) -> Result<TakenIn, Error> {
-    let mut row = tx.agent(id).await?.ok_or_else(|| unknown(id.as_str()))?;
+    let mut row = tx.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
     let stream = stream_of(id);
-    let state = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?;
+    let state = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?;
     if row.ended_at.is_some() || state.closed {
         return Ok(TakenIn { has_ended: true, ..TakenIn::default() });
     }
@@ -69,7 +69,7 @@ pub(super) async fn take_in(
         fresh.push(event);
     }
     let mut taken = TakenIn::default();
-    let mut work = tx.dispatches_of_agent(id).await?;
+    let mut work = tx.dispatches().of_agent(id).await?;
     if !fresh.is_empty() {
         let in_log = fresh.iter().map(as_logged).collect();
         tx.append(&stream, in_log).await?;
@@ -84,12 +84,12 @@ pub(super) async fn take_in(
             finish(tx, &mut row, &mut work, core, &mut taken).await?;
         }
         if row != before {
-            tx.update_agent(&row).await?;
+            tx.agents().update(&row).await?;
         }
     }
     taken.is_dispatching = work.iter().any(|it| it.state != DispatchState::Over);
     if let Some(task) = &row.task_id
-        && tx.dispatch(task).await?.is_none_or(|it| it.state == DispatchState::Over)
+        && tx.dispatches().get(task).await?.is_none_or(|it| it.state == DispatchState::Over)
     {
         taken.is_spent = true;
     }
@@ -210,7 +210,7 @@ async fn open_request(
         closed_at: None,
         answer: None,
     };
-    if !tx.insert_agent_request(&asked).await? {
+    if !tx.agent_requests().insert(&asked).await? {
         return Ok(());
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
@@ -225,12 +225,12 @@ async fn close_request(
     option_id: Option<String>,
     by: String,
 ) -> Result<(), Error> {
-    let open = tx.agent_request(id).await?.filter(|request| request.closed_at.is_none());
+    let open = tx.agent_requests().get(id).await?.filter(|request| request.closed_at.is_none());
     let Some(request) = open.filter(|request| request.agent_id == row.info.id) else {
         return Ok(());
     };
     let answer = RequestAnswerRow { option_id, by };
-    tx.close_agent_request(&request.request_id, &answer).await?;
+    tx.agent_requests().close(&request.request_id, &answer).await?;
     settle::withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
     tell_team(tx, "request.closed", row, about).await?;
@@ -256,8 +256,8 @@ async fn give_words(
             if let Some(dispatch) = begun.filter(|it| it.state != DispatchState::Over) {
                 dispatch.taken_at = Some(event.offset());
                 dispatch.state = DispatchState::Sent;
-                tx.update_dispatch(dispatch).await?;
-                if let Some(mut task) = tx.task(&dispatch.task_id).await?
+                tx.dispatches().update(dispatch).await?;
+                if let Some(mut task) = tx.tasks().get(&dispatch.task_id).await?
                     && task.task.status == TaskStatus::Pending
                 {
                     let change = TaskChange::to(TaskStatus::Active, None);
@@ -286,7 +286,7 @@ async fn give_words(
                 let is_cut = chat_entry.truncated;
                 add_frames(tx, dispatch, &lines, FrameKind::Stdout, at, is_cut).await?;
                 if given > 0 {
-                    tx.update_dispatch(dispatch).await?;
+                    tx.dispatches().update(dispatch).await?;
                 }
             }
             let is_failure = chat_entry.is_error == Some(true);
@@ -334,7 +334,7 @@ async fn wait_for_person(
     why: Option<String>,
 ) -> Result<(), Error> {
     let Some(dispatch) = under_way(work) else { return Ok(()) };
-    match tx.task(&dispatch.task_id).await? {
+    match tx.tasks().get(&dispatch.task_id).await? {
         Some(mut task) if !task.task.is_over() => set_reason(tx, &mut task, why).await,
         _ => Ok(()),
     }
@@ -356,7 +356,7 @@ pub(super) async fn give_unfinished(
     said: &str,
     is_due: bool,
 ) -> Result<(), Error> {
-    let mut work = tx.dispatches_of_agent(id).await?;
+    let mut work = tx.dispatches().of_agent(id).await?;
     let Some(dispatch) = under_way(&mut work) else { return Ok(()) };
     let Some(rest) = said.get(dispatch.said..) else { return Ok(()) };
     let at = tx.now();
@@ -376,7 +376,7 @@ pub(super) async fn give_unfinished(
         dispatch.said += begun.len();
     }
     dispatch.has_words = true;
-    tx.update_dispatch(dispatch).await?;
+    tx.dispatches().update(dispatch).await?;
     Ok(())
 }
 
@@ -395,7 +395,7 @@ async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), 
         return Ok(());
     }
     dispatch.has_words = true;
-    tx.update_dispatch(dispatch).await
+    tx.dispatches().update(dispatch).await
 }
 
 /// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much for one write job is
@@ -463,11 +463,11 @@ fn text_of(output: &AgentOutput) -> String {
 /// Ends what the agent's own hooks made known: its sessions are over, and its peer is not there.
 async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Result<(), StoreError> {
     let owner = Principal::Session(key.into());
-    for session in tx.open_sessions_of(&owner, limits::PAGE_DEFAULT).await? {
+    for session in tx.sessions().open_of(&owner, limits::PAGE_DEFAULT).await? {
         let left = team::end(tx, &session, Some("its agent ended")).await?;
         taken.revoked.extend(left.tokens);
     }
-    let own = tx.peer_of_key(key).await?;
+    let own = tx.peers().of_key(key).await?;
     let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
     let at = tx.now();
     own.peer.last_seen = at;
@@ -484,7 +484,7 @@ pub(super) async fn finish(
     taken: &mut TakenIn,
 ) -> Result<(), Error> {
     let id = row.info.id.clone();
-    for request in tx.open_requests_of(&id).await? {
+    for request in tx.agent_requests().open_of_agent(&id).await? {
         let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };
         close_request(tx, row, &request.request_id, None, by.to_owned()).await?;
     }
@@ -493,14 +493,14 @@ pub(super) async fn finish(
     }
     taken.has_mail = team::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
-        && tx.asker_of(task).await?.removes_peer
+        && tx.dispatches().asker(task).await?.removes_peer
     {
         team::remove_agents_peer(tx, row).await?;
     }
     row.info.pid = 0;
     row.ended_at = Some(tx.now());
-    tx.close_stream(&stream_of(&id)).await?;
-    taken.revoked = tx.revoke_tokens_of(&row.info.session_key).await?;
+    tx.streams().close(&stream_of(&id)).await?;
+    taken.revoked = tx.tokens().revoke_all_of(&row.info.session_key).await?;
     end_presence(tx, &row.info.session_key, taken).await?;
     taken.has_ended = true;
     let about = json!({ "exit_code": row.info.exit_code, "signal": row.info.signal });

@@ -75,9 +75,9 @@ impl Agents {
 
     async fn hand_over_mail(&self, id: &AgentId) -> Result<(), Error> {
         let store = &self.core.store;
-        let Some(agent) = store.agent(id).await? else { return Ok(()) };
+        let Some(agent) = store.agents().get(id).await? else { return Ok(()) };
         let key = agent.info.session_key.as_str();
-        let own = store.peer_of_key(key).await?;
+        let own = store.peers().of_key(key).await?;
         let Some(own) = own.filter(|row| row.owner.as_deref() == Some(key)) else { return Ok(()) };
         let peer = own.peer.peer_id;
         let stream = StreamName::new("peer", &peer);
@@ -91,7 +91,7 @@ impl Agents {
             if !is_reached {
                 self.note_failure(id).await;
             }
-            let held = store.next_held_mail(&peer).await?;
+            let held = store.inboxes().next_held_mail(&peer).await?;
             let until = held.map(|at| Instant::now() + at.since(self.core.now()));
             let retry = (!is_reached).then(|| Instant::now() + HOST_PAUSE);
             let next = [until, retry].into_iter().flatten().min();
@@ -114,7 +114,7 @@ impl Agents {
     ) -> Result<bool, Error> {
         let with_host_count = u32::try_from(with_host.len()).unwrap_or(u32::MAX);
         let limit = with_host_count.saturating_add(limits::AGENT_MAIL).min(limits::HOST_MAIL);
-        let mail = self.core.store.agent_mail(peer, self.core.now(), limit).await?;
+        let mail = self.core.store.inboxes().mail_of_agent(peer, self.core.now(), limit).await?;
         with_host.retain(|id| mail.iter().any(|waiting| waiting.message.id == *id));
         for waiting in mail {
             let id = waiting.message.id.clone();
@@ -145,7 +145,7 @@ impl Agents {
     ) -> Result<Handed, Error> {
         let AgentMail { message, mode, turn } = waiting;
         let sender = match PeerId::parse(&message.from_peer) {
-            Some(from) => self.core.store.peer(&from).await?,
+            Some(from) => self.core.store.peers().get(&from).await?,
             None => None,
         };
         let named = sender.as_ref().map(|row| &row.peer);
@@ -153,7 +153,7 @@ impl Agents {
         let most = self.core.sessions().max_ping_pong;
         let goes_back = turn.filter(|turn| *turn < most).map(|turn| (turn + 1, most));
         let answered = match message.answered() {
-            Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+            Some(first) => self.core.store.messages().get(&first).await?.map(|first| first.kind),
             None => None,
         };
         let begins_turn = mode != Some(RunMode::Steer);

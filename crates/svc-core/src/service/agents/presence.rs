@@ -37,13 +37,13 @@ pub(super) async fn show(
     until: Option<i64>,
 ) -> Result<(), StoreError> {
     let key = row.info.session_key.as_str();
-    let own = tx.peer_of_key(key).await?;
+    let own = tx.peers().of_key(key).await?;
     let Some(mut own) = own.filter(|own| own.owner.as_deref() == Some(key)) else { return Ok(()) };
     let at = tx.now();
     let status = status_of(state);
     let waiting_for = match state {
         AgentState::RequiresAction => {
-            let asked = tx.open_requests_of(&row.info.id).await?.into_iter().next();
+            let asked = tx.agent_requests().open_of_agent(&row.info.id).await?.into_iter().next();
             asked.map(|asked| WaitingFor {
                 kind: match asked.kind {
                     RequestKind::Permission => WaitingKind::Permission,
@@ -122,7 +122,7 @@ impl Agents {
     ) -> Result<(), Error> {
         if !is_reached {
             // One that is about to start does not answer yet.
-            let row = self.core.store.agent(id).await?;
+            let row = self.core.store.agents().get(id).await?;
             if row.is_none_or(|row| row.host.is_none() || row.ended_at.is_some()) {
                 return Ok(());
             }
@@ -140,7 +140,7 @@ impl Agents {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let found = tx.agent(&id).await?.filter(|row| row.ended_at.is_none());
+                    let found = tx.agents().get(&id).await?.filter(|row| row.ended_at.is_none());
                     let Some(row) = found else { return Ok(()) };
                     let state = if is_reached { row.info.state } else { AgentState::Unreachable };
                     show(tx, &row, state, None).await

@@ -66,11 +66,11 @@ impl Agents {
     }
 
     async fn look(&self, sending: &AtWork, cancelling: &AtWork) -> Result<(), Error> {
-        for task in self.core.store.overdue_dispatches(self.core.now()).await? {
+        for task in self.core.store.dispatches().overdue(self.core.now()).await? {
             self.give_up(task).await?;
         }
         self.look_at_attended().await?;
-        for dispatch in self.core.store.cancelled_dispatches().await? {
+        for dispatch in self.core.store.dispatches().cancelled().await? {
             if dispatch.wish.message_id.is_some() {
                 continue;
             }
@@ -83,13 +83,13 @@ impl Agents {
             }
         }
         // Those whose prompt was on its way when a daemon ended are sent again: the host knows them by their id.
-        for dispatch in self.core.store.dispatches(DispatchState::Starting).await? {
+        for dispatch in self.core.store.dispatches().in_state(DispatchState::Starting).await? {
             if let Some(agent) = dispatch.agent_id.clone().filter(|_| !dispatch.is_spawned) {
                 self.send(agent, dispatch.task_id, sending);
             }
         }
         let mut blocked: HashSet<String> = HashSet::new();
-        for dispatch in self.core.store.dispatches(DispatchState::Queued).await? {
+        for dispatch in self.core.store.dispatches().in_state(DispatchState::Queued).await? {
             let is_blocked = blocked.contains(&dispatch.instance);
             let (agents, id) = (self.clone(), dispatch.task_id.clone());
             let step = self
@@ -139,7 +139,7 @@ impl Agents {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut task) = tx.task(&id).await? else { return Ok(()) };
+                    let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
                     if task.task.is_over() {
                         return Ok(());
                     }
@@ -155,7 +155,7 @@ impl Agents {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut task) = tx.task(&id).await? else { return Ok(()) };
+                    let Some(mut task) = tx.tasks().get(&id).await? else { return Ok(()) };
                     if task.task.is_over() || task.task.cancel_requested_at.is_some() {
                         return Ok(());
                     }
@@ -174,8 +174,10 @@ impl Agents {
         id: &TaskId,
         is_blocked: bool,
     ) -> Result<QueueStep, Error> {
-        let Some(mut dispatch) = tx.dispatch(id).await? else { return Ok(QueueStep::Nothing) };
-        let Some(mut task) = tx.task(id).await? else { return Ok(QueueStep::Nothing) };
+        let Some(mut dispatch) = tx.dispatches().get(id).await? else {
+            return Ok(QueueStep::Nothing);
+        };
+        let Some(mut task) = tx.tasks().get(id).await? else { return Ok(QueueStep::Nothing) };
         if dispatch.state != DispatchState::Queued || task.task.is_over() {
             return Ok(QueueStep::Nothing);
         }
@@ -190,7 +192,7 @@ impl Agents {
             return self.fail(tx, &mut dispatch, &mut task, why).await;
         }
         if let Some(named) = dispatch.wish.agent_id.clone() {
-            let row = tx.agent(&named).await?.filter(|row| row.ended_at.is_none());
+            let row = tx.agents().get(&named).await?.filter(|row| row.ended_at.is_none());
             return if let Some(row) = row {
                 self.assign(tx, &mut dispatch, &mut task, &row).await
             } else {
@@ -199,7 +201,7 @@ impl Agents {
             };
         }
         if let Some(named) = dispatch.wish.peer_id.clone() {
-            let row = tx.peer(&named).await?;
+            let row = tx.peers().get(&named).await?;
             return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
                 self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
                 Ok(QueueStep::Nothing)
@@ -209,7 +211,7 @@ impl Agents {
             };
         }
         if dispatch.mode != DispatchMode::SpawnOnly {
-            if let Some(row) = tx.free_agent_of(&dispatch.instance, &task.owned).await? {
+            if let Some(row) = tx.agents().find_free(&dispatch.instance, &task.owned).await? {
                 return self.assign(tx, &mut dispatch, &mut task, &row).await;
             }
             if let Some(row) = self.attended_for(tx, &dispatch.backend, &task.owned).await? {
@@ -229,7 +231,8 @@ impl Agents {
             Err(why) => return self.fail(tx, &mut dispatch, &mut task, why).await,
         };
         if let Some(Principal::Session(key)) = &task.owned.owner {
-            let children = tx.live_children_of(&Principal::Session(key.clone())).await?;
+            let children =
+                tx.agents().count_live_children(&Principal::Session(key.clone())).await?;
             if children >= limits::SPAWN_CHILDREN {
                 let reason = format!("waits until one of {children} agents of its own has ended");
                 set_reason(tx, &mut task, Some(reason)).await?;
@@ -258,7 +261,7 @@ impl Agents {
         dispatch.state = DispatchState::Starting;
         (dispatch.agent_id, dispatch.is_spawned) = (Some(id.clone()), false);
         dispatch.backend = row.info.backend.to_string();
-        tx.update_dispatch(dispatch).await?;
+        tx.dispatches().update(dispatch).await?;
         give_to(tx, task, &row.info.session_key).await?;
         if row.info.state != AgentState::Idle {
             let key = &row.info.session_key;
@@ -323,7 +326,7 @@ impl Agents {
         dispatch.agent_id = Some(planned.row.info.id.clone());
         dispatch.is_spawned = true;
         dispatch.backend = planned.row.info.backend.to_string();
-        tx.update_dispatch(dispatch).await?;
+        tx.dispatches().update(dispatch).await?;
         give_to(tx, task, &planned.row.info.session_key).await?;
         Ok(QueueStep::Launch(Box::new(planned)))
     }
@@ -365,8 +368,8 @@ impl Agents {
 
     async fn send_prompt(&self, agent: &AgentId, id: &TaskId) -> Result<(), Error> {
         loop {
-            let Some(task) = self.core.store.task(id).await? else { return Ok(()) };
-            let live = self.core.store.agent(agent).await?;
+            let Some(task) = self.core.store.tasks().get(id).await? else { return Ok(()) };
+            let live = self.core.store.agents().get(agent).await?;
             if task.task.is_over() || live.is_none_or(|row| row.ended_at.is_some()) {
                 return Ok(());
             }
@@ -401,15 +404,15 @@ impl Agents {
         id: &TaskId,
         refusal: Option<String>,
     ) -> Result<(), Error> {
-        let known = tx.dispatch(id).await?.filter(|it| it.state == DispatchState::Starting);
+        let known = tx.dispatches().get(id).await?.filter(|it| it.state == DispatchState::Starting);
         let Some(mut dispatch) = known else { return Ok(()) };
         match refusal {
             None => {
                 dispatch.state = DispatchState::Sent;
-                tx.update_dispatch(&dispatch).await?;
+                tx.dispatches().update(&dispatch).await?;
             }
             Some(why) => {
-                let Some(mut task) = tx.task(id).await? else { return Ok(()) };
+                let Some(mut task) = tx.tasks().get(id).await? else { return Ok(()) };
                 self.fail(tx, &mut dispatch, &mut task, why).await?;
             }
         }
@@ -428,7 +431,7 @@ impl Agents {
             let stream = tasks::stream_of(&dispatch.task_id);
             let mut listener = self.core.store.bus().listen(&stream);
             let is_over = async || {
-                let task = self.core.store.task(&dispatch.task_id).await;
+                let task = self.core.store.tasks().get(&dispatch.task_id).await;
                 task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
             };
             if dispatch.taken_at.is_some() && !is_over().await {
@@ -456,12 +459,12 @@ pub(super) async fn give_to(
     task.owned =
         Ownership { runner: Some(Principal::Session(session.into())), ..task.owned.clone() };
     let stream = tasks::stream_of(&task.task.task_id);
-    tx.set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
+    tx.streams().set_visibility(&stream, &StreamVisibility::shared(&task.owned)).await?;
     let waited = task.task.reason.take().is_some();
     if waited {
         note(tx, task).await
     } else {
-        tx.update_task(task).await?;
+        tx.tasks().update(task).await?;
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn tell_team(
         data.extend(about.into_iter().filter(|(_, value)| !value.is_null()));
     }
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
     tx.append(&team, vec![NewEvent::new(kind, &data)]).await?;
     Ok(())
 }
@@ -53,9 +53,9 @@ pub(super) async fn set_reason(
 /// Stores a change of a task that is no change of its state, and says so in its stream.
 pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> {
     let stream = tasks::stream_of(&task.task.task_id);
-    let head = tx.stream(&stream).await?.map_or(0, |state| state.head);
+    let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
     tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
-    tx.update_task(task).await?;
+    tx.tasks().update(task).await?;
     Ok(())
 }

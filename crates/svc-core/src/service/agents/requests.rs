@@ -52,12 +52,16 @@ impl Agents {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.agent_requests(&reader, filter.open, before.as_ref(), limit).await
+            self.core
+                .store
+                .agent_requests()
+                .list(&reader, filter.open, before.as_ref(), limit)
+                .await
         };
         let key = |row: &RequestRow| (row.opened_at.as_millis(), row.request_id.clone());
         let mut page = Page::read(page.into(), read, key).await?;
         for request in page.items.iter_mut().filter(|request| request.closed_at.is_none()) {
-            let peer = self.core.store.peer_of_key(&request.session_key).await?;
+            let peer = self.core.store.peers().of_key(&request.session_key).await?;
             request.peer_id = peer.map(|row| row.peer.peer_id);
         }
         Ok(page)
@@ -105,7 +109,7 @@ impl Agents {
     /// Whether a session started an agent, itself or by way of agents that it started.
     async fn has_started(&self, session: &str, agent: &AgentId) -> Result<bool, Error> {
         let store = &self.core.store;
-        let mut next = store.agent(agent).await?;
+        let mut next = store.agents().get(agent).await?;
         let mut seen = HashSet::new();
         while let Some(row) = next {
             let key = match &row.owned.owner {
@@ -118,9 +122,9 @@ impl Agents {
             if !seen.insert(row.info.id.clone()) {
                 return Ok(true);
             }
-            next = match store.parent_of(&row.info.id).await? {
-                Some(parent) => store.agent(&parent).await?,
-                None => store.agent_of_key(&key).await?,
+            next = match store.agents().parent_of(&row.info.id).await? {
+                Some(parent) => store.agents().get(&parent).await?,
+                None => store.agents().of_key(&key).await?,
             };
         }
         Ok(false)
@@ -137,7 +141,7 @@ impl Agents {
         let unknown = || Error::not_found(ResourceKind::AgentRequest, text);
         let is_of_agent = |row: &RequestRow| agent.is_none_or(|agent| row.agent_id == *agent);
         if let Some(key) = AgentRequestId::parse(text)
-            && let Some(row) = self.core.store.agent_request(&key).await?
+            && let Some(row) = self.core.store.agent_requests().get(&key).await?
         {
             return match caller.access_to(&row.owned) {
                 AccessLevel::Read | AccessLevel::Write if is_of_agent(&row) => Ok(row),
@@ -155,7 +159,8 @@ impl Agents {
         let open = self
             .core
             .store
-            .agent_requests(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
+            .agent_requests()
+            .list(&reader, true, None, PageSize::rows(limits::PAGE_MAX))
             .await?
             .rows;
         let mut open: Vec<RequestRow> = open
@@ -202,7 +207,7 @@ impl Agents {
             option_id: option_id.clone(),
             text,
             by: Some(by.clone()),
-            key: self.core.store.answer_key(&request.agent_id).await?,
+            key: self.core.store.agents().answer_key(&request.agent_id).await?,
         };
         let answered = self.host(&request.agent_id).answer(&sent).await;
         self.noting_failure(&request.agent_id, answered).await.map_err(of_host)?;
@@ -221,18 +226,18 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::AgentRequest, id.as_str());
-                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    let known = tx.agent_requests().get(&id).await?.ok_or_else(unknown)?;
                     if known.closed_at.is_some() {
                         return Ok(known);
                     }
-                    tx.close_agent_request(&id, &answer).await?;
-                    if let Some(agent) = tx.agent(&known.agent_id).await? {
+                    tx.agent_requests().close(&id, &answer).await?;
+                    if let Some(agent) = tx.agents().get(&known.agent_id).await? {
                         settle::withdraw_from_operator(tx, &agent, &known).await?;
                         let about =
                             json!({ "request_id": id, "kind": known.kind, "by": answer.by });
                         tell_team(tx, "request.closed", &agent, about).await?;
                     }
-                    let known = tx.agent_request(&id).await?.ok_or_else(unknown)?;
+                    let known = tx.agent_requests().get(&id).await?.ok_or_else(unknown)?;
                     Ok(known)
                 })
             })
@@ -242,7 +247,7 @@ impl Agents {
     /// Denies what nobody has answered in time and what its host, which does the same, has not denied.
     pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
         let before = self.core.now().minus(HOST_DENIES_WITHIN);
-        for request in self.core.store.due_requests(before).await? {
+        for request in self.core.store.agent_requests().due(before).await? {
             let reject = request.options.iter().find(|option| {
                 matches!(
                     option.kind,
@@ -255,7 +260,7 @@ impl Agents {
                 option_id: option_id.clone(),
                 text: None,
                 by: Some("timeout".to_owned()),
-                key: self.core.store.answer_key(&request.agent_id).await?,
+                key: self.core.store.agents().answer_key(&request.agent_id).await?,
             };
             if let Err(error) = self.host(&request.agent_id).answer(&answer).await {
                 tracing::debug!(%error, "a host was not told of a denial");

@@ -72,7 +72,7 @@ impl Agents {
 
     /// All instances as they are now, by name.
     pub async fn instances(&self, callable_only: bool) -> Result<Vec<InstanceView>, Error> {
-        let counts = self.core.store.live_agent_counts().await?;
+        let counts = self.core.store.agents().live_counts().await?;
         let views = self.resolved().into_iter().map(|resolved| {
             let mut view = resolved.view;
             let live = counts.iter().find(|(name, _)| *name == view.instance);

@@ -39,14 +39,14 @@ pub(super) async fn settle_turn(
     dispatch: &mut DispatchRow,
     turn: &TurnEnd,
 ) -> Result<(), Error> {
-    let Some(task) = tx.task(&dispatch.task_id).await? else { return Ok(()) };
+    let Some(task) = tx.tasks().get(&dispatch.task_id).await? else { return Ok(()) };
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let waits_for_exit = row.info.backend == AgentBackend::Exec
         || is_cancelled
         || turn.outcome == TurnOutcome::Ended;
     if dispatch.is_spawned && waits_for_exit {
         dispatch.turn = Some(turn.clone());
-        tx.update_dispatch(dispatch).await?;
+        tx.dispatches().update(dispatch).await?;
         return Ok(());
     }
     let outcome = of_turn(turn, dispatch, is_cancelled);
@@ -60,7 +60,7 @@ pub(super) async fn settle_exit(
     row: &AgentRow,
     dispatch: &mut DispatchRow,
 ) -> Result<(), Error> {
-    let Some(task) = tx.task(&dispatch.task_id).await? else { return Ok(()) };
+    let Some(task) = tx.tasks().get(&dispatch.task_id).await? else { return Ok(()) };
     let is_cancelled = task.task.cancel_requested_at.is_some();
     let outcome = match dispatch.turn.take() {
         Some(turn) => {
@@ -203,7 +203,7 @@ pub(super) async fn retry(
     error: &str,
 ) -> Result<(), Error> {
     let stream = tasks::stream_of(&dispatch.task_id);
-    let head = tx.stream(&stream).await?.map_or(0, |state| state.head);
+    let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
     let mut event = serde_json::to_value(&shown).unwrap_or_default();
     if let Some(event) = event.as_object_mut() {
@@ -218,7 +218,7 @@ pub(super) async fn retry(
     (dispatch.agent_id, dispatch.is_spawned) = (None, false);
     (dispatch.taken_at, dispatch.has_words, dispatch.turn) = (None, false, None);
     dispatch.said = 0;
-    tx.update_dispatch(dispatch).await?;
+    tx.dispatches().update(dispatch).await?;
     Ok(())
 }
 
@@ -233,7 +233,7 @@ pub(super) async fn end_task(
     report: TaskReport,
 ) -> Result<(), Error> {
     dispatch.state = DispatchState::Over;
-    tx.update_dispatch(dispatch).await?;
+    tx.dispatches().update(dispatch).await?;
     task.task.result = result.map(shortened);
     let change = TaskChange { status, report, runner: None };
     tasks::apply(tx, task, &change, None).await?;
@@ -258,15 +258,15 @@ async fn tell_asker(
     }
     let named = task.task.from.as_deref().and_then(PeerId::parse);
     let peer = match (&task.owned.owner, named) {
-        (_, Some(id)) => tx.peer(&id).await?,
-        (Some(Principal::Session(session)), None) => tx.peer_of_key(session).await?,
+        (_, Some(id)) => tx.peers().get(&id).await?,
+        (Some(Principal::Session(session)), None) => tx.peers().of_key(session).await?,
         (Some(Principal::Operator) | None, None) => None,
     };
     let Some(peer) = peer else { return Ok(()) };
-    let asker = tx.asker_of(&dispatch.task_id).await?;
+    let asker = tx.dispatches().asker(&dispatch.task_id).await?;
     if let (Some(agent), Some(Principal::Session(key))) = (&asker.agent, &task.owned.owner) {
         // One of its name that was started since has asked for nothing.
-        let live = tx.live_agent(key).await?;
+        let live = tx.agents().live(key).await?;
         if live.is_none_or(|live| live.info.id != *agent) {
             return Ok(());
         }
@@ -286,18 +286,18 @@ async fn tell_asker(
 /// The call that waited for the answer has it: who asked is not told once more.
 pub(super) async fn note_returned(tx: &mut WriteTx, dispatch: &DispatchRow) -> Result<(), Error> {
     let mut told = Vec::new();
-    if let Some(task) = tx.task(&dispatch.task_id).await? {
+    if let Some(task) = tx.tasks().get(&dispatch.task_id).await? {
         let from = writing_peer(tx, dispatch, &writer_of(dispatch, &task)).await?;
-        told = tx.messages_by_key(&from, &end_key(dispatch)).await?;
+        told = tx.messages().all_by_key(&from, &end_key(dispatch)).await?;
     }
     if let Some(question) = &dispatch.wish.message_id
-        && let Some(mut run) = tx.run_of_message(question).await?
+        && let Some(mut run) = tx.runs().of_message(question).await?
     {
         run.waits_until = None;
         run.answered.get_or_insert(run.state);
-        tx.update_run(&run).await?;
+        tx.runs().update(&run).await?;
         if let Some(reply) = &run.reply_id {
-            told.extend(tx.message(reply).await?);
+            told.extend(tx.messages().get(reply).await?);
         }
     }
     for mut message in told {
@@ -335,7 +335,7 @@ fn end_key(dispatch: &DispatchRow) -> String {
 
 /// Who a message of a session is from: its peer, if it has one.
 async fn sender_of(tx: &mut WriteTx, session: &str) -> Result<String, StoreError> {
-    let own = tx.peer_of_key(session).await?;
+    let own = tx.peers().of_key(session).await?;
     Ok(own.map_or_else(|| session.to_owned(), |own| own.peer.peer_id.as_str().to_owned()))
 }
 
@@ -423,7 +423,7 @@ pub(super) async fn tell_operator(
         options.join(", ")
     );
     let own = sender_of(tx, &info.session_key).await?;
-    for peer in tx.operator_peers(limits::TOLD_PEERS).await? {
+    for peer in tx.peers().of_operator(limits::TOLD_PEERS).await? {
         let terms = (Some(message_key(request)), MessageTerms::default());
         let from = AgentSender {
             session: &info.session_key,
@@ -450,7 +450,7 @@ pub(super) async fn withdraw_from_operator(
     let key = message_key(request);
     // As `tell` wrote them.
     let own = sender_of(tx, &row.info.session_key).await?;
-    for message in tx.messages_by_key(&own, &key).await? {
+    for message in tx.messages().all_by_key(&own, &key).await? {
         let to = message.to_peer.clone();
         team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
     }

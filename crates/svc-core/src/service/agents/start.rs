@@ -150,7 +150,7 @@ impl Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     if let Some(key) = &key
-                        && let Some((row, known)) = tx.agent_by_key(&created_by, key).await?
+                        && let Some((row, known)) = tx.agents().by_key(&created_by, key).await?
                     {
                         // One of before fingerprints has none.
                         if known.is_none_or(|known| known == wish.0) {
@@ -185,7 +185,7 @@ impl Agents {
             .await
             .unwrap_or_else(|_| Err("the start was cut short".to_owned()))
             .map_err(|reason| Error::NotNow(format!("the agent could not be started: {reason}")))?;
-        let row = self.core.store.agent(&id).await?;
+        let row = self.core.store.agents().get(&id).await?;
         let row = row.ok_or_else(|| unknown(id.as_str()))?;
         Ok(StartedAgent { agent: self.view(row), is_new: true })
     }
@@ -315,7 +315,7 @@ impl Agents {
     ) -> Result<Option<String>, Error> {
         let name = &instance.name;
         if let Some(most) = instance.max_concurrent {
-            let live = tx.live_agents_of(name).await?;
+            let live = tx.agents().count_live_in(name).await?;
             if live >= u64::from(most) {
                 return Ok(Some(format!(
                     "max_concurrent: instance {name} has its {most} live agents"
@@ -323,7 +323,8 @@ impl Agents {
             }
         }
         if let Some(rate) = instance.rate {
-            let (starts, _) = tx.starts_of(name, tx.now().minus(rate.window)).await?;
+            let now = tx.now();
+            let (starts, _) = tx.agents().starts_in(name, now.minus(rate.window)).await?;
             if starts >= u64::from(rate.starts) {
                 let window = rate.window.as_secs();
                 return Ok(Some(format!(
@@ -342,7 +343,7 @@ impl Agents {
         instance: &AgentInstance,
     ) -> Result<Option<String>, Error> {
         let name = &instance.name;
-        Ok(tx.limited_agent_of(name).await?.map(|key| {
+        Ok(tx.agents().limited_in(name).await?.map(|key| {
             format!(
                 "instance {name}: the vendor refuses {key} for usage, so it would refuse another"
             )
@@ -374,7 +375,7 @@ impl Agents {
             operator_credential: None,
             cwd: Some(plan.cwd.clone()),
         };
-        tx.insert_token(&token_row, &token_hash(&new_secret())).await?;
+        tx.tokens().insert(&token_row, &token_hash(&new_secret())).await?;
         let row = AgentRow {
             info: AgentInfo {
                 id,
@@ -406,16 +407,16 @@ impl Agents {
             ended_at: None,
         };
         let stream = stream_of(&row.info.id);
-        let stream = tx.open_stream(&stream, &StreamVisibility::shared(&row.owned)).await?;
+        let stream = tx.streams().open(&stream, &StreamVisibility::shared(&row.owned)).await?;
         let answer_key = AnswerKey::random();
         let key = key.map(|(key, wish)| (key, wish.0.as_str()));
-        tx.insert_agent(&row, stream.id, key, &answer_key).await?;
+        tx.agents().insert(&row, stream.id, key, &answer_key).await?;
         let parent = match &plan.owner {
-            Principal::Session(key) => tx.live_agent(key).await?,
+            Principal::Session(key) => tx.agents().live(key).await?,
             Principal::Operator => None,
         };
         if let Some(parent) = &parent {
-            tx.note_parent(&row.info.id, &parent.info.id).await?;
+            tx.agents().note_parent(&row.info.id, &parent.info.id).await?;
         }
         team::hosted_peer(
             tx,
@@ -475,7 +476,7 @@ impl Agents {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = tx.agent(&id).await? else { return Ok(()) };
+                    let Some(mut row) = tx.agents().get(&id).await? else { return Ok(()) };
                     let has_ended = row.ended_at.is_some();
                     if has_ended && row.last_pid != 0 {
                         return Ok(());
@@ -484,7 +485,7 @@ impl Agents {
                     if !has_ended {
                         (row.host, row.info.pid) = (Some(host), pid);
                     }
-                    tx.update_agent(&row).await?;
+                    tx.agents().update(&row).await?;
                     Ok(())
                 })
             })
@@ -562,9 +563,9 @@ async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();
     for number in 2.. {
-        let is_others = tx.is_key_of_another_project(&key, &plan.project).await?;
+        let is_others = tx.agents().is_key_of_another_project(&key, &plan.project).await?;
         if (!is_others || key == first)
-            && let Some(live) = tx.live_agent(&key).await?
+            && let Some(live) = tx.agents().live(&key).await?
         {
             return Err(Error::Conflict(format!(
                 "{key} is live: agent {}; choose another name, or stop it first",

@@ -66,7 +66,7 @@ impl Agents {
     /// Nothing was said yet.
     pub(super) async fn words_of(&self, id: &AgentId) -> Result<AgentWords, Error> {
         let stream = stream_of(id);
-        let view = self.core.store.view(&stream).await?.ok_or(StoreError::NoStream)?;
+        let view = self.core.store.streams().view(&stream).await?.ok_or(StoreError::NoStream)?;
         Ok(AgentWords {
             store: self.core.store.clone(),
             stream,
@@ -87,7 +87,7 @@ impl Agents {
         head: i64,
     ) -> Result<(), Error> {
         if words.of.as_ref() != Some(&delta.of) {
-            let (_, position) = self.core.store.log_bounds().await?;
+            let (_, position) = self.core.store.events().bounds().await?;
             words.after = SaidAfter { seq: head, position };
             words.of = Some(delta.of.clone());
             words.text.clear();

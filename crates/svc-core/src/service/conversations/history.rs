@@ -120,8 +120,8 @@ impl Conversations {
         let store = &self.core.store;
         let size = PageSize::rows(limit);
         let page = match (&requester.peer, sees_all) {
-            (_, true) => store.messages_of(peer, before, size).await?,
-            (Some(own), false) => store.messages_between(own, peer, before, size).await?,
+            (_, true) => store.messages().of_peer(peer, before, size).await?,
+            (Some(own), false) => store.messages().between(own, peer, before, size).await?,
             (None, false) => RowPage { rows: Vec::new(), more: false },
         };
         let texts = page.rows.into_iter().map(|row| {

@@ -170,10 +170,10 @@ impl Conversations {
     /// All sessions: hosted ones that live, and those of people.
     pub(super) async fn rows(&self) -> Result<Vec<SessionRow>, Error> {
         let mut rows = Vec::new();
-        for agent in self.core.store.live_agents().await? {
+        for agent in self.core.store.agents().live().await? {
             rows.push(self.hosted(agent).await?);
         }
-        let peers = self.core.store.session_peers(LOOKED_AT).await?;
+        let peers = self.core.store.peers().of_sessions(LOOKED_AT).await?;
         rows.extend(peers.into_iter().map(|peer| SessionRow::Attended(Box::new(peer))));
         Ok(rows)
     }
@@ -186,7 +186,7 @@ impl Conversations {
         let label = row.peer().map(|peer| peer.peer.display_name.clone());
         let parent_session_key = match row.parent() {
             Some(Principal::Session(parent)) => {
-                let own = self.core.store.peer_of_key(parent).await?;
+                let own = self.core.store.peers().of_key(parent).await?;
                 own.and_then(|row| row.session_key())
             }
             _ => None,
@@ -254,7 +254,8 @@ impl Conversations {
         let between = self
             .core
             .store
-            .messages_between(own, &peer.peer.peer_id, None, PageSize::rows(1))
+            .messages()
+            .between(own, &peer.peer.peer_id, None, PageSize::rows(1))
             .await?;
         Ok(between.rows.into_iter().next().map(|row| {
             let message = row.message;

@@ -198,9 +198,9 @@ impl Conversations {
         let principal = caller.principal();
         let sees_all = caller.is_operator();
         if let Some(key) = caller.session().filter(|key| is_agent_key(key)) {
-            let agent = store.agent_of_key(key).await?.filter(|row| row.ended_at.is_none());
+            let agent = store.agents().of_key(key).await?.filter(|row| row.ended_at.is_none());
             if let Some(agent) = agent {
-                let own = store.peer_of_key(key).await?;
+                let own = store.peers().of_key(key).await?;
                 let own = own.filter(|row| row.owner.as_deref() == Some(key));
                 return Ok(Requester {
                     key: key.to_owned(),
@@ -217,7 +217,7 @@ impl Conversations {
         }
         let named = session.or(caller.session());
         let own = match named {
-            Some(session) => store.peer_of_session(session).await?,
+            Some(session) => store.peers().of_session(session).await?,
             None => None,
         };
         let own = own.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
@@ -282,7 +282,7 @@ impl Conversations {
         let mut rows = match name {
             SessionName::Key(text) => self.named_by_key(requester, text).await?,
             SessionName::Label(text) => {
-                let rows = self.core.store.peers_named(text, limits::PAGE_DEFAULT).await?;
+                let rows = self.core.store.peers().named(text, limits::PAGE_DEFAULT).await?;
                 self.sessions_of(rows).await?
             }
             SessionName::Instance(text) => self.of_instance(text).await?,
@@ -294,7 +294,7 @@ impl Conversations {
         if let (SessionName::Key(text), true) = (name, rows.is_empty()) {
             // Models copy display names from `peer_list`. A text with the form of a key or an id is no display name.
             if let Some(PeerReference::Name { .. }) = PeerReference::parse(text) {
-                let named = self.core.store.peers_named(text, limits::PAGE_DEFAULT).await?;
+                let named = self.core.store.peers().named(text, limits::PAGE_DEFAULT).await?;
                 rows = self.sessions_of(named).await?;
                 rows.retain(is_seen);
             }
@@ -329,20 +329,20 @@ impl Conversations {
         let lower = text.to_ascii_lowercase();
         let agent = match AgentId::parse(text).filter(|id| id.as_str().starts_with(AgentId::PREFIX))
         {
-            Some(id) => store.agent(&id).await?,
-            None => store.agent_of_key(&lower).await?,
+            Some(id) => store.agents().get(&id).await?,
+            None => store.agents().of_key(&lower).await?,
         };
         let peers = match PeerReference::parse(text) {
             Some(PeerReference::SessionKey(key)) => {
                 let rows =
-                    store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+                    store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
                 rows.into_iter().filter(|row| key.is_of(&row.peer)).collect()
             }
             Some(PeerReference::Id(id)) if !id.is_operator() => {
-                store.peer(&id).await?.into_iter().collect()
+                store.peers().get(&id).await?.into_iter().collect()
             }
             _ => {
-                let own = store.peer_of_session(text).await?;
+                let own = store.peers().of_session(text).await?;
                 own.into_iter().filter(|row| row.peer.session_id.as_deref() == Some(text)).collect()
             }
         };
@@ -356,7 +356,7 @@ impl Conversations {
     async fn of_instance(&self, instance: &str) -> Result<Vec<SessionRow>, Error> {
         let instance = instance.to_ascii_lowercase();
         let mut rows = Vec::new();
-        for agent in self.core.store.live_agents().await? {
+        for agent in self.core.store.agents().live().await? {
             if agent.info.instance == instance {
                 rows.push(self.hosted(agent).await?);
             }
@@ -371,7 +371,7 @@ impl Conversations {
     /// The live agents that were started with a name: what their keys end with.
     async fn started_as(&self, name: &str) -> Result<Vec<SessionRow>, Error> {
         let mut rows = Vec::new();
-        for agent in self.core.store.live_agents().await? {
+        for agent in self.core.store.agents().live().await? {
             let own = agent.info.session_key.rsplit_once(':').map(|(_, own)| own);
             if own.is_some_and(|own| own.eq_ignore_ascii_case(name)) {
                 rows.push(self.hosted(agent).await?);
@@ -382,7 +382,7 @@ impl Conversations {
 
     pub(super) async fn hosted(&self, agent: AgentRow) -> Result<SessionRow, Error> {
         let key = agent.info.session_key.as_str();
-        let peer = self.core.store.peer_of_key(key).await?;
+        let peer = self.core.store.peers().of_key(key).await?;
         let peer = peer.filter(|row| row.owner.as_deref() == Some(key));
         Ok(SessionRow::Hosted(Box::new(agent), peer.map(Box::new)))
     }
@@ -395,7 +395,7 @@ impl Conversations {
                 continue;
             }
             let agent = match peer.owner.as_deref().filter(|owner| is_agent_key(owner)) {
-                Some(key) => self.core.store.agent_of_key(key).await?,
+                Some(key) => self.core.store.agents().of_key(key).await?,
                 None => None,
             };
             rows.push(match agent {

@@ -39,7 +39,7 @@ impl Conversations {
         let end = tokio::time::Instant::now() + wait;
         loop {
             let head = listener.last();
-            let known = store.run(&run.run_id).await?.ok_or(StoreError::NoStream)?;
+            let known = store.runs().get(&run.run_id).await?.ok_or(StoreError::NoStream)?;
             let is_there = known.answered.is_some() || known.state.is_over();
             let patience =
                 if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
@@ -91,10 +91,10 @@ struct SettledRun {
 impl SettledRun {
     async fn read(tx: &mut WriteTx, run: RunRow) -> Result<Self, StoreError> {
         let reply = match (&run.reply_id, run.answered.unwrap_or(run.state)) {
-            (Some(id), RunState::Ok) => tx.message(id).await?.map(|it| it.text),
+            (Some(id), RunState::Ok) => tx.messages().get(id).await?.map(|it| it.text),
             _ => None,
         };
-        let states = tx.deliveries(&run.message_id).await?;
+        let states = tx.messages().deliveries(&run.message_id).await?;
         Ok(Self { run, reply, states })
     }
 
@@ -125,7 +125,7 @@ async fn settle(
     id: &RunId,
     patience: Patience,
 ) -> Result<Option<SettledRun>, Error> {
-    let mut run = tx.run(id).await?.ok_or(StoreError::NoStream)?;
+    let mut run = tx.runs().get(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_some() {
         return Ok(Some(SettledRun::read(tx, run).await?));
     }
@@ -135,9 +135,9 @@ async fn settle(
     let is_over = run.state.is_over();
     run.answered = Some(if is_over { run.state } else { RunState::Queued });
     run.waits_until = None;
-    tx.update_run(&run).await?;
+    tx.runs().update(&run).await?;
     if let (true, Some(reply)) = (is_over, &run.reply_id)
-        && let Some(mut reply) = tx.message(reply).await?
+        && let Some(mut reply) = tx.messages().get(reply).await?
     {
         let to = reply.to_peer.clone();
         let had = std::slice::from_mut(&mut reply);

@@ -205,13 +205,16 @@ impl Conversations {
             SendDecision::Run(run) => self.outcome(*run, when).await,
             SendDecision::Answer(message) => {
                 let run = message.provenance.as_ref().map(|it| it.run_id.clone());
-                let to = self.core.store.peer(&message.to_peer).await?;
+                let to = self.core.store.peers().get(&message.to_peer).await?;
                 let key = to.and_then(|row| row.session_key());
                 Ok(SessionReply {
                     run_id: run.unwrap_or_else(|| RunId::of_message(&message.id)),
                     status: SendStatus::Accepted,
                     session_key: key.unwrap_or_else(|| OPERATOR.to_owned()),
-                    delivery: last_delivery(self.core.store.deliveries(&message.id).await?, when),
+                    delivery: last_delivery(
+                        self.core.store.messages().deliveries(&message.id).await?,
+                        when,
+                    ),
                     message_id: Some(message.id),
                     reply: None,
                     error: None,
@@ -335,13 +338,14 @@ impl Conversations {
     ) -> Result<(SendDecision, ExpectedDelivery), Error> {
         let unknown = || Error::not_found(ResourceKind::MessageToPeer, named);
         let id = MessageId::parse(named).ok_or_else(unknown)?;
-        let question = self.core.store.message(&id).await?;
+        let question = self.core.store.messages().get(&id).await?;
         let own = requester.peer.clone();
         let question =
             question.filter(|it| Some(&it.to_peer) == own.as_ref()).ok_or_else(unknown)?;
         let to = PeerId::parse(&question.from_peer).ok_or_else(unknown)?;
         if let Some(key) = &input.session_key {
-            let of_sender = self.core.store.peer(&to).await?.and_then(|row| row.session_key());
+            let of_sender =
+                self.core.store.peers().get(&to).await?.and_then(|row| row.session_key());
             if of_sender.as_deref().is_none_or(|sender| !sender.eq_ignore_ascii_case(key)) {
                 let why = "names a message of another session; leave sessionKey out";
                 return Err(Error::invalid("inReplyTo", why));
@@ -358,7 +362,7 @@ impl Conversations {
                     let is_known = match input.idempotency_key.as_deref() {
                         Some(key) => {
                             let from = question.to_peer.as_str();
-                            tx.message_by_key(from, &to, key).await?.is_some()
+                            tx.messages().by_key(from, &to, key).await?.is_some()
                         }
                         None => false,
                     };
@@ -369,7 +373,7 @@ impl Conversations {
                         team::operator_peer(tx).await?
                     } else {
                         let gone = "the session that asked is gone";
-                        match tx.peer(&to).await? {
+                        match tx.peers().get(&to).await? {
                             Some(row) => row,
                             None => return Ok(SendDecision::Refused(Refusal::error("gone", gone))),
                         }
@@ -417,7 +421,7 @@ async fn rate(
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
     // The largest number is no bound, and needs no count.
-    if most == u32::MAX || tx.sends_since(source, target, since).await? < u64::from(most) {
+    if most == u32::MAX || tx.runs().count_since(source, target, since).await? < u64::from(most) {
         return Ok(None);
     }
     let error = format!("you have sent it {most} messages within a minute: wait a while");
@@ -497,7 +501,7 @@ impl SendJob {
         };
         team::open_run(tx, &row).await?;
         if row.answered.is_some() {
-            tx.update_run(&row).await?;
+            tx.runs().update(&row).await?;
         }
         Ok(SendDecision::Run(Box::new(row)))
     }
@@ -509,10 +513,10 @@ impl SendJob {
         waits_until: Option<Timestamp>,
     ) -> Result<Option<RunRow>, Error> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
-        let Some(mut known) = tx.run_by_key(&self.requester.key, key).await? else {
+        let Some(mut known) = tx.runs().by_key(&self.requester.key, key).await? else {
             return Ok(None);
         };
-        let message = tx.message(&known.message_id).await?;
+        let message = tx.messages().get(&known.message_id).await?;
         let is_same = message.is_some_and(|message| message.text == self.input.message)
             && known.target.session == self.target.session
             && known.mode == self.input.mode;
@@ -524,7 +528,7 @@ impl SendJob {
         }
         if known.answered.is_none() && !known.state.is_over() && waits_until > known.waits_until {
             known.waits_until = waits_until;
-            tx.update_run(&known).await?;
+            tx.runs().update(&known).await?;
         }
         Ok(Some(known))
     }
@@ -532,12 +536,14 @@ impl SendJob {
     async fn refusal(&self, tx: &mut WriteTx, waits: bool) -> Result<Option<Refusal>, Error> {
         let (source, target) = (&self.requester.key, &self.target.session);
         if let Some(agent) = &self.target.agent {
-            let live = tx.live_agent(target).await?;
+            let live = tx.agents().live(target).await?;
             if live.is_none_or(|live| live.info.id != *agent) {
                 return Ok(Some(Refusal::error("not_running", format!("{target} has ended"))));
             }
         }
-        if waits && let Some(path) = wait_circle(&tx.waits_from(target).await?, source, target) {
+        if waits
+            && let Some(path) = wait_circle(&tx.runs().waits_from(target).await?, source, target)
+        {
             let path = path.join(" -> ");
             let error = format!(
                 "it would never end: {path}; end your turn with what you have, or send with timeoutSeconds 0"

@@ -125,10 +125,10 @@ impl Conversations {
         let mut running: Option<(String, u32)>;
         loop {
             let heads = [
-                store.view(&team).await?.map_or(0, |view| view.head),
-                store.view(&task_stream).await?.map_or(0, |view| view.head),
+                store.streams().view(&team).await?.map_or(0, |view| view.head),
+                store.streams().view(&task_stream).await?.map_or(0, |view| view.head),
             ];
-            let task = store.task(id).await?;
+            let task = store.tasks().get(id).await?;
             let (agent, is_taken) = self.agent_of(id).await?;
             let is_over = task.as_ref().is_some_and(|row| row.task.is_over());
             running = agent;
@@ -161,10 +161,10 @@ impl Conversations {
     /// The agent that has a task, and whether it has taken it.
     async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
         let store = &self.core.store;
-        let Some(dispatch) = store.dispatch(id).await? else { return Ok((None, false)) };
+        let Some(dispatch) = store.dispatches().get(id).await? else { return Ok((None, false)) };
         let is_taken = dispatch.taken_at.is_some();
         let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
-        let row = store.agent(&agent).await?;
+        let row = store.agents().get(&agent).await?;
         Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
     }
 }

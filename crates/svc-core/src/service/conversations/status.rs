@@ -131,7 +131,7 @@ impl Conversations {
             SessionRow::Attended(_) => None,
         };
         let queued = match row.peer() {
-            Some(peer) => self.core.store.mail_of_peer(&peer.peer.peer_id).await?,
+            Some(peer) => self.core.store.inboxes().count_mail(&peer.peer.peer_id).await?,
             None => 0,
         };
         Ok(SessionStatusView {
@@ -147,7 +147,7 @@ impl Conversations {
 
     /// The reply that a session waits for.
     async fn awaited(&self, key: &str) -> Result<Option<SessionWaiting>, Error> {
-        let awaited = self.core.store.awaited_by(key, self.core.now()).await?;
+        let awaited = self.core.store.runs().awaited_by(key, self.core.now()).await?;
         Ok(awaited.map(|(session, since, until)| SessionWaiting {
             kind: SessionWaitingKind::Reply,
             since,
@@ -161,7 +161,7 @@ impl Conversations {
     /// How many sends of the caller are open.
     pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
         let requester = self.requester(caller, session).await?;
-        Ok(self.core.store.open_sends_of(&requester.key).await?)
+        Ok(self.core.store.runs().count_open(&requester.key).await?)
     }
 
     /// The key of the caller, and its instance or backend.
@@ -180,14 +180,14 @@ impl Conversations {
         started_at: Timestamp,
         id: &AgentId,
     ) -> Result<Timestamp, Error> {
-        let last = self.core.store.last_event_at(&StreamName::new("agent", id)).await?;
+        let last = self.core.store.streams().last_event_at(&StreamName::new("agent", id)).await?;
         Ok(last.unwrap_or(started_at).max(started_at))
     }
 
     /// The sum of what a hosted agent says it has used.
     async fn tokens(&self, id: &AgentId) -> Result<Option<AgentUsage>, Error> {
         let stream = StreamName::new("agent", id);
-        let Some(view) = self.core.store.view(&stream).await? else { return Ok(None) };
+        let Some(view) = self.core.store.streams().view(&stream).await? else { return Ok(None) };
         let (mut after, mut total) = (0, None::<AgentUsage>);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
@@ -196,7 +196,12 @@ impl Conversations {
         };
         loop {
             let size = PageSize::rows(limits::PAGE_MAX);
-            let page = self.core.store.events(view.id, &stream, after, Some("usage"), size).await?;
+            let page = self
+                .core
+                .store
+                .events()
+                .of_stream(view.id, &stream, after, Some("usage"), size)
+                .await?;
             for event in &page.events {
                 after = event.seq;
                 let Ok(AgentEvent { body: AgentEventBody::Usage(usage), .. }) =

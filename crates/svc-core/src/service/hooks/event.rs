@@ -107,11 +107,11 @@ impl Hooks {
         let sub_agent = event.is_of_sub_agent().then_some(event.agent_id.as_str());
         check::short("agent_id", sub_agent)?;
         let is_own = self.team.owns(caller, &session_id).await?;
-        let (peer, calls) = match self.core.store.peer_of_session(&session_id).await? {
+        let (peer, calls) = match self.core.store.peers().of_session(&session_id).await? {
             Some(row) => (Some(row.peer), row.open_calls),
             None => (None, OpenCalls::default()),
         };
-        let session = self.core.store.session(&session_id).await?;
+        let session = self.core.store.sessions().get(&session_id).await?;
         let agent_id = sub_agent.unwrap_or_default().to_owned();
         let acting = ActingSession { session_id, agent_id };
         Ok(KnownSession { acting, is_own, session, peer, calls, arrived })
@@ -171,7 +171,7 @@ impl Hooks {
     ) -> Result<bool, Error> {
         let (Some(session), Some(peer)) = (&known.session, &known.peer) else { return Ok(false) };
         Ok(hook::is_sign_of_life(event, session, (peer, &known.calls), known.arrived)
-            && !self.core.store.has_mail(&peer.peer_id, known.arrived).await?)
+            && !self.core.store.inboxes().has_mail(&peer.peer_id, known.arrived).await?)
     }
 
     /// Writes all that follows from an event, in one commit.
@@ -262,7 +262,7 @@ impl Hooks {
 
     /// Peers of this name. Of one whose process is gone the daemon may not have heard yet.
     async fn namesakes(&self, name: &str) -> Result<Vec<PeerRow>, Error> {
-        let rows = self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?;
+        let rows = self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?;
         let is_gone = |row: &PeerRow| {
             row.peer.status != PeerStatus::Offline
                 && row.process().is_some_and(|process| !process::is_running(&process))
@@ -271,7 +271,7 @@ impl Hooks {
             return Ok(rows);
         }
         self.team.sweep_peers().await?;
-        Ok(self.core.store.peers_named(name, limits::PAGE_DEFAULT).await?)
+        Ok(self.core.store.peers().named(name, limits::PAGE_DEFAULT).await?)
     }
 
     /// Composes the reply for whoever reads it.
@@ -315,7 +315,7 @@ impl Hooks {
         source: SessionSource,
         hook_id: Option<&str>,
     ) -> Result<Option<HookNote>, Error> {
-        if let Some(own) = self.core.store.active_ghap(&acting.session_id).await? {
+        if let Some(own) = self.core.store.ghaps().active(&acting.session_id).await? {
             return Ok(Some(hook::own_record_note(&own)));
         }
         if !matches!(source, SessionSource::Startup | SessionSource::Clear | SessionSource::Resume)
@@ -331,7 +331,7 @@ impl Hooks {
                 .on_behalf_of(caller)
                 .write(move |tx| {
                     Box::pin(async move {
-                        Ok(tx.note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
+                        Ok(tx.seen().note_orphan_offer(&id, &session, hook_id.as_deref()).await?)
                     })
                 })
                 .await;
@@ -458,7 +458,7 @@ mod tests {
             let mut told = pin!(services.hooks.hook(&caller, event, HookCall::default()));
             let mut is_over = false;
             // It leaves as soon as its session is on record.
-            while test.store.session("s").await.unwrap().is_none() {
+            while test.store.sessions().get("s").await.unwrap().is_none() {
                 assert!(!is_over, "a session after the answer");
                 is_over =
                     poll_fn(|context| Poll::Ready(told.as_mut().poll(context).is_ready())).await;

@@ -39,7 +39,7 @@ pub(super) async fn confirm_given(
     peer: &PeerId,
     arrived: Timestamp,
 ) -> Result<Vec<Message>, StoreError> {
-    let mut messages = tx.given_messages(peer, arrived).await?;
+    let mut messages = tx.inboxes().given(peer, arrived).await?;
     advance(tx, peer, &mut messages, DeliveryState::Injected, None).await?;
     Ok(messages)
 }
@@ -84,7 +84,7 @@ pub(super) async fn hand_over(
         return Ok(None);
     }
     let with_given = offer == MailOffer::NewAndGiven;
-    let mut messages = tx.undelivered_messages(&peer.peer_id, with_given, BATCH).await?;
+    let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, BATCH).await?;
     if offer == MailOffer::Held {
         let waited = |message: &Message| went_on.is_some_and(|at| message.timestamp <= at);
         messages.retain(|message| waited(message) || message.from_peer == PeerId::OPERATOR);
@@ -100,7 +100,8 @@ pub(super) async fn hand_over_questions_of_start(
     hook_id: &str,
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
-    let mut messages = tx.given_messages(&peer.peer_id, tx.now()).await?;
+    let now = tx.now();
+    let mut messages = tx.inboxes().given(&peer.peer_id, now).await?;
     messages.retain(|message| message.kind == MessageType::Query);
     give(tx, peer, hook_id, (messages, TurnOfMail::Begins), lease).await
 }
@@ -121,7 +122,7 @@ async fn give(
     for message in messages {
         let sender = sender(tx, &message.from_peer).await?;
         let answered = match message.answered() {
-            Some(first) => tx.message(&first).await?.map(|first| first.kind),
+            Some(first) => tx.messages().get(&first).await?.map(|first| first.kind),
             None => None,
         };
         let stamp = stamp::stamp(&message, &sender, answered, begins_turn);
@@ -144,15 +145,15 @@ async fn give(
     }
     let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
-    tx.lease_messages(&ids, until, Some(hook_id)).await?;
-    tx.note_turn(&ids, begins_turn).await?;
+    tx.inboxes().lease(&ids, until, Some(hook_id)).await?;
+    tx.messages().note_turn(&ids, begins_turn).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
     Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
 }
 
 /// How many messages wait for a peer that does not have them, up to a bound.
 async fn waiting(tx: &mut WriteTx, peer: &PeerId) -> Result<usize, StoreError> {
-    let messages = tx.waiting_messages(peer, COUNTED).await?;
+    let messages = tx.inboxes().waiting(peer, COUNTED).await?;
     let is_new = |message: &&Message| message.state < DeliveryState::Injected;
     Ok(messages.iter().filter(is_new).count())
 }
@@ -171,7 +172,7 @@ async fn name_of(tx: &mut WriteTx, from: &str) -> Result<String, StoreError> {
 
 async fn peer_of(tx: &mut WriteTx, from: &str) -> Result<Option<PeerRow>, StoreError> {
     match PeerId::parse(from) {
-        Some(id) => tx.peer(&id).await,
+        Some(id) => tx.peers().get(&id).await,
         None => Ok(None),
     }
 }

@@ -87,18 +87,18 @@ impl Hooks {
         };
         let mut end = pin!(end);
         let store = &self.core.store;
-        let peer = store.peer_of_session(session_id).await?.ok_or_else(unknown)?.peer;
+        let peer = store.peers().of_session(session_id).await?.ok_or_else(unknown)?.peer;
         let stream = StreamName::new("peer", &peer.peer_id);
         // Listen before looking, or a message that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
         let mut changes = store.bus().listen(&StreamName::fixed(StreamName::TEAM));
         loop {
             let last_change = changes.last();
-            let view = store.view(&stream).await?;
+            let view = store.streams().view(&stream).await?;
             let view =
                 view.ok_or_else(|| Error::not_found(ResourceKind::Stream, stream.as_str()))?;
             self.access.check_credential(caller, &credential).await?;
-            let session = store.session(session_id).await?;
+            let session = store.sessions().get(session_id).await?;
             if session.is_some_and(|session| session.ended_at.is_some()) {
                 return Ok(MailWait::Over);
             }
@@ -125,10 +125,10 @@ impl Hooks {
         peer: &Peer,
         waiter: &str,
     ) -> Result<WaiterMail, Error> {
-        if !self.core.store.has_mail(&peer.peer_id, self.core.now()).await? {
+        if !self.core.store.inboxes().has_mail(&peer.peer_id, self.core.now()).await? {
             return Ok(WaiterMail::Nothing);
         }
-        if self.core.store.peer(&peer.peer_id).await?.as_ref().is_some_and(is_in_turn) {
+        if self.core.store.peers().get(&peer.peer_id).await?.as_ref().is_some_and(is_in_turn) {
             return Ok(WaiterMail::InTurn);
         }
         let (peer, waiter, lease) = (peer.clone(), waiter.to_owned(), self.core.tuning.lease);
@@ -140,10 +140,10 @@ impl Hooks {
                 Box::pin(async move {
                     // It may have gone over to another while this one waited.
                     team::claim(tx, &caller, &session_id, SessionContact::Call).await?;
-                    if tx.is_lost(&waiter).await? {
+                    if tx.hooks().is_lost(&waiter).await? {
                         return Ok(WaiterMail::Nothing);
                     }
-                    let now = tx.peer(&peer.peer_id).await?;
+                    let now = tx.peers().get(&peer.peer_id).await?;
                     if now.as_ref().is_some_and(is_gone) {
                         // Its client was killed, and the waiter may have a moment left. The message waits.
                         return Ok(WaiterMail::Nothing);
@@ -152,12 +152,12 @@ impl Hooks {
                         return Ok(WaiterMail::InTurn);
                     }
                     if caller.session().is_some_and(is_agent_key)
-                        && tx.is_hosted(&peer.peer_id).await?
+                        && tx.peers().is_hosted(&peer.peer_id).await?
                     {
                         // Its messages become turns.
                         return Ok(WaiterMail::Nothing);
                     }
-                    tx.remember_hook(&waiter).await?;
+                    tx.hooks().remember(&waiter).await?;
                     let offer = (MailOffer::New, TurnOfMail::Begins, None);
                     let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);

@@ -46,7 +46,7 @@ impl Hooks {
 
     /// The session that a client's process works for, as hooks with the operator's credential have told.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
-        Ok(self.core.store.session_of_process(pid).await?)
+        Ok(self.core.store.peers().session_of_process(pid).await?)
     }
 
     /// Remembers that an MCP connection is this session's.
@@ -54,15 +54,17 @@ impl Hooks {
         let (id, session) = (id.clone(), session.to_owned());
         self.core
             .store
-            .write(move |tx| Box::pin(async move { Ok(tx.tie_mcp_session(&id, &session).await?) }))
+            .write(move |tx| {
+                Box::pin(async move { Ok(tx.mcp().tie_session(&id, &session).await?) })
+            })
             .await
     }
 
     /// Forgets ids of events that nobody sends again, and what was given to sessions that nobody goes on with.
     pub async fn sweep_hooks(&self) -> Result<(), Error> {
         let now = self.core.now();
-        self.core.store.forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
-        self.core.store.forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?;
+        self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;
+        self.core.store.sweeps().forget_seen_by_silent(now.minus(limits::SEEN_KEPT)).await?;
         Ok(())
     }
 }

@@ -34,10 +34,10 @@ impl Hooks {
         to: &PeerId,
     ) -> Result<Option<ExpectedDelivery>, StoreError> {
         let store = &self.core.store;
-        let Some(row) = store.peer(to).await? else { return Ok(None) };
+        let Some(row) = store.peers().get(to).await? else { return Ok(None) };
         let hosted = row.owner.as_deref().filter(|owner| is_agent_key(owner));
         if let Some(key) = hosted
-            && let Some(agent) = store.agent_of_key(key).await?
+            && let Some(agent) = store.agents().of_key(key).await?
         {
             if agent.ended_at.is_some() {
                 return Ok(Some(ExpectedDelivery::Never));
@@ -54,7 +54,7 @@ impl Hooks {
         let client = HookClient::parse(&row.peer.backend);
         let reaches_each_turn = client.is_some_and(HookClient::goes_on_at_stop);
         let owner = match &row.peer.session_id {
-            Some(session) => store.session_owner(session).await?.and_then(|known| known.owner),
+            Some(session) => store.sessions().owner(session).await?.and_then(|known| known.owner),
             None => None,
         };
         let wakes = owner.zip(row.peer.session_id.as_deref());

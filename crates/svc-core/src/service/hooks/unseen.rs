@@ -52,11 +52,11 @@ pub(super) async fn take_back(
     // The event itself may still be on its way.
     let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     budget.check_rows(tx, caller, count).await?;
-    tx.remember_lost(events, &caller.principal()).await?;
-    tx.take_back_seen(session_id, events).await?;
-    tx.take_back_orphan_offers(session_id, events).await?;
-    tx.take_back_reminders(session_id, events).await?;
-    let Some(row) = tx.peer_of_session(session_id).await? else { return Ok(()) };
-    let unseen = tx.take_back_messages(&row.peer.peer_id, events).await?;
+    tx.hooks().remember_lost(events, &caller.principal()).await?;
+    tx.seen().take_back(session_id, events).await?;
+    tx.seen().take_back_orphan_offers(session_id, events).await?;
+    tx.hooks().take_back_reminders(session_id, events).await?;
+    let Some(row) = tx.peers().of_session(session_id).await? else { return Ok(()) };
+    let unseen = tx.inboxes().take_back(&row.peer.peer_id, events).await?;
     Ok(note_unseen(tx, &row.peer.peer_id, &unseen).await?)
 }

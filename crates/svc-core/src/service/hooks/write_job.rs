@@ -125,7 +125,7 @@ impl HookWriteJob {
     async fn keep_secret(&self, tx: &mut WriteTx) -> Result<(), StoreError> {
         let Some(secrets) = &self.secrets else { return Ok(()) };
         match secrets.ensure(&self.event.session_id) {
-            Ok(secret) => tx.put_session_secret(&self.event.session_id, &secret).await,
+            Ok(secret) => tx.sessions().put_secret(&self.event.session_id, &secret).await,
             Err(error) => {
                 tracing::warn!(%error, "cannot keep the secret by which a session is taken up again");
                 Ok(())
@@ -139,8 +139,8 @@ impl HookWriteJob {
         let session_id = &self.event.session_id;
         unseen::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
         let history = match &self.id {
-            Some(id) if !tx.remember_hook(id).await? => HookIdHistory::Repeated,
-            Some(id) if tx.is_lost(id).await? => HookIdHistory::GivenUp,
+            Some(id) if !tx.hooks().remember(id).await? => HookIdHistory::Repeated,
+            Some(id) if tx.hooks().is_lost(id).await? => HookIdHistory::GivenUp,
             _ => HookIdHistory::New,
         };
         let reception = hook::reception(history, self.timing, tx.now());
@@ -165,13 +165,13 @@ impl HookWriteJob {
         timing: HookTiming,
     ) -> Result<AppliedSession, Error> {
         let session_id = &self.event.session_id;
-        let known = tx.session(session_id).await?;
+        let known = tx.sessions().get(session_id).await?;
         let effect = hook::session_effect(&self.event, timing, known.as_ref());
         let mut ended_tokens = Vec::new();
         match &effect {
             SessionEffect::Keep { .. } => return Ok(AppliedSession { effect, ended_tokens }),
             SessionEffect::Touch => {
-                tx.touch_session(session_id, &self.caller.principal().to_string()).await?;
+                tx.sessions().touch(session_id, &self.caller.principal().to_string()).await?;
             }
             SessionEffect::End { reason } => {
                 ended_tokens = team::end(tx, session_id, reason.as_deref()).await?.tokens;
@@ -189,7 +189,7 @@ impl HookWriteJob {
         }
         if let HookTiming::Late { happened_at } = timing {
             // With the time of now the row would be younger than the events that come after this one.
-            tx.date_session(session_id, happened_at, known.is_none()).await?;
+            tx.sessions().date(session_id, happened_at, known.is_none()).await?;
         }
         Ok(AppliedSession { effect, ended_tokens })
     }
@@ -203,18 +203,18 @@ impl HookWriteJob {
         let Some(tool) = self.event.counted_tool() else { return Ok(None) };
         let ActingSession { session_id, agent_id } = &self.acting;
         let at = timing.time(tx.now());
-        let count = tx.count_tool(session_id, agent_id, &tool.tool, at).await?;
+        let count = tx.tool_counts().count_tool(session_id, agent_id, &tool.tool, at).await?;
         match hook::tool_count_effect(&self.event, tool, timing, self.policy, count) {
             ToolCountEffect::Keep => return Ok(None),
             ToolCountEffect::Reset => {
-                tx.reset_tool_count(session_id, agent_id).await?;
+                tx.tool_counts().reset(session_id, agent_id).await?;
                 return Ok(None);
             }
-            ToolCountEffect::ResetAndRemind => tx.reset_tool_count(session_id, agent_id).await?,
+            ToolCountEffect::ResetAndRemind => tx.tool_counts().reset(session_id, agent_id).await?,
         }
-        let Some(record) = tx.active_ghap(session_id).await? else { return Ok(None) };
+        let Some(record) = tx.ghaps().active(session_id).await? else { return Ok(None) };
         if let Some(id) = &self.id {
-            tx.note_reminder(id, agent_id, count).await?;
+            tx.hooks().note_reminder(id, agent_id, count).await?;
         }
         Ok(Some(HookNote::Reminder(record.reminder(count))))
     }
@@ -224,6 +224,7 @@ impl HookWriteJob {
         let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
         let session_id = &self.acting.session_id;
         let earlier: Vec<_> = tx
+            .outcomes()
             .last_verdicts(session_id, 2)
             .await?
             .into_iter()
@@ -239,7 +240,7 @@ impl HookWriteJob {
         if !is_new || !hook::is_evidence(run.verdict.kind, run.verdict.verdict.into()) {
             return Ok(None);
         }
-        let active = tx.active_ghap(session_id).await?;
+        let active = tx.ghaps().active(session_id).await?;
         Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
     }
 
@@ -251,7 +252,7 @@ impl HookWriteJob {
         timing: HookTiming,
         session: &SessionEffect,
     ) -> Result<(Option<Peer>, Option<Timestamp>), Error> {
-        let known = match tx.peer_of_session(&self.event.session_id).await? {
+        let known = match tx.peers().of_session(&self.event.session_id).await? {
             None => self.peer_of_agent(tx).await?,
             known => known,
         };
@@ -271,7 +272,7 @@ impl HookWriteJob {
         };
         let id = peer.as_ref().map(|peer| peer.peer_id.clone()).or(known_id);
         if let (Some(id), true) = (id, are_others) {
-            tx.set_open_calls(&id, &calls).await?;
+            tx.peers().set_open_calls(&id, &calls).await?;
         }
         let Some(mut peer) = peer else { return Ok((None, since)) };
         let at = timing.time(tx.now());
@@ -285,15 +286,15 @@ impl HookWriteJob {
     /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
     async fn peer_of_agent(&self, tx: &mut WriteTx) -> Result<Option<PeerRow>, StoreError> {
         let Some(key) = self.caller.session() else { return Ok(None) };
-        if self.event.is_of_sub_agent() || tx.live_agent(key).await?.is_none() {
+        if self.event.is_of_sub_agent() || tx.agents().live(key).await?.is_none() {
             return Ok(None);
         }
-        let own = tx.peer_of_key(key).await?;
+        let own = tx.peers().of_key(key).await?;
         let Some(mut row) = own.filter(|row| row.owner.as_deref() == Some(key)) else {
             return Ok(None);
         };
         row.peer.session_id = Some(self.event.session_id.clone());
-        tx.put_peer(&row).await?;
+        tx.peers().put(&row).await?;
         Ok(Some(row))
     }
 
@@ -302,7 +303,7 @@ impl HookWriteJob {
         if self.process.is_some() && row.process() != self.process {
             row.peer.pid = self.pid;
             row.process_started = self.process.as_ref().map(|process| process.started.clone());
-            tx.put_peer(&row).await?;
+            tx.peers().put(&row).await?;
         }
         Ok(row.peer)
     }
@@ -357,7 +358,7 @@ impl HookWriteJob {
 
     /// Whether the session is that of an agent which the daemon runs: its host tells of its turns.
     async fn is_hosted(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<bool, StoreError> {
-        Ok(self.caller.session().is_some_and(is_agent_key) && tx.is_hosted(peer).await?)
+        Ok(self.caller.session().is_some_and(is_agent_key) && tx.peers().is_hosted(peer).await?)
     }
 
     /// Notes which messages the session has, and gives those that go into the reply, and the lines for a person if messages woke
@@ -370,7 +371,7 @@ impl HookWriteJob {
     ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
-            tx.forget_seen(&self.event.session_id).await?;
+            tx.seen().forget(&self.event.session_id).await?;
         }
         let handover = hook::mail_handover(&self.event);
         let mut woken_by = Vec::new();

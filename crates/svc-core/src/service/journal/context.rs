@@ -87,13 +87,18 @@ impl Journal {
             if !caller.is_operator() {
                 request.project = caller.project().map(str::to_owned);
             } else if request.project.is_none() {
-                request.project =
-                    self.core.store.session(session).await?.and_then(|session| session.project);
+                request.project = self
+                    .core
+                    .store
+                    .sessions()
+                    .get(session)
+                    .await?
+                    .and_then(|session| session.project);
             }
         }
         let seen: HashSet<SeenKey> = match &request.session_id {
             Some(session) if !request.repeat => {
-                self.core.store.seen(session).await?.into_iter().collect()
+                self.core.store.seen().list(session).await?.into_iter().collect()
             }
             _ => HashSet::new(),
         };
@@ -118,12 +123,12 @@ impl Journal {
                     let mut fresh = HashSet::new();
                     let hook = hook_id.as_deref();
                     if let Some(hook) = hook
-                        && tx.is_lost(hook).await?
+                        && tx.hooks().is_lost(hook).await?
                     {
                         return Ok::<_, Error>(fresh);
                     }
                     for item in items {
-                        if tx.note_seen(&session_id, &item, hook).await? {
+                        if tx.seen().note(&session_id, &item, hook).await? {
                             fresh.insert(item);
                         }
                     }
@@ -195,7 +200,8 @@ impl Journal {
         let (values, _) = self
             .core
             .store
-            .values(&Reader::from_caller(caller), None, limits::VALUES_RANKED)
+            .values()
+            .list(&Reader::from_caller(caller), None, limits::VALUES_RANKED)
             .await?;
         let is_own = |value: &Value| value.project.is_none() || value.project == request.project;
         if request.query.trim().is_empty() {

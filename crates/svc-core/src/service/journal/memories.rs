@@ -84,8 +84,8 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;
-                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
-                    let project = project_of_write(&caller, tx.session(session_id).await?);
+                    tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+                    let project = project_of_write(&caller, tx.sessions().get(session_id).await?);
                     let memory = Memory {
                         id: MemoryId::new(&ids, tx.now()),
                         project: project.filter(|_| !global),
@@ -98,7 +98,7 @@ impl Journal {
                     };
                     budget.check_rows(tx, &caller, 1).await?;
                     let known =
-                        tx.insert_memory(&memory, &digest, &terms, session_id, global).await?;
+                        tx.memories().insert(&memory, &digest, &terms, session_id, global).await?;
                     if let Some(memory) = known {
                         return Ok(StoredMemory { memory, is_known: true });
                     }
@@ -120,24 +120,21 @@ impl Journal {
         limit: usize,
     ) -> Result<Vec<(Memory, Fit)>, Error> {
         let prompt = Prompt::read(query);
-        let count = self.core.store.memory_count().await?;
+        let count = self.core.store.memories().count().await?;
         if prompt.groups.is_empty() || count == 0 {
             return Ok(Vec::new());
         }
         let members = as_json(&fit::members(&prompt));
-        let frequencies = self.core.store.memory_frequencies(&members).await?.into_iter().collect();
+        let frequencies =
+            self.core.store.memories().frequencies(&members).await?.into_iter().collect();
         let prompt =
             WeighedPrompt::new(prompt, usize::try_from(count).unwrap_or(usize::MAX), &frequencies);
         let most = u32::try_from(limits::SEARCH_CANDIDATES.max(limit)).unwrap_or(u32::MAX);
         let candidates = self
             .core
             .store
-            .memory_candidates(
-                &Reader::from_caller(caller),
-                &as_json(&prompt.terms()),
-                filter,
-                most,
-            )
+            .memories()
+            .candidates(&Reader::from_caller(caller), &as_json(&prompt.terms()), filter, most)
             .await?;
         let now = self.core.now();
         let mut ranked: Vec<(Memory, Fit)> = candidates
@@ -169,7 +166,8 @@ impl Journal {
         Ok(self
             .core
             .store
-            .memories(&Reader::from_caller(caller), filter, offset, PageSize::rows(limit))
+            .memories()
+            .list(&Reader::from_caller(caller), filter, offset, PageSize::rows(limit))
             .await?)
     }
 
@@ -190,7 +188,7 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let unknown = || Error::not_found(ResourceKind::Memory, id.as_str());
-                    let maker = tx.memory_maker(&Reader::from_caller(&caller), &id).await?;
+                    let maker = tx.memories().maker(&Reader::from_caller(&caller), &id).await?;
                     let (session, is_readable) = maker.ok_or_else(unknown)?;
                     if !owns_session(tx, &caller, &session).await? {
                         return Err(if is_readable {
@@ -203,10 +201,12 @@ impl Journal {
                             unknown()
                         });
                     }
-                    if !tx.delete_memory(&id).await? {
+                    if !tx.memories().delete(&id).await? {
                         return Err(unknown());
                     }
-                    tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;
+                    tx.sessions()
+                        .touch(&acting.session_id, &caller.principal().to_string())
+                        .await?;
                     let data = json!({ "id": id });
                     tell(tx, &acting.session_id, "memory.deleted", &data).await?;
                     Ok(id)
@@ -225,7 +225,11 @@ impl Journal {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let project = project.unwrap_or_default();
         let reader = Reader::from_caller(caller);
-        self.core.store.important_memories(&reader, project, limits::MEMORY_IMPORTANT, limit).await
+        self.core
+            .store
+            .memories()
+            .important(&reader, project, limits::MEMORY_IMPORTANT, limit)
+            .await
     }
 }
 

@@ -18,7 +18,7 @@ impl Journal {
         caller: &Caller,
         acting: &ActingSession,
     ) -> Result<Vec<Ghap>, Error> {
-        let session = self.core.store.session(&acting.session_id).await?;
+        let session = self.core.store.sessions().get(&acting.session_id).await?;
         let project = match project_of_write(caller, session) {
             Some(project) => project,
             // Sessions without a project have nothing in common.
@@ -26,7 +26,7 @@ impl Journal {
             None => String::new(),
         };
         let stale = self.core.now().minus(limits::SESSION_STALE);
-        Ok(self.core.store.orphans(&project, &acting.session_id, stale).await?)
+        Ok(self.core.store.ghaps().orphans(&project, &acting.session_id, stale).await?)
     }
 
     /// Takes over a record that was left open: it keeps its id and its history.
@@ -44,15 +44,15 @@ impl Journal {
             .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &subject).await?;
-                    if let Some(active) = tx.active_ghap(&acting.session_id).await? {
+                    tx.sessions().touch(&acting.session_id, &subject).await?;
+                    if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;
                     let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
                     ghap.updated_at = tx.now();
-                    tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&acting.session_id, "").await?;
+                    tx.ghaps().update(&ghap).await?;
+                    tx.tool_counts().reset(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.adopted").await?;
                     Ok((ghap, from))
                 })
@@ -82,7 +82,7 @@ impl Journal {
                 Box::pin(async move {
                     let mut ghap = still_orphan(tx, &orphan, stale).await?;
                     ghap.resolve(Resolution::abandoned(reason), tx.now());
-                    tx.update_ghap(&ghap).await?;
+                    tx.ghaps().update(&ghap).await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
                     Ok(ghap)
                 })
@@ -114,8 +114,8 @@ impl Journal {
 /// A record that was an orphan a moment ago. Its session may have come back since; then this refuses.
 async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
     let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
-    let ghap = tx.ghap(id).await?.ok_or_else(unknown)?;
-    let session = tx.session(&ghap.session_id).await?;
+    let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;
+    let session = tx.sessions().get(&ghap.session_id).await?;
     let left =
         session.is_none_or(|session| session.ended_at.is_some() || session.last_seen_at < stale);
     if ghap.status != GhapStatus::Active {

@@ -44,7 +44,9 @@ impl Journal {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &caller.principal().to_string()).await?;
+                    tx.sessions()
+                        .touch(&acting.session_id, &caller.principal().to_string())
+                        .await?;
                     Ok(put_outcome(tx, &ids, &caller, &acting, new).await?.0)
                 })
             })
@@ -57,7 +59,7 @@ impl Journal {
         session_id: &str,
         limit: Option<u32>,
     ) -> Result<Vec<Outcome>, Error> {
-        Ok(self.core.store.outcomes(session_id, check::limit(limit)?).await?)
+        Ok(self.core.store.outcomes().list(session_id, check::limit(limit)?).await?)
     }
 }
 
@@ -69,7 +71,7 @@ pub(in crate::service) async fn put_outcome(
     acting: &ActingSession,
     new: NewOutcome,
 ) -> Result<(Outcome, bool), Error> {
-    let session = tx.session(&acting.session_id).await?;
+    let session = tx.sessions().get(&acting.session_id).await?;
     let project = project_of_write(caller, session).unwrap_or_default();
     let outcome = Outcome {
         outcome_id: OutcomeId::new(ids, tx.now()),
@@ -81,7 +83,7 @@ pub(in crate::service) async fn put_outcome(
     };
     let made = outcome.outcome_id.clone();
     let tool_use = new.tool_use_id.as_deref();
-    let outcome = tx.insert_outcome(&outcome, &acting.agent_id, &project, tool_use).await?;
+    let outcome = tx.outcomes().insert(&outcome, &acting.agent_id, &project, tool_use).await?;
     let is_new = outcome.outcome_id == made;
     if is_new {
         let data = json!({ "outcome_id": made, "verdict": outcome.verdict });

@@ -42,7 +42,8 @@ impl Journal {
         let mut project = None;
         if let Some(session) = &request.session_id {
             self.team.acting_session(caller, None, Some(session), None).await?;
-            project = self.core.store.session(session).await?.and_then(|session| session.project);
+            project =
+                self.core.store.sessions().get(session).await?.and_then(|session| session.project);
         }
         let reader = Reader::from_caller(caller);
         let project = caller.project().or(project.as_deref()).unwrap_or_default();
@@ -51,6 +52,7 @@ impl Journal {
         let failed = self
             .core
             .store
+            .ghaps()
             .telling(&reader, domain, strategy, LessonKind::Falsified, project, MOST)
             .await?;
         let mut given_texts = HashSet::new();
@@ -67,7 +69,7 @@ impl Journal {
             ];
             add(&mut markdown, "Common failures", &ghap_lead(ghap), &texts);
         }
-        for row in self.core.store.hit_rates(&reader, domain, strategy).await? {
+        for row in self.core.store.calibration().hit_rates(&reader, domain, strategy).await? {
             let lead =
                 model_text!("**{}** {} of {} confirmed", row.strategy, row.confirmed, row.records);
             add(&mut markdown, "Strategy performance", &lead, &[]);
@@ -75,6 +77,7 @@ impl Journal {
         let surprising = self
             .core
             .store
+            .ghaps()
             .telling(&reader, domain, strategy, LessonKind::Surprising, project, MOST)
             .await?;
         let mut given_texts = HashSet::new();
@@ -83,11 +86,13 @@ impl Journal {
                 [("Surprise", ghap.surprise()), ("Prediction", Some(ghap.prediction.as_str()))];
             add(&mut markdown, "Unexpected outcomes", &ghap_lead(ghap), &texts);
         }
-        for (category, count) in self.core.store.root_causes(&reader, domain, strategy).await? {
+        for (category, count) in
+            self.core.store.calibration().root_causes(&reader, domain, strategy).await?
+        {
             let lead = model_text!("**{}** {}", category, count);
             add(&mut markdown, "Root causes to watch", &lead, &[]);
         }
-        for value in self.core.store.values_of_domain(&reader, domain, MOST).await? {
+        for value in self.core.store.values().of_domain(&reader, domain, MOST).await? {
             add(
                 &mut markdown,
                 "Relevant values",

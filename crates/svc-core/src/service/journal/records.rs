@@ -63,17 +63,17 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let id = &acting.session_id;
-                    tx.touch_session(id, &caller.principal().to_string()).await?;
+                    tx.sessions().touch(id, &caller.principal().to_string()).await?;
                     budget.check_rows(tx, &caller, 1).await?;
-                    if let Some(active) = tx.active_ghap(id).await? {
+                    if let Some(active) = tx.ghaps().active(id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
-                    let project = project_of_write(&caller, tx.session(id).await?);
+                    let project = project_of_write(&caller, tx.sessions().get(id).await?);
                     let now = tx.now();
                     let ghap_id = GhapId::new(&ids, now);
                     let ghap = Ghap::begin(ghap_id, id.clone(), project, draft, now);
-                    tx.insert_ghap(&ghap).await?;
-                    tx.reset_tool_count(id, "").await?;
+                    tx.ghaps().insert(&ghap).await?;
+                    tx.tool_counts().reset(id, "").await?;
                     tell_of(tx, &ghap, "ghap.started").await?;
                     Ok(ghap)
                 })
@@ -123,15 +123,15 @@ impl Journal {
                             prediction: before.prediction,
                             at: now,
                         };
-                        tx.insert_iteration(&ghap.id, &earlier).await?;
+                        tx.ghaps().insert_iteration(&ghap.id, &earlier).await?;
                         ghap.iteration_count += 1;
                     }
                     if let Some(note) = note {
-                        tx.insert_note(&ghap.id, &note, now).await?;
+                        tx.ghaps().insert_note(&ghap.id, &note, now).await?;
                     }
                     ghap.updated_at = now;
-                    tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&acting.session_id, "").await?;
+                    tx.ghaps().update(&ghap).await?;
+                    tx.tool_counts().reset(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.updated").await?;
                     Ok(ghap)
                 })
@@ -184,7 +184,7 @@ impl Journal {
                     let mut ghap = active(tx, &acting).await?;
                     if let Some(outcome) = &resolution.outcome_id {
                         let unknown = || Error::not_found(ResourceKind::Outcome, outcome);
-                        let session = tx.outcome_session(outcome).await?.ok_or_else(unknown)?;
+                        let session = tx.outcomes().session(outcome).await?.ok_or_else(unknown)?;
                         if session != ghap.session_id {
                             return Err(Error::invalid(
                                 "outcome_id",
@@ -196,8 +196,8 @@ impl Journal {
                     if ghap.status == GhapStatus::Confirmed {
                         search::note_confirmed(tx, &reader, &ghap).await?;
                     }
-                    tx.update_ghap(&ghap).await?;
-                    tx.reset_tool_count(&acting.session_id, "").await?;
+                    tx.ghaps().update(&ghap).await?;
+                    tx.tool_counts().reset(&acting.session_id, "").await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
                     Ok(ghap)
                 })
@@ -207,7 +207,7 @@ impl Journal {
 
     /// The active record of a session.
     pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
-        Ok(self.core.store.active_ghap(&acting.session_id).await?)
+        Ok(self.core.store.ghaps().active(&acting.session_id).await?)
     }
 
     /// A record with its history, by its id or the beginning of it.
@@ -219,14 +219,14 @@ impl Journal {
                 self.ghaps(caller, &GhapFilter::default(), PageBounds::new(None, Some(1))).await?;
             page.items.into_iter().next().ok_or_else(unknown)?
         } else if let Some(IdReference::Prefix(prefix)) = IdReference::parse(id, GhapId::PREFIX) {
-            let ghaps = store.ghaps_with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
+            let ghaps = store.ghaps().with_prefix(&reader, &prefix, limits::PAGE_DEFAULT).await?;
             Error::only_one(ResourceKind::GhapRecord, id, ghaps, candidate)?
         } else {
             let id = GhapId::parse(id).ok_or_else(unknown)?;
-            store.ghap(&reader, &id).await?.ok_or_else(unknown)?
+            store.ghaps().get(&reader, &id).await?.ok_or_else(unknown)?
         };
-        let history = store.iterations(&ghap.id).await?;
-        let notes = store.notes(&ghap.id).await?;
+        let history = store.ghaps().iterations(&ghap.id).await?;
+        let notes = store.ghaps().notes(&ghap.id).await?;
         Ok(GhapDetail { ghap, history, notes })
     }
 
@@ -239,7 +239,7 @@ impl Journal {
     ) -> Result<Page<Ghap>, Error> {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<GhapId>, limit| {
-            self.core.store.ghaps(&reader, filter, before.as_ref(), limit).await
+            self.core.store.ghaps().list(&reader, filter, before.as_ref(), limit).await
         };
         Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
@@ -255,7 +255,8 @@ impl Journal {
         Ok(self
             .core
             .store
-            .calibration(&Reader::from_caller(caller), project, client, domain)
+            .calibration()
+            .rows(&Reader::from_caller(caller), project, client, domain)
             .await?)
     }
 
@@ -268,14 +269,17 @@ impl Journal {
         domain: Option<Domain>,
     ) -> Result<(Vec<ProbabilityBin>, Vec<VerdictWeek>), Error> {
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
-        let bins = store.probability_bins(&reader, project, domain).await?;
-        let weeks = store.verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS).await?;
+        let bins = store.calibration().probability_bins(&reader, project, domain).await?;
+        let weeks = store
+            .calibration()
+            .verdict_weeks(&reader, project, domain, limits::VERDICT_WEEKS)
+            .await?;
         Ok((bins, weeks))
     }
 }
 
 async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error> {
-    let ghap = tx.active_ghap(&acting.session_id).await?;
+    let ghap = tx.ghaps().active(&acting.session_id).await?;
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 

@@ -79,7 +79,7 @@ impl Journal {
     /// [`Error::InsufficientData`] if there are too few records.
     pub async fn clusters(&self, caller: &Caller, axis: Axis) -> Result<ClusterList, Error> {
         let reader = Reader::from_caller(caller);
-        let count = self.core.store.resolved_for(&reader).await?;
+        let count = self.core.store.values().count_resolved_for(&reader).await?;
         enough(count)?;
         let clustering = if let Ok(known) = self.present_clustering(axis).await? {
             known
@@ -91,7 +91,7 @@ impl Journal {
                 Err(state) => self.group(axis, state).await?,
             }
         };
-        let clusters = self.core.store.clusters(&reader, axis).await?;
+        let clusters = self.core.store.values().clusters(&reader, axis).await?;
         if reader.reads_all_rows() {
             let Clustering { records, noise, .. } = clustering;
             return Ok(ClusterList { clusters, records, noise });
@@ -102,15 +102,19 @@ impl Journal {
 
     /// The clustering of the records as they are now; or their state, if that was not grouped yet.
     async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
-        let (_, state) = self.core.store.resolved().await?;
-        let known = self.core.store.clustering(axis).await?;
+        let (_, state) = self.core.store.values().count_resolved().await?;
+        let known = self.core.store.values().clustering(axis).await?;
         Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
     /// Groups the latest records, and stores how.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
-        let ghaps =
-            self.core.store.latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS).await?;
+        let ghaps = self
+            .core
+            .store
+            .ghaps()
+            .latest_resolved(&Reader::All, limits::CLUSTERED_RECORDS)
+            .await?;
         let work = tokio::task::spawn_blocking(move || group(axis, state, ghaps));
         let (clustering, groups) =
             work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -118,7 +122,7 @@ impl Journal {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_clusters(axis, &clustering, &groups).await?;
+                    tx.values().put_clusters(axis, &clustering, &groups).await?;
                     Ok(clustering)
                 })
             })
@@ -134,7 +138,7 @@ impl Journal {
     ) -> Result<(Axis, Vec<MemberRow>), Error> {
         let axis = axis_of(cluster_id)?;
         let reader = Reader::from_caller(caller);
-        let members = self.core.store.cluster_members(&reader, cluster_id, limit).await?;
+        let members = self.core.store.values().members(&reader, cluster_id, limit).await?;
         if members.is_empty() {
             return Err(self.no_cluster(&reader, cluster_id).await?);
         }
@@ -153,8 +157,8 @@ impl Journal {
         let axis = axis_of(cluster_id)?;
         let (store, reader) = (&self.core.store, Reader::from_caller(caller));
         let most = limits::CLUSTERED_RECORDS;
-        let members = store.cluster_members(&reader, cluster_id, most).await?;
-        let ghaps = store.latest_resolved(&reader, most).await?;
+        let members = store.values().members(&reader, cluster_id, most).await?;
+        let ghaps = store.ghaps().latest_resolved(&reader, most).await?;
         let weights: HashMap<String, f64> = members
             .into_iter()
             .map(|member| (member.id.as_str().to_owned(), weight(member.tier)))
@@ -192,8 +196,8 @@ impl Journal {
             .write(move |tx| {
                 Box::pin(async move {
                     let session_id = &acting.session_id;
-                    tx.touch_session(session_id, &caller.principal().to_string()).await?;
-                    let session = tx.session(session_id).await?;
+                    tx.sessions().touch(session_id, &caller.principal().to_string()).await?;
+                    let session = tx.sessions().get(session_id).await?;
                     let value = Value {
                         id: ValueId::new(&ids, tx.now()),
                         project: project_of_write(&caller, session),
@@ -203,7 +207,7 @@ impl Journal {
                         distance: validity.distances.candidate,
                         validated_at: tx.now(),
                     };
-                    if let Some(value) = tx.insert_value(&value, &terms, session_id).await? {
+                    if let Some(value) = tx.values().insert(&value, &terms, session_id).await? {
                         return Ok(StoredValue { value, is_known: true });
                     }
                     let data = json!({ "id": value.id, "cluster_id": value.cluster_id });
@@ -222,13 +226,13 @@ impl Journal {
         limit: u32,
     ) -> Result<(Vec<Value>, i64), Error> {
         let reader = Reader::from_caller(caller);
-        let (values, total) = self.core.store.values(&reader, axis, limit).await?;
+        let (values, total) = self.core.store.values().list(&reader, axis, limit).await?;
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
     /// Why there is no such cluster.
     async fn no_cluster(&self, reader: &Reader, cluster_id: &str) -> Result<Error, Error> {
-        enough(self.core.store.resolved_for(reader).await?)?;
+        enough(self.core.store.values().count_resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
 }

@@ -29,11 +29,11 @@ impl Log {
         let LogPage { events, more } = match selector {
             Selector::Stream(name) => {
                 let (name, view) = self.readable(&Reader::from_caller(caller), name).await?;
-                self.core.store.events(view.id, &name, after, kind, size).await?
+                self.core.store.events().of_stream(view.id, &name, after, kind, size).await?
             }
             Selector::Prefix(prefix) => {
                 let scope = FeedScope::prefix(prefix, Reader::from_caller(caller));
-                self.core.store.feed_events(&scope, after, i64::MAX, kind, size).await?
+                self.core.store.events().of_feed(&scope, after, i64::MAX, kind, size).await?
             }
         };
         let next = events.last().filter(|_| more).map(|event| selector.cursor_of(event));
@@ -48,7 +48,7 @@ impl Log {
     ) -> Result<(StreamName, StreamView), Error> {
         let unknown = || Error::not_found(ResourceKind::Stream, name);
         let stream = StreamName::parse(name).ok_or_else(unknown)?;
-        let view = self.core.store.view(&stream).await?;
+        let view = self.core.store.streams().view(&stream).await?;
         let view = view.filter(|view| reader.may_read(&view.visibility)).ok_or_else(unknown)?;
         Ok((stream, view))
     }

@@ -19,10 +19,11 @@ impl Log {
     pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
         let mut removed = 0;
         if let Some(age) = retention.max_age
-            && let Some(until) = self.core.store.position_before(self.core.now().minus(age)).await?
+            && let Some(until) =
+                self.core.store.events().position_before(self.core.now().minus(age)).await?
         {
             loop {
-                let step = self.core.store.trim(until, u64::MAX).await?;
+                let step = self.core.store.upkeep().trim(until, u64::MAX).await?;
                 removed += step.removed;
                 if !step.more {
                     break;
@@ -31,10 +32,10 @@ impl Log {
         }
         if let Some(bytes) = retention.max_bytes {
             // What is above the limit goes, and no more: a page is free when all of it is, so it takes a few steps.
-            while let excess = self.core.store.used_bytes().await?.saturating_sub(bytes)
+            while let excess = self.core.store.upkeep().used_bytes().await?.saturating_sub(bytes)
                 && excess > 0
             {
-                let step = self.core.store.trim(i64::MAX, excess).await?;
+                let step = self.core.store.upkeep().trim(i64::MAX, excess).await?;
                 removed += step.removed;
                 if !step.more {
                     break;
@@ -68,23 +69,26 @@ mod tests {
         for _ in 0..20 {
             append(&test.store, &lines, (0..100).map(|_| event("frame", &line)).collect()).await;
         }
-        let used = test.store.used_bytes().await.unwrap();
+        let used = test.store.upkeep().used_bytes().await.unwrap();
         assert!(used > 20 * MIB, "{used}");
         let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
         assert_eq!(services.log.apply_retention(keep(used)).await.unwrap(), 0);
 
         // More than one step may take, and then less than a row.
         for excess in [9 * MIB, 4096] {
-            let max_bytes = test.store.used_bytes().await.unwrap() - excess;
+            let max_bytes = test.store.upkeep().used_bytes().await.unwrap() - excess;
             let removed = services.log.apply_retention(keep(max_bytes)).await.unwrap();
-            let left = test.store.used_bytes().await.unwrap();
+            let left = test.store.upkeep().used_bytes().await.unwrap();
             assert!(left <= max_bytes && left + MIB / 2 > max_bytes, "{max_bytes}: {left}");
             assert!(removed > 0 && removed <= excess / 10_000 + 2, "{removed} for {excess}");
         }
-        let kept = async |name| test.store.view(name).await.unwrap().unwrap();
+        let kept = async |name| test.store.streams().view(name).await.unwrap().unwrap();
         assert_eq!(kept(&first).await.floor, 0, "the last of its stream");
         let lines = kept(&lines).await;
-        assert_eq!((lines.floor, lines.head), (test.store.log_bounds().await.unwrap().0 - 1, 2000));
+        assert_eq!(
+            (lines.floor, lines.head),
+            (test.store.events().bounds().await.unwrap().0 - 1, 2000)
+        );
 
         let rest = services.log.apply_retention(keep(1)).await.unwrap();
         assert_eq!(i64::try_from(rest), Ok(1999 - lines.floor));

@@ -63,7 +63,7 @@ impl LogSource {
         // Listen first and look after, or what is committed in between is missed.
         let listener = store.bus().listen(&name);
         let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
-        let view = store.view(&name).await?;
+        let view = store.streams().view(&name).await?;
         let is_readable =
             |view: &StreamView| reader.as_ref().is_none_or(|it| it.may_read(&view.visibility));
         let view = view.filter(is_readable).ok_or_else(unknown)?;
@@ -84,11 +84,11 @@ impl LogSource {
     pub(super) async fn bounds(&self) -> Result<LogBounds, StoreError> {
         match &self.followed {
             Followed::Stream { name, .. } => {
-                let view = self.store.view(name).await?.ok_or(StoreError::NoStream)?;
+                let view = self.store.streams().view(name).await?.ok_or(StoreError::NoStream)?;
                 Ok(LogBounds { floor: view.floor, head: view.head, closed: view.closed })
             }
             Followed::Feed { .. } => {
-                let (floor, head) = self.store.log_bounds().await?;
+                let (floor, head) = self.store.events().bounds().await?;
                 Ok(LogBounds { floor, head, closed: false })
             }
         }
@@ -114,7 +114,7 @@ impl LogSource {
         listener.take_readers_changed();
         // Who reads everything reads every stream that it may begin with.
         let Some(reader @ Reader::Session { .. }) = reader else { return Ok(true) };
-        let view = self.store.view(name).await?;
+        let view = self.store.streams().view(name).await?;
         Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
     }
 
@@ -130,8 +130,11 @@ impl LogSource {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
             // The last event of each stream is still there, and may be before those that were pruned.
-            let next =
-                self.store.feed_events(scope, cursor, i64::MAX, None, PageSize::rows(1)).await?;
+            let next = self
+                .store
+                .events()
+                .of_feed(scope, cursor, i64::MAX, None, PageSize::rows(1))
+                .await?;
             if let Some(event) = next.events.first() {
                 gap.oldest = event.position;
             }
@@ -157,10 +160,10 @@ impl LogSource {
     ) -> Result<LogPage, StoreError> {
         match &self.followed {
             Followed::Stream { id, name, .. } => {
-                self.store.events(*id, name, cursor, kind, size).await
+                self.store.events().of_stream(*id, name, cursor, kind, size).await
             }
             Followed::Feed { scope, .. } => {
-                self.store.feed_events(scope, cursor, head, kind, size).await
+                self.store.events().of_feed(scope, cursor, head, kind, size).await
             }
         }
     }
@@ -180,10 +183,10 @@ impl LogSource {
         };
         async move {
             match followed {
-                Ok((id, name)) => store.frames(id, &name, cursor, framing, pages).await,
+                Ok((id, name)) => store.frames().of_stream(id, &name, cursor, framing, pages).await,
                 Err(scope) => {
-                    let (_, head) = store.log_bounds().await?;
-                    if let Some(page) = store.feed_frames(&scope, cursor, head).await? {
+                    let (_, head) = store.events().bounds().await?;
+                    if let Some(page) = store.frames().of_feed(&scope, cursor, head).await? {
                         // It is the first of its channel. An error says that nobody is there any more.
                         pages.try_send(page).ok();
                     }

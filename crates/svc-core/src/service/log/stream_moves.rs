@@ -47,7 +47,7 @@ impl Log {
         let head = self.log_head().await?;
         let after = from.unwrap_or(head).min(head);
         let missed = if after < head {
-            self.core.store.moved_streams(&reader, &names, after).await?
+            self.core.store.streams().moved(&reader, &names, after).await?
         } else {
             Vec::new()
         };
@@ -56,13 +56,13 @@ impl Log {
 
     /// Position of the last event of the log.
     pub async fn log_head(&self) -> Result<i64, Error> {
-        Ok(self.core.store.log_bounds().await?.1)
+        Ok(self.core.store.events().bounds().await?.1)
     }
 
     /// Where a stream ends, whoever may read it: the caller has checked whose it is. `None` if there is none of that
     /// name.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
-        let view = self.core.store.view(name).await?;
+        let view = self.core.store.streams().view(name).await?;
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
@@ -73,7 +73,7 @@ impl Log {
         name: &StreamName,
     ) -> Result<Option<StreamEnd>, Error> {
         let reader = Reader::for_tool(caller);
-        let view = self.core.store.view(name).await?;
+        let view = self.core.store.streams().view(name).await?;
         let view = view.filter(|view| reader.may_read(&view.visibility));
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
@@ -117,7 +117,7 @@ impl StreamMoves {
                 let names: Vec<String> = streams.keys().cloned().collect();
                 let head = self.log.log_head().await?;
                 let moved =
-                    self.log.core.store.moved_streams(&self.reader, &names, self.cursor).await?;
+                    self.log.core.store.streams().moved(&self.reader, &names, self.cursor).await?;
                 self.cursor = head;
                 Ok(moved)
             }

@@ -372,7 +372,7 @@ mod tests {
             let store = test.store.clone();
             async move {
                 for n in 0..=((EVENTS - 1) / 8) {
-                    let view = store.view(&name()).await.unwrap().unwrap();
+                    let view = store.streams().view(&name()).await.unwrap().unwrap();
                     if view.head >= EVENTS {
                         break;
                     }
@@ -412,7 +412,7 @@ mod tests {
             .write(|tx| {
                 Box::pin(async move {
                     tx.append(&name(), vec![event("terminal", "{}")]).await?;
-                    tx.close_stream(&name()).await
+                    tx.streams().close(&name()).await
                 })
             })
             .await;
@@ -442,7 +442,7 @@ mod tests {
         for _ in 0..10 {
             append(&test.store, &name(), vec![event("frame", "{}")]).await;
         }
-        assert_eq!(test.store.trim(4, u64::MAX).await.unwrap().removed, 4);
+        assert_eq!(test.store.upkeep().trim(4, u64::MAX).await.unwrap().removed, 4);
         let stream = Selector::Stream("task/t".to_owned());
         let everything = Selector::Prefix(String::new());
         for (selector, after, expected, gap) in [
@@ -499,8 +499,8 @@ mod tests {
             .write(move |tx| {
                 Box::pin(async move {
                     let visibility = svc_model::StreamVisibility::private(&owner);
-                    tx.open_stream(&name, &visibility).await?;
-                    tx.set_visibility(&name, &visibility).await?;
+                    tx.streams().open(&name, &visibility).await?;
+                    tx.streams().set_visibility(&name, &visibility).await?;
                     if let Some(kind) = said {
                         tx.append(&name, vec![event(kind, "{}")]).await?;
                     }
@@ -581,7 +581,7 @@ mod tests {
             append(&test.store, &named(name), (0..count).map(|_| event("a", "{}")).collect()).await;
         }
         // 1 mcp/c, 2 and 3 peer/p, 4 to 9 task/t, 10 team: 1, 3, 7 and later stay.
-        assert_eq!(test.store.trim(6, u64::MAX).await.unwrap().removed, 4);
+        assert_eq!(test.store.upkeep().trim(6, u64::MAX).await.unwrap().removed, 4);
         let token = TokenId::new(&Ids::counting(), services.now());
         let agent = Caller::Session {
             key: "s".into(),
@@ -639,7 +639,7 @@ mod tests {
                 )
                 .await
                 .unwrap();
-            let head = test.store.log_bounds().await.unwrap().1;
+            let head = test.store.events().bounds().await.unwrap().1;
             let seen = collect(&mut subscription, head).await;
             assert!(seen.iter().all(|id| id % 2 == 0), "{seen:?}");
             append(&test.store, &name(), pair()).await;

@@ -34,8 +34,8 @@ impl Log {
     /// Size and counters at present.
     pub async fn status(&self) -> Result<LogStatus, Error> {
         let store = &self.core.store;
-        let size = store.size().await?;
-        let (trimmed, head) = store.log_bounds().await?;
+        let size = store.upkeep().size().await?;
+        let (trimmed, head) = store.events().bounds().await?;
         Ok(LogStatus {
             path: store.path().to_path_buf(),
             size,
@@ -60,7 +60,7 @@ impl Log {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = StreamName::fixed(StreamName::DAEMON);
-                    tx.open_stream(&stream, &StreamVisibility::for_daemon()).await?;
+                    tx.streams().open(&stream, &StreamVisibility::for_daemon()).await?;
                     tx.append(&stream, vec![event]).await?;
                     Ok(())
                 })
@@ -70,13 +70,13 @@ impl Log {
 
     /// Merges the pieces of the search indexes, in bounded jobs.
     pub async fn merge_indexes(&self) -> Result<(), Error> {
-        self.core.store.merge_indexes().await?;
+        self.core.store.upkeep().merge_indexes().await?;
         Ok(())
     }
 
     /// Cuts back what the store keeps beside its rows.
     pub async fn checkpoint(&self) -> Result<(), Error> {
-        self.core.store.checkpoint().await?;
+        self.core.store.upkeep().checkpoint().await?;
         Ok(())
     }
 }

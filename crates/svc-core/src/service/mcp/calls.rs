@@ -89,10 +89,10 @@ impl Mcp {
                         client_session: None,
                         last_seen_at: tx.now(),
                     };
-                    tx.insert_mcp_session(&row).await?;
+                    tx.mcp().insert_session(&row).await?;
                     if new.transport == McpTransport::Sse {
                         let stream = StreamName::new("mcp", &row.session_id);
-                        tx.open_stream(&stream, &StreamVisibility::Answers).await?;
+                        tx.streams().open(&stream, &StreamVisibility::Answers).await?;
                     }
                     Ok(row)
                 })
@@ -107,7 +107,7 @@ impl Mcp {
         id: &str,
     ) -> Result<Option<McpSessionRow>, Error> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
-        let row = self.core.store.mcp_session(&id).await?;
+        let row = self.core.store.mcp().session(&id).await?;
         // One that was silent for too long is over, whether the sweep has come by or not.
         let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
         Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
@@ -126,7 +126,8 @@ impl Mcp {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.describe_mcp_session(&id, revision, client.as_deref(), &capabilities)
+                    tx.mcp()
+                        .describe_session(&id, revision, client.as_deref(), &capabilities)
                         .await?;
                     Ok(())
                 })
@@ -137,7 +138,7 @@ impl Mcp {
     /// Says that a session is alive.
     pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
-        self.change(move |tx| Box::pin(async move { tx.touch_mcp_session(&id).await })).await
+        self.change(move |tx| Box::pin(async move { tx.mcp().touch_session(&id).await })).await
     }
 
     /// The lightest log messages that the client wants from now on.
@@ -147,13 +148,14 @@ impl Mcp {
         level: &'static str,
     ) -> Result<(), Error> {
         let id = id.clone();
-        self.change(move |tx| Box::pin(async move { tx.set_mcp_log_level(&id, level).await })).await
+        self.change(move |tx| Box::pin(async move { tx.mcp().set_log_level(&id, level).await }))
+            .await
     }
 
     /// The list of tools that the client has seen.
     pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
         let id = id.clone();
-        self.change(move |tx| Box::pin(async move { tx.set_mcp_tools(&id, tools).await })).await
+        self.change(move |tx| Box::pin(async move { tx.mcp().set_tools(&id, tools).await })).await
     }
 
     /// Ends a session. Its calls are told by whoever runs them.
@@ -161,10 +163,10 @@ impl Mcp {
         let id = id.clone();
         self.change(move |tx| {
             Box::pin(async move {
-                tx.close_mcp_session(&id).await?;
+                tx.mcp().close_session(&id).await?;
                 let stream = StreamName::new("mcp", &id);
-                if tx.stream(&stream).await?.is_some_and(|state| !state.closed) {
-                    tx.close_stream(&stream).await?;
+                if tx.streams().state(&stream).await?.is_some_and(|state| !state.closed) {
+                    tx.streams().close(&stream).await?;
                 }
                 Ok(())
             })
@@ -175,7 +177,7 @@ impl Mcp {
     /// Ends the sessions that were not heard of for very long.
     pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
-        let closed = self.core.store.close_idle_mcp_sessions(before).await?;
+        let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
         if closed > 0 {
             tracing::info!(mcp.sessions = closed, "ended sessions that were silent for long");
         }
@@ -197,7 +199,7 @@ impl Mcp {
             .write(move |tx| {
                 Box::pin(async move {
                     budget.check_rows(tx, &caller, 1).await?;
-                    Ok(tx.insert_mcp_subscription(&id, &uri, &stream).await?)
+                    Ok(tx.mcp().insert_subscription(&id, &uri, &stream).await?)
                 })
             })
             .await
@@ -206,8 +208,10 @@ impl Mcp {
     /// Forgets it.
     pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
         let id = id.clone();
-        self.change(move |tx| Box::pin(async move { tx.delete_mcp_subscription(&id, &uri).await }))
-            .await
+        self.change(move |tx| {
+            Box::pin(async move { tx.mcp().delete_subscription(&id, &uri).await })
+        })
+        .await
     }
 
     /// What a session wants to hear of: URIs and the streams behind them.
@@ -215,7 +219,7 @@ impl Mcp {
         &self,
         id: &McpSessionId,
     ) -> Result<Vec<(String, String)>, Error> {
-        Ok(self.core.store.mcp_subscriptions(id).await?)
+        Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
     /// Puts a call on record before its tool is run. `first` is the first message to the client, if there is one.
@@ -250,8 +254,8 @@ impl Mcp {
                         updated_at: tx.now(),
                     };
                     let stream = row.stream(transport);
-                    tx.insert_call(&row).await?;
-                    tx.open_stream(&stream, &StreamVisibility::Answers).await?;
+                    tx.mcp().insert_call(&row).await?;
+                    tx.streams().open(&stream, &StreamVisibility::Answers).await?;
                     if let Some(first) = first {
                         tx.append(&stream, vec![message(first)]).await?;
                     }
@@ -285,18 +289,19 @@ impl Mcp {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(row) = tx.call(&id).await? else { return Ok(false) };
+                    let Some(row) = tx.mcp().call(&id).await? else { return Ok(false) };
                     if row.state.is_terminal() {
                         return Ok(false);
                     }
-                    tx.update_call(&id, end.state, None, row.answers.as_deref()).await?;
-                    let open = tx.stream(&stream).await?.is_some_and(|state| !state.closed);
+                    tx.mcp().update_call(&id, end.state, None, row.answers.as_deref()).await?;
+                    let open =
+                        tx.streams().state(&stream).await?.is_some_and(|state| !state.closed);
                     if let Some(text) = end.message.filter(|_| open) {
                         tx.append(&stream, vec![message(text)]).await?;
                     }
                     // The stream of a whole session goes on.
                     if open && stream == StreamName::new("mcp", &id) {
-                        tx.close_stream(&stream).await?;
+                        tx.streams().close(&stream).await?;
                     }
                     Ok(true)
                 })
@@ -316,8 +321,8 @@ impl Mcp {
             Box::pin(async move {
                 let state =
                     if asks.is_some() { CallState::InputRequired } else { CallState::Working };
-                if tx.call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
-                    tx.update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
+                if tx.mcp().call(&id).await?.is_some_and(|row| !row.state.is_terminal()) {
+                    tx.mcp().update_call(&id, state, asks.as_deref(), answers.as_deref()).await?;
                 }
                 Ok(())
             })
@@ -328,27 +333,28 @@ impl Mcp {
     /// A call of this caller.
     pub async fn call(&self, caller: &Caller, id: &str) -> Result<Option<CallRow>, Error> {
         let Some(id) = CallId::parse(id) else { return Ok(None) };
-        let row = self.core.store.call(&id).await?;
+        let row = self.core.store.mcp().call(&id).await?;
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
     }
 
     /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
-        Ok(self.core.store.open_calls().await?)
+        Ok(self.core.store.mcp().open_calls().await?)
     }
 
     /// How the messages of a session travel, if it is open.
     pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
-        Ok(self.core.store.mcp_session(id).await?.map(|row| row.transport))
+        Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
     }
 
     /// The last message of a stream.
     pub async fn last_message(&self, stream: &StreamName) -> Result<Option<Arc<str>>, Error> {
-        let Some(view) = self.core.store.view(stream).await? else { return Ok(None) };
+        let Some(view) = self.core.store.streams().view(stream).await? else { return Ok(None) };
         let last = self
             .core
             .store
-            .events(view.id, stream, view.head - 1, None, PageSize::rows(1))
+            .events()
+            .of_stream(view.id, stream, view.head - 1, None, PageSize::rows(1))
             .await?
             .events;
         Ok(last.into_iter().next().map(|event| event.data))
@@ -364,7 +370,7 @@ impl Mcp {
         let reader = Reader::for_tool(caller);
         let read = async |before: Option<i64>, limit| {
             let before = before.unwrap_or(i64::MAX);
-            self.core.store.latest_streams(&reader, before, limit).await
+            self.core.store.streams().latest(&reader, before, limit).await
         };
         let page =
             Page::read(PageBounds::new(cursor, Some(limit)), read, |row: &(i64, String)| row.0)
@@ -380,7 +386,7 @@ impl Mcp {
         limit: u32,
     ) -> Result<Vec<String>, Error> {
         let reader = Reader::for_tool(caller);
-        Ok(self.core.store.stream_names(&reader, prefix, limit).await?)
+        Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
     }
 
     /// A key of the daemon's own, made at the first use and kept with the database.
@@ -390,7 +396,7 @@ impl Mcp {
         let secret = self
             .core
             .store
-            .write(move |tx| Box::pin(async move { tx.secret(name, &fresh).await }))
+            .write(move |tx| Box::pin(async move { tx.settings().secret(name, &fresh).await }))
             .await;
         Ok(secret?)
     }

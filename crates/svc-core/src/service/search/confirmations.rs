@@ -44,7 +44,7 @@ impl Search {
             .write(move |tx| {
                 Box::pin(async move {
                     for item in items {
-                        tx.note_found(&session_id, &item).await?;
+                        tx.seen().note_found(&session_id, &item).await?;
                     }
                     Ok(())
                 })
@@ -64,17 +64,17 @@ pub(in crate::service) async fn note_confirmed(
     reader: &Reader,
     ghap: &Ghap,
 ) -> Result<(), StoreError> {
-    let notes = tx.notes(&ghap.id).await?;
+    let notes = tx.ghaps().notes(&ghap.id).await?;
     let named = named(ghap.texts().chain(notes.iter().map(String::as_str)));
     if !named.is_empty() {
-        tx.confirm(reader, &named, ghap, ShownBy::Name).await?;
+        tx.confirmations().insert(reader, &named, ghap, ShownBy::Name).await?;
     }
-    let given = tx.given(&ghap.session_id, limits::GIVEN_COMPARED).await?;
+    let given = tx.confirmations().given(&ghap.session_id, limits::GIVEN_COMPARED).await?;
     if given.is_empty() {
         return Ok(());
     }
     let subject = subject(ghap);
-    let (records, with) = tx.frequencies(&members(&subject)).await?;
+    let (records, with) = tx.search().frequencies(&members(&subject)).await?;
     // The index is the journal's; memories are taken for records more.
     let memories: Vec<&str> =
         given.iter().filter(|item| item.is_memory).map(|item| item.aim.as_str()).collect();
@@ -90,7 +90,7 @@ pub(in crate::service) async fn note_confirmed(
         .map(|item| item.id.as_str())
         .collect();
     if !about_it.is_empty() {
-        tx.confirm(reader, &about_it, ghap, ShownBy::Subject).await?;
+        tx.confirmations().insert(reader, &about_it, ghap, ShownBy::Subject).await?;
     }
     Ok(())
 }

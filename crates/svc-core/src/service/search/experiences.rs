@@ -100,7 +100,7 @@ pub async fn find(
     }
     let open = open_records(store, reader, search).await?;
     let terms: Vec<[String; 3]> = open.iter().map(Ghap::terms).collect();
-    let mut index = store.index().await?;
+    let mut index = store.search().index().await?;
     let prompt = candidates::weigh(&mut index, prompt, &terms).await?;
     let candidates =
         candidates::gather(&mut index, reader, &prompt, &search.filter, search.limit).await?;
@@ -145,7 +145,7 @@ async fn open_records(
         return Ok(Vec::new());
     }
     let filter = GhapFilter { domain, status: Some(GhapStatus::Active), ..GhapFilter::default() };
-    let page = store.ghaps(reader, &filter, None, PageSize::rows(limits::PAGE_MAX)).await?;
+    let page = store.ghaps().list(reader, &filter, None, PageSize::rows(limits::PAGE_MAX)).await?;
     Ok(page.rows)
 }
 
@@ -286,7 +286,7 @@ mod tests {
             .write(move |tx| {
                 Box::pin(async move {
                     for ghap in ghaps {
-                        tx.insert_ghap(&ghap).await?;
+                        tx.ghaps().insert(&ghap).await?;
                     }
                     Ok(())
                 })
@@ -411,9 +411,9 @@ mod tests {
             let done: Result<(), StoreError> = at
                 .store
                 .write(move |tx| {
-                    Box::pin(
-                        async move { tx.confirm(&Reader::All, &[id], &by, ShownBy::Subject).await },
-                    )
+                    Box::pin(async move {
+                        tx.confirmations().insert(&Reader::All, &[id], &by, ShownBy::Subject).await
+                    })
                 })
                 .await;
             done.unwrap();

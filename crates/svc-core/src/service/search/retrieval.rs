@@ -367,9 +367,9 @@ async fn put(store: &Store, ghaps: Vec<Ghap>) -> Result<(), StoreError> {
                             source: SessionSource::Startup,
                             created_by: "operator".to_owned(),
                         };
-                        tx.begin_session(&start).await?;
+                        tx.sessions().begin(&start).await?;
                     }
-                    tx.insert_ghap(&ghap).await?;
+                    tx.ghaps().insert(&ghap).await?;
                 }
                 Ok(())
             })

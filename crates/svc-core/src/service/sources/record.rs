@@ -99,7 +99,7 @@ pub struct CallEvent {
 impl Sources {
     /// What the servers listed when they last worked.
     pub async fn lists(&self) -> Result<Vec<(SourceKey, SourceLists)>, Error> {
-        let rows = self.core.store.source_lists().await?;
+        let rows = self.core.store.sources().lists().await?;
         Ok(rows.into_iter().map(split_list).collect())
     }
 
@@ -110,7 +110,7 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_source_list(&row).await?;
+                    tx.sources().put_list(&row).await?;
                     Ok(())
                 })
             })
@@ -120,7 +120,7 @@ impl Sources {
     /// The definitions of servers that a person has approved, with the changes that were told of. The fingerprint names what
     /// they belong to.
     pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
-        let rows = self.core.store.source_pins().await?;
+        let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
             let (key, lists) = split_list(list);
             (key, lists, serde_json::from_str(&told).unwrap_or_default())
@@ -144,10 +144,10 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_source_pin(&row).await?;
+                    tx.sources().put_pin(&row).await?;
                     if let Some(event) = event {
                         let stream = StreamName::fixed(StreamName::TEAM);
-                        tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                        tx.streams().open(&stream, &StreamVisibility::Team).await?;
                         tx.append(&stream, vec![event]).await?;
                     }
                     Ok(())
@@ -167,9 +167,9 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.put_source_state(&row).await?;
+                    tx.sources().put_state(&row).await?;
                     let stream = StreamName::fixed(StreamName::TEAM);
-                    tx.open_stream(&stream, &StreamVisibility::Team).await?;
+                    tx.streams().open(&stream, &StreamVisibility::Team).await?;
                     tx.append(&stream, vec![event]).await?;
                     Ok(())
                 })
@@ -192,7 +192,7 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.insert_source_process(&row).await?;
+                    tx.sources().insert_process(&row).await?;
                     Ok(())
                 })
             })
@@ -205,7 +205,7 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.delete_source_process(&mark).await?;
+                    tx.sources().delete_process(&mark).await?;
                     Ok(())
                 })
             })
@@ -214,7 +214,7 @@ impl Sources {
 
     /// The marks of processes that an earlier daemon has started and not seen to their end.
     pub async fn left_marks(&self) -> Result<Vec<String>, Error> {
-        let rows = self.core.store.source_processes().await?;
+        let rows = self.core.store.sources().processes().await?;
         Ok(rows.into_iter().map(|row| row.mark).collect())
     }
 
@@ -228,7 +228,7 @@ impl Sources {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.open_stream(&stream, &visibility).await?;
+                    tx.streams().open(&stream, &visibility).await?;
                     Ok(())
                 })
             })
@@ -265,7 +265,7 @@ impl Sources {
             .write(move |tx| {
                 Box::pin(async move {
                     let stream = key.stream();
-                    tx.open_stream(&stream, &visibility_of(&key)).await?;
+                    tx.streams().open(&stream, &visibility_of(&key)).await?;
                     tx.append(&stream, events).await?;
                     Ok(())
                 })

@@ -95,7 +95,7 @@ impl Tasks {
             return task_id(text);
         };
         let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
-        let rows = self.core.store.tasks_with_prefix(&reader, &prefix, limit).await?;
+        let rows = self.core.store.tasks().with_prefix(&reader, &prefix, limit).await?;
         let row = Error::only_one(ResourceKind::Task, text, rows, |row| candidate(&row.task))?;
         Ok(row.task.task_id)
     }
@@ -103,7 +103,7 @@ impl Tasks {
     /// A task with whose it is, for whoever asks.
     async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
         let read = async || {
-            let row = self.core.store.task(id).await?.ok_or_else(|| unknown(id))?;
+            let row = self.core.store.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
             Ok(OwnedTask { task: Arc::new(row.task), owned: row.owned })
         };
         self.read.get(&self.core.store, id, read).await
@@ -119,7 +119,7 @@ impl Tasks {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.map(|(at, id)| (Timestamp::from_millis(at), id));
-            self.core.store.tasks(&reader, filter, before.as_ref(), limit).await
+            self.core.store.tasks().list(&reader, filter, before.as_ref(), limit).await
         };
         let key =
             |TaskRow { task, .. }: &TaskRow| (task.created_at.as_millis(), task.task_id.clone());
@@ -176,13 +176,13 @@ impl Tasks {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    let mut row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
                     check_write(&caller, &row.owned, &id)?;
                     if row.task.is_over() {
                         return Err(ended(&row.task));
                     }
                     // The first event is our own; any other means that somebody is at it.
-                    let dispatch = tx.dispatch(&id).await?;
+                    let dispatch = tx.dispatches().get(&id).await?;
                     let at_once = match &dispatch {
                         // Nobody has it while it waits in the queue, whatever was said of it before.
                         Some(dispatch) => dispatch.state == DispatchState::Queued,
@@ -224,7 +224,7 @@ impl Tasks {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let row = tx.task(&id).await?.ok_or_else(|| unknown(&id))?;
+                    let row = tx.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
                     check_write(&caller, &row.owned, &id)?;
                     if row.task.is_over() {
                         return Err(ended(&row.task));
@@ -244,7 +244,7 @@ impl Tasks {
         if count == 0 {
             return Ok(LastFrames { frames: Vec::new(), cut: false });
         }
-        let read = self.core.store.last_frames(id, count, limits::TASK_FRAMES_BYTES);
+        let read = self.core.store.tasks().last_frames(id, count, limits::TASK_FRAMES_BYTES);
         let (frames, cut) = Box::pin(read).await?;
         Ok(LastFrames { frames, cut })
     }
@@ -256,7 +256,7 @@ impl Tasks {
             let id = self.find_task(caller, id).await?;
             // Listen first and look after, or an end that comes in between is missed.
             let mut listener = self.core.store.bus().listen(&stream_of(&id));
-            let row = self.core.store.task(&id).await?.ok_or_else(|| unknown(&id))?;
+            let row = self.core.store.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
             check_read(caller, &row.owned, &id)?;
             if row.task.is_over() {
                 watch.ended.push_back(row.task);
@@ -266,7 +266,7 @@ impl Tasks {
             watch.pending.push(Box::pin(async move {
                 // The commit of a task's end closes its stream.
                 listener.wait_closed().await;
-                Ok(store.task(&id).await?.ok_or_else(|| unknown(&id))?.task)
+                Ok(store.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?.task)
             }));
         }
         Ok(watch)
@@ -304,7 +304,7 @@ pub(in crate::service) async fn make(
     input: NewTask,
 ) -> Result<Created, Error> {
     if let Some(key) = &input.idempotency_key
-        && let Some(row) = tx.task_by_key(&caller.principal().to_string(), key).await?
+        && let Some(row) = tx.tasks().by_key(&caller.principal().to_string(), key).await?
     {
         return Ok(Created { task: row.task, is_new: false });
     }
@@ -330,8 +330,8 @@ pub(in crate::service) async fn make(
         last_id: 1,
     };
     let stream = stream_of(&task.task_id);
-    let id = tx.open_stream(&stream, &StreamVisibility::shared(&owned)).await?.id;
-    tx.insert_task(&task, &owned, id, input.idempotency_key.as_deref()).await?;
+    let id = tx.streams().open(&stream, &StreamVisibility::shared(&owned)).await?.id;
+    tx.tasks().insert(&task, &owned, id, input.idempotency_key.as_deref()).await?;
     tx.append(&stream, vec![NewEvent::new("task", &task)]).await?;
     Ok(Created { task, is_new: true })
 }
@@ -342,7 +342,7 @@ async fn append_all(
     id: &TaskId,
     events: Vec<TaskEvent>,
 ) -> Result<AppendedSeqs, Error> {
-    let mut row = tx.task(id).await?.ok_or_else(|| unknown(id))?;
+    let mut row = tx.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
     let stream = stream_of(id);
     let now = tx.now();
     let probes: Vec<NewEvent> = events
@@ -352,7 +352,7 @@ async fn append_all(
             ..NewEvent::new("task", &())
         })
         .collect();
-    let known = tx.known_producer_ids(&stream, &probes).await?;
+    let known = tx.streams().known_producer_ids(&stream, &probes).await?;
     let mut places = AppendedSeqs { first: i64::MAX, last: 0 };
     let mut add = |seq: i64| {
         places = AppendedSeqs { first: places.first.min(seq), last: places.last.max(seq) };
@@ -393,7 +393,7 @@ pub(in crate::service) async fn apply(
     producer_id: Option<String>,
 ) -> Result<i64, StoreError> {
     let stream = stream_of(&row.task.task_id);
-    let head = tx.stream(&stream).await?.ok_or(StoreError::NoStream)?.head;
+    let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
     row.task.apply(change, tx.now(), head + 1);
     if let Some(runner) = &change.runner {
         row.runner_pid = Some(runner.pid);
@@ -403,9 +403,9 @@ pub(in crate::service) async fn apply(
     let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);
     event.producer_id = producer_id.map(Into::into);
     let placed = tx.append(&stream, vec![event]).await?;
-    tx.update_task(row).await?;
+    tx.tasks().update(row).await?;
     if over {
-        tx.close_stream(&stream).await?;
+        tx.streams().close(&stream).await?;
     }
     Ok(placed.last)
 }
@@ -454,11 +454,11 @@ async fn asker(
     let Some(session) = caller.session() else {
         return Ok(named);
     };
-    let own = tx.peer_of_key(session).await?;
+    let own = tx.peers().of_key(session).await?;
     let own = own.map(|row| row.peer.peer_id.as_str().to_owned());
     let own = own.unwrap_or_else(|| caller.principal().to_string());
     if let Some(id) = named.as_deref().and_then(PeerId::parse)
-        && let Some(row) = tx.peer(&id).await?
+        && let Some(row) = tx.peers().get(&id).await?
         && may_act_for(caller, &row).is_ok()
     {
         return Ok(named);
@@ -482,7 +482,7 @@ async fn ownership(
     let mut peers = [None, None];
     for (named, peer) in [from, agent].into_iter().zip(&mut peers) {
         if let Some(id) = named.and_then(PeerId::parse) {
-            *peer = tx.peer(&id).await?;
+            *peer = tx.peers().get(&id).await?;
         }
     }
     let [asks, runs] = peers;

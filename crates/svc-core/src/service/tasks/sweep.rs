@@ -10,7 +10,7 @@ use crate::service::{Error, process};
 impl Tasks {
     /// Ends tasks that nobody began for this long.
     pub async fn expire_tasks(&self, age: Duration) -> Result<(), Error> {
-        for row in self.core.store.old_pending_tasks(self.core.now().minus(age)).await? {
+        for row in self.core.store.tasks().old_pending(self.core.now().minus(age)).await? {
             let days = age.as_secs() / (24 * 60 * 60);
             let why = Some(format!("nobody began it within {days} days"));
             self.end_if_silent(row.task, TaskChange::to(TaskStatus::Expired, why)).await?;
@@ -21,7 +21,7 @@ impl Tasks {
     /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
     pub async fn sweep_tasks(&self) -> Result<(), Error> {
         let now = self.core.now();
-        for row in self.core.store.silent_tasks(now.minus(self.core.tuning.runner_grace)).await? {
+        for row in self.core.store.tasks().silent(now.minus(self.core.tuning.runner_grace)).await? {
             let silence = now.since(row.task.updated_at);
             let end = match row.runner_pid {
                 Some(pid) if process::is_same_alive(pid, row.runner_started.as_deref()) => continue,
@@ -47,7 +47,7 @@ impl Tasks {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = tx.task(&id).await? else {
+                    let Some(mut row) = tx.tasks().get(&id).await? else {
                         return Ok(());
                     };
                     if row.task.last_id == last_id && !row.task.is_over() {

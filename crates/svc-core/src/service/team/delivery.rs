@@ -60,7 +60,7 @@ impl OutgoingMessage {
 /// The key of the session that a message is from; `None` if it is from the person, or from a peer that is no more.
 async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
     match PeerId::parse(from) {
-        Some(id) => Ok(tx.peer(&id).await?.and_then(|row| row.session_key())),
+        Some(id) => Ok(tx.peers().get(&id).await?.and_then(|row| row.session_key())),
         None => Ok(is_agent_key(from).then(|| from.to_owned())),
     }
 }
@@ -74,8 +74,8 @@ pub(super) async fn put(
 ) -> Result<(), StoreError> {
     let path = [DeliveryState::Accepted, DeliveryState::Queued];
     message.state = path[1];
-    tx.insert_message(message, sent_by, key, terms).await?;
-    tx.note_message_states(std::slice::from_ref(&message.id), &path, None).await?;
+    tx.messages().insert(message, sent_by, key, terms).await?;
+    tx.messages().note_states(std::slice::from_ref(&message.id), &path, None).await?;
     append_to_peer(tx, &message.to_peer, vec![delivery_event(message, None)]).await
 }
 
@@ -93,7 +93,7 @@ pub(in crate::service) async fn deliver(
     let OutgoingMessage { core, caller, from, input, .. } = outgoing;
     let key = input.idempotency_key.as_deref();
     if let Some(key) = key
-        && let Some(stored) = tx.message_by_key(from, &to, key).await?
+        && let Some(stored) = tx.messages().by_key(from, &to, key).await?
     {
         let is_same = stored.text == input.text
             && stored.kind == kind
@@ -101,8 +101,9 @@ pub(in crate::service) async fn deliver(
         return if is_same { Ok(stored) } else { Err(other_message(key, &stored)) };
     }
     let bound = core.tuning.inbox_max;
-    if tx.inbox_full(&to, bound).await? {
-        let name = tx.peer(&to).await?.map_or_else(|| to.to_string(), |row| row.peer.display_name);
+    if tx.inboxes().is_full(&to, bound).await? {
+        let name =
+            tx.peers().get(&to).await?.map_or_else(|| to.to_string(), |row| row.peer.display_name);
         return Err(Error::LimitReached(format!(
             "the inbox of {name:?} holds {bound} messages already; none was dropped to make room"
         )));
@@ -127,9 +128,9 @@ pub(in crate::service) async fn deliver_copies(
 ) -> Result<Vec<PeerId>, Error> {
     let key = outgoing.input.idempotency_key.clone();
     if let Some(key) = &key {
-        let known = tx.receivers_of_key(&outgoing.from, &to, key).await?;
+        let known = tx.messages().receivers_of_key(&outgoing.from, &to, key).await?;
         if let Some(first) = known.first()
-            && let Some(stored) = tx.message_by_key(&outgoing.from, first, key).await?
+            && let Some(stored) = tx.messages().by_key(&outgoing.from, first, key).await?
             && (stored.text != outgoing.input.text || stored.kind != MessageType::Broadcast)
         {
             return Err(other_message(key, &stored));
@@ -139,7 +140,7 @@ pub(in crate::service) async fn deliver_copies(
     let OutgoingMessage { core, caller, .. } = &*outgoing;
     let copies = u64::try_from(to.len()).unwrap_or(u64::MAX);
     core.budget.check_rows(tx, caller, copies).await?;
-    let full = tx.full_inboxes(&to, core.tuning.inbox_max).await?;
+    let full = tx.inboxes().full(&to, core.tuning.inbox_max).await?;
     to.retain(|peer| !full.contains(peer));
     accept_copies(tx, outgoing, to, key.as_deref(), (DeliveryState::Queued, None)).await?;
     // Without the message's key: a repeat may find room.
@@ -169,15 +170,15 @@ async fn accept_copies(
     let mut message = outgoing.message(first.clone(), receiver, MessageType::Broadcast, source);
     let text_id = match outgoing.text_id {
         Some(id) => id,
-        None => tx.insert_shared_text(&message.text).await?,
+        None => tx.messages().insert_shared_text(&message.text).await?,
     };
     outgoing.text_id = Some(text_id);
     let message_ids: Vec<MessageId> = copies.iter().map(|(id, _)| id.clone()).collect();
     let (first, then) = (message.state, message.state.path_to(state));
     message.state = state;
-    tx.insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
-    tx.note_message_states(&message_ids, &[first], None).await?;
-    tx.note_message_states(&message_ids, then, reason).await?;
+    tx.messages().insert_copies(&message, &copies, (text_id, &outgoing.sent_by()), key).await?;
+    tx.messages().note_states(&message_ids, &[first], None).await?;
+    tx.messages().note_states(&message_ids, then, reason).await?;
     for (id, peer) in copies {
         if let Some(provenance) = &mut message.provenance {
             provenance.run_id = RunId::of_message(&id);
@@ -213,7 +214,7 @@ pub(in crate::service) async fn advance(
             ids.push(message.id.clone());
             events.push(delivery_event(message, reason));
         }
-        tx.advance_messages(&ids, path, reason).await?;
+        tx.messages().advance(&ids, path, reason).await?;
     }
     append_to_peer(tx, to, events).await?;
     let sent = messages.iter().filter(|message| {
@@ -236,7 +237,7 @@ async fn follow_delivery(
     if !matches!(message.state, Injected | Expired | Refused | Undeliverable) {
         return Ok(());
     }
-    let Some(mut run) = tx.run_of_message(&message.id).await? else { return Ok(()) };
+    let Some(mut run) = tx.runs().of_message(&message.id).await? else { return Ok(()) };
     if run.ended_at.is_some() {
         return Ok(());
     }
@@ -262,7 +263,7 @@ pub(super) async fn store_run(tx: &mut WriteTx, run: &mut RunRow) -> Result<(), 
     if run.state.is_over() {
         run.ended_at.get_or_insert(tx.now());
     }
-    tx.update_run(run).await?;
+    tx.runs().update(run).await?;
     tell_run(tx, run).await
 }
 
@@ -303,7 +304,7 @@ pub(super) async fn close_questions(
         return Ok(());
     }
     let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
-    tx.close_questions(&ids, reason).await?;
+    tx.messages().close_questions(&ids, reason).await?;
     let events = questions.iter().map(|question| delivery_event(question, Some(reason))).collect();
     append_to_peer(tx, to, events).await
 }
@@ -328,7 +329,7 @@ async fn append_to_peer(
     }
     let stream = StreamName::new("peer", to);
     // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's then.
-    tx.open_stream(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
+    tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;
     Ok(())
 }
@@ -389,7 +390,7 @@ pub(in crate::service) async fn give_up(
     reason: &'static str,
 ) -> Result<bool, StoreError> {
     let limit = limits::ENDED_MESSAGES_PER_JOB;
-    let messages = tx.waiting_messages(peer, limit).await?;
+    let messages = tx.inboxes().waiting(peer, limit).await?;
     let full = u32::try_from(messages.len()).is_ok_and(|len| len == limit);
     let is_seen_question = |message: &Message| {
         message.kind == MessageType::Query && message.state == DeliveryState::Injected

@@ -16,7 +16,7 @@ impl Team {
     /// that its receiver has seen is no such message.
     pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
         let before = self.core.now().minus(age);
-        for peer in self.core.store.inboxes_with_old_messages(before).await? {
+        for peer in self.core.store.inboxes().with_old_messages(before).await? {
             let mut more = true;
             while more {
                 let peer = peer.clone();
@@ -37,10 +37,10 @@ async fn expire_some(
     before: Timestamp,
 ) -> Result<bool, StoreError> {
     let limit = limits::ENDED_MESSAGES_PER_JOB;
-    let ids = tx.old_messages(peer, before, limit).await?;
+    let ids = tx.inboxes().old(peer, before, limit).await?;
     let mut messages = Vec::new();
     for id in &ids {
-        messages.extend(tx.message(id).await?);
+        messages.extend(tx.messages().get(id).await?);
     }
     advance(tx, peer, &mut messages, DeliveryState::Expired, Some(NOBODY_TOOK_IT)).await?;
     Ok(u32::try_from(ids.len()).is_ok_and(|count| count == limit))

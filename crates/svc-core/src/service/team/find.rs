@@ -38,14 +38,14 @@ impl Team {
         let unknown = || Error::not_found(ResourceKind::Message, text);
         let store = &self.core.store;
         if text == LATEST && caller.is_operator() {
-            return store.latest_message_to_operator().await?.ok_or_else(unknown);
+            return store.messages().latest_to_operator().await?.ok_or_else(unknown);
         }
         let prefix = match IdReference::parse(text, MessageId::PREFIX).ok_or_else(unknown)? {
             IdReference::Whole => return MessageId::parse(text).ok_or_else(unknown),
             IdReference::Prefix(prefix) => prefix,
         };
         let mut candidates = Vec::new();
-        for message in store.messages_with_prefix(&prefix, limits::PAGE_DEFAULT).await? {
+        for message in store.messages().with_prefix(&prefix, limits::PAGE_DEFAULT).await? {
             if self.concerns(caller, &message).await? {
                 candidates.push(message);
             }
@@ -81,7 +81,7 @@ impl Team {
         }
         for peer in [message.from_peer.as_str(), message.to_peer.as_str()] {
             let Some(peer) = PeerId::parse(peer) else { continue };
-            let row = self.core.store.peer(&peer).await?;
+            let row = self.core.store.peers().get(&peer).await?;
             if row.is_some_and(|row| may_act_for(caller, &row).is_ok()) {
                 return Ok(true);
             }
@@ -104,16 +104,16 @@ pub(in crate::service) async fn find_peer(
         PeerReference::Id(id) if id.is_operator() => return find_operator(core).await,
         PeerReference::Id(id) => return Ok(id),
         PeerReference::IdPrefix(prefix) => {
-            store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?
+            store.peers().with_prefix(&prefix, limits::PAGE_DEFAULT).await?
         }
         PeerReference::SessionKey(key) => {
-            let rows = store.peers_of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
+            let rows = store.peers().of_session_key(&key.session_id, limits::PAGE_DEFAULT).await?;
             // A session that the caller may not see is not named by its key.
             let reader = Reader::from_caller(caller);
             let mut rows: Vec<PeerRow> =
                 rows.into_iter().filter(|row| key.is_of(&row.clone().shown_to(&reader))).collect();
             // That of an agent which the daemon runs is the agent's.
-            let own = store.peer_of_key(&text.to_ascii_lowercase()).await?;
+            let own = store.peers().of_key(&text.to_ascii_lowercase()).await?;
             let own = own.filter(|row| row.clone().shown_to(&reader) == row.peer);
             if let Some(own) = own {
                 rows.retain(|row| row.peer.peer_id != own.peer.peer_id);
@@ -123,9 +123,9 @@ pub(in crate::service) async fn find_peer(
             rows
         }
         PeerReference::Name { id_prefix } => {
-            let mut rows = store.peers_named(text, limits::PAGE_DEFAULT).await?;
+            let mut rows = store.peers().named(text, limits::PAGE_DEFAULT).await?;
             if let Some(prefix) = id_prefix {
-                rows.extend(store.peers_with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
+                rows.extend(store.peers().with_prefix(&prefix, limits::PAGE_DEFAULT).await?);
             }
             if rows.is_empty() {
                 rows.extend(peers_of_agents(store, caller, text).await?);
@@ -160,7 +160,7 @@ async fn peers_of_agents(
     caller: &Caller,
     text: &str,
 ) -> Result<Vec<PeerRow>, StoreError> {
-    let mut agents = store.agents_named(&text.to_ascii_lowercase()).await?;
+    let mut agents = store.agents().named(&text.to_ascii_lowercase()).await?;
     agents.retain(|agent| caller.access_to(&agent.owned) != AccessLevel::Hidden);
     let lives = |agent: &AgentRow| agent.ended_at.is_none();
     if agents.iter().any(lives) {
@@ -170,7 +170,7 @@ async fn peers_of_agents(
     }
     let mut peers: Vec<PeerRow> = Vec::new();
     for agent in agents {
-        let peer = store.peer_of_key(&agent.info.session_key).await?;
+        let peer = store.peers().of_key(&agent.info.session_key).await?;
         peers.extend(
             peer.filter(|peer| peers.iter().all(|it| it.peer.peer_id != peer.peer.peer_id)),
         );
@@ -181,7 +181,7 @@ async fn peers_of_agents(
 /// The operator's own peer, which is made when somebody first speaks to it or of it.
 async fn find_operator(core: &Core) -> Result<PeerId, Error> {
     let id = PeerId::operator();
-    if core.store.peer(&id).await?.is_none() {
+    if core.store.peers().get(&id).await?.is_none() {
         let made = core.store.write(|tx| Box::pin(async move { operator_peer(tx).await }));
         made.await?;
     }
@@ -191,7 +191,7 @@ async fn find_operator(core: &Core) -> Result<PeerId, Error> {
 /// The row of the operator's own peer, which is made if it is not there yet.
 pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRow, StoreError> {
     let id = PeerId::operator();
-    if let Some(row) = tx.peer(&id).await? {
+    if let Some(row) = tx.peers().get(&id).await? {
         return Ok(row);
     }
     let row = PeerRow {
@@ -201,11 +201,11 @@ pub(in crate::service) async fn operator_peer(tx: &mut WriteTx) -> Result<PeerRo
         process_started: None,
         open_calls: OpenCalls::default(),
     };
-    tx.put_peer(&row).await?;
+    tx.peers().put(&row).await?;
     let own = StreamName::new("peer", &id);
-    tx.open_stream(&own, &StreamVisibility::private(&Principal::Operator)).await?;
+    tx.streams().open(&own, &StreamVisibility::private(&Principal::Operator)).await?;
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
     let registered = NewEvent::new("peer.registered", &row.peer.presence());
     tx.append(&team, vec![registered]).await?;
     Ok(row)

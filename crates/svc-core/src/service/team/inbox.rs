@@ -84,7 +84,7 @@ async fn check_copies(
     if caller.is_operator() {
         return Ok(());
     }
-    let copies = tx.count_receivers(circle, from, input.idempotency_key.as_deref()).await?;
+    let copies = tx.peers().count_receivers(circle, from, input.idempotency_key.as_deref()).await?;
     core.budget.check_rows(tx, caller, copies).await?;
     let bytes = u64::try_from(input.text.len()).unwrap_or(u64::MAX);
     core.budget.take_stored(caller, copies.saturating_sub(1).saturating_mul(bytes), tx.now())
@@ -119,7 +119,7 @@ impl Team {
             .on_behalf_of(&caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let receiver = tx.peer(&to).await?;
+                    let receiver = tx.peers().get(&to).await?;
                     let receiver = receiver
                         .ok_or_else(|| Error::not_found(ResourceKind::Peer, to.as_str()))?;
                     let is_gone = has_ended(tx, &receiver).await?;
@@ -201,7 +201,8 @@ impl Team {
                             let circle = circle.as_deref();
                             check_copies(tx, &core, &caller, (circle, &from), &input).await?;
                         }
-                        let mut to = tx.peer_ids(circle.as_deref(), after.as_ref(), limit).await?;
+                        let mut to =
+                            tx.peers().ids(circle.as_deref(), after.as_ref(), limit).await?;
                         let last = to.last().filter(|_| to.len() >= limit as usize).cloned();
                         to.retain(|(peer, _)| peer.as_str() != from);
                         let mut outgoing = OutgoingMessage {
@@ -254,12 +255,12 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                    if tx.is_hosted(&peer).await? {
+                    if tx.peers().is_hosted(&peer).await? {
                         // Its messages become turns.
                         return Ok(Page::last(Vec::new()));
                     }
                     let until = tx.now().plus(lease);
-                    let mut messages = tx.free_messages(&peer, until, size).await?;
+                    let mut messages = tx.inboxes().unleased(&peer, until, size).await?;
                     // The lengths of rows are those of texts; what they are as JSON is more.
                     let mut bytes = 0_usize;
                     let fitting = messages.iter().take_while(|message| {
@@ -269,7 +270,7 @@ impl Team {
                     let fitting = fitting.count().max(1);
                     messages.truncate(fitting);
                     let ids: Vec<_> = messages.iter().map(|message| message.id.clone()).collect();
-                    tx.lease_messages(&ids, until, None).await?;
+                    tx.inboxes().lease(&ids, until, None).await?;
                     advance(tx, &peer, &mut messages, DeliveryState::Offered, None).await?;
                     Ok(Page::last(messages))
                 })
@@ -285,13 +286,13 @@ impl Team {
         page: impl Into<PageBounds<'_>>,
     ) -> Result<Page<Message>, Error> {
         let peer = self.find_peer(caller, peer, ResourceKind::Peer).await?;
-        let row = self.core.store.peer(&peer).await?;
+        let row = self.core.store.peers().get(&peer).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, peer.as_str()))?;
         if !caller.has_scope(READ_ALL) {
             may_act_for(caller, &row)?;
         }
         let read = async |after: Option<i64>, limit| {
-            self.core.store.inbox(&peer, after.unwrap_or(0), limit).await
+            self.core.store.inboxes().list(&peer, after.unwrap_or(0), limit).await
         };
         Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
@@ -313,7 +314,7 @@ impl Team {
         }
         let (filter, characters) = (&filter, limits::LISTED_TEXT_CHARS);
         let read = async |before: Option<i64>, limit| {
-            self.core.store.messages(filter, before, characters, limit).await
+            self.core.store.messages().list(filter, before, characters, limit).await
         };
         Page::read(page.into(), read, |listed: &ListedMessage| listed.id).await
     }
@@ -325,7 +326,7 @@ impl Team {
         for mut message in messages {
             if !senders.contains_key(&message.from_peer) {
                 let row = match PeerId::parse(&message.from_peer) {
-                    Some(id) => self.core.store.peer(&id).await?,
+                    Some(id) => self.core.store.peers().get(&id).await?,
                     None => None,
                 };
                 let peer = row.as_ref().map(|row| &row.peer);
@@ -334,7 +335,9 @@ impl Team {
                 senders.insert(message.from_peer.clone(), sender);
             }
             let answered = match message.answered() {
-                Some(first) => self.core.store.message(&first).await?.map(|first| first.kind),
+                Some(first) => {
+                    self.core.store.messages().get(&first).await?.map(|first| first.kind)
+                }
                 None => None,
             };
             let MessageStamp { before: stamp, answer, .. } =
@@ -383,7 +386,7 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     own_peer(tx, &caller, &peer, ResourceKind::Peer).await?;
-                    let mut messages = tx.messages_to(&peer, &ids).await?;
+                    let mut messages = tx.inboxes().messages(&peer, &ids).await?;
                     let known: HashSet<&MessageId> =
                         messages.iter().map(|message| &message.id).collect();
                     if let Some(id) = ids.iter().find(|id| !known.contains(id)) {
@@ -413,11 +416,11 @@ impl Team {
     pub async fn message(&self, caller: &Caller, id: &str) -> Result<MessageDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::Message, id);
         let id = self.find_message(caller, id).await?;
-        let message = self.core.store.message(&id).await?.ok_or_else(unknown)?;
+        let message = self.core.store.messages().get(&id).await?.ok_or_else(unknown)?;
         if !self.concerns(caller, &message).await? {
             return Err(unknown());
         }
-        let states = self.core.store.deliveries(&id).await?;
+        let states = self.core.store.messages().deliveries(&id).await?;
         Ok(MessageDetail { message, states })
     }
 }
@@ -459,7 +462,7 @@ async fn answered_run(
 ) -> Result<Option<RunRow>, StoreError> {
     let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
     let Some(question) = named else { return Ok(None) };
-    let run = tx.run_of_message(&question).await?;
+    let run = tx.runs().of_message(&question).await?;
     let is_theirs = |run: &RunRow| {
         run.ended_at.is_none() && run.source.peer == *to && run.target.peer.as_str() == answer.from
     };
@@ -482,7 +485,7 @@ async fn acknowledge_answered(
         // What the operator asks without a peer is answered to the person.
         asker.push("operator");
     }
-    if let Some(mut question) = tx.answered_message(&own, &asker, answered).await? {
+    if let Some(mut question) = tx.messages().answered(&own, &asker, answered).await? {
         advance(tx, &own, std::slice::from_mut(&mut question), DeliveryState::Acked, None).await?;
     }
     Ok(())
@@ -502,16 +505,16 @@ async fn sender(tx: &mut WriteTx, caller: &Caller, named: Option<&str>) -> Resul
             return Ok("operator".to_owned());
         };
         let known = match PeerId::parse(named) {
-            Some(id) => named == "operator" || tx.peer(&id).await?.is_some(),
+            Some(id) => named == "operator" || tx.peers().get(&id).await?.is_some(),
             None => false,
         };
         return known
             .then(|| named.to_owned())
             .ok_or_else(|| Error::invalid("from_peer", "there is no peer with this id"));
     };
-    let own = tx.peer_of_key(session).await?.map(|row| row.peer.peer_id);
+    let own = tx.peers().of_key(session).await?.map(|row| row.peer.peer_id);
     if let Some(id) = named.and_then(PeerId::parse)
-        && let Some(row) = tx.peer(&id).await?
+        && let Some(row) = tx.peers().get(&id).await?
         && may_act_for(caller, &row).is_ok()
     {
         // A client's process may have several sessions, each with a peer of its own.
@@ -561,9 +564,9 @@ mod tests {
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3));
         assert_eq!(broadcast(&peers[0], Some("k"), "hello").await, (others, 3), "a repeat");
         let large = "x".repeat(256 * 1024);
-        let before = test.store.size().await.unwrap();
+        let before = test.store.upkeep().size().await.unwrap();
         assert_eq!(broadcast(&peers[1], None, &large).await, (others, 3));
-        let after = test.store.size().await.unwrap();
+        let after = test.store.upkeep().size().await.unwrap();
         let grown = (after.database + after.wal).saturating_sub(before.database + before.wal);
         assert!(grown < 4 * 1024 * 1024, "one text of 256 KiB, not {count}: {grown} bytes");
         for (index, peer) in peers.iter().enumerate() {
@@ -614,9 +617,9 @@ mod tests {
             assert_eq!(done.unwrap().len(), refused, "at most {bound}");
         }
         let stream = StreamName::new("peer", &peer.peer_id);
-        let view = test.store.view(&stream).await.unwrap().unwrap();
+        let view = test.store.streams().view(&stream).await.unwrap().unwrap();
         let take = svc_store::PageSize::rows(10);
-        let page = test.store.events(view.id, &stream, 0, None, take).await.unwrap();
+        let page = test.store.events().of_stream(view.id, &stream, 0, None, take).await.unwrap();
         let kinds: Vec<&str> = page.events.iter().map(|event| &*event.kind).collect();
         assert_eq!(kinds.iter().filter(|kind| **kind == "message.refused").count(), 1, "{kinds:?}");
     }

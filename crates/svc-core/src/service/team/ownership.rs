@@ -40,7 +40,7 @@ impl Team {
 
     /// Whether a session is this caller's. The operator may act in any that there is.
     pub async fn owns(&self, caller: &Caller, session_id: &str) -> Result<bool, Error> {
-        let row = self.core.store.session_owner(session_id).await?;
+        let row = self.core.store.sessions().owner(session_id).await?;
         let row = row.as_ref().map(|row| row.owner.as_ref());
         Ok(is_own_session(&caller.principal(), session_id, row))
     }
@@ -57,7 +57,8 @@ impl Team {
         if !self.owns(caller, session).await? {
             return Ok(caller.clone());
         }
-        let project = self.core.store.session(session).await?.and_then(|known| known.project);
+        let project =
+            self.core.store.sessions().get(session).await?.and_then(|known| known.project);
         Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
     }
 
@@ -77,7 +78,7 @@ impl Team {
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
-        let read = async || Ok(store.latest_session_of(&principal).await?);
+        let read = async || Ok(store.sessions().latest_of(&principal).await?);
         let latest = self.latest_sessions.get(store, principal.to_string(), read).await?;
         if let Some(latest) = latest.as_deref() {
             return Ok(Some(latest.to_owned()));
@@ -103,7 +104,7 @@ impl Team {
         let stream = StreamName::fixed(StreamName::TEAM);
         let mut listener = store.bus().listen(&stream);
         loop {
-            let head = store.view(&stream).await?.map_or(0, |view| view.head);
+            let head = store.streams().view(&stream).await?.map_or(0, |view| view.head);
             let Some(session) = self.default_session(caller).await? else { return Ok(None) };
             let peer = self.own_peer_of_session(caller, &session).await?;
             if peer.is_some() || Instant::now() >= end {
@@ -170,8 +171,8 @@ async fn standing(
     contact: SessionContact,
 ) -> Result<SessionStanding, StoreError> {
     let principal = caller.principal();
-    let Some(row) = tx.session_owner(session_id).await? else {
-        let is_subject = !caller.is_operator() && tx.is_subject(session_id).await?;
+    let Some(row) = tx.sessions().owner(session_id).await? else {
+        let is_subject = !caller.is_operator() && tx.tokens().is_subject(session_id).await?;
         let standing = SessionStanding::decide(&principal, session_id, None, is_subject);
         return Ok(match (standing, caller.session()) {
             (SessionStanding::Unclaimed, Some(key))
@@ -196,10 +197,10 @@ async fn is_peer_of_another(
     key: &str,
     session_id: &str,
 ) -> Result<bool, StoreError> {
-    if tx.is_session_of_another_in_other_case(session_id, key).await? {
+    if tx.peers().is_session_of_another_in_other_case(session_id, key).await? {
         return Ok(true);
     }
-    let peer = tx.peer_of_session(session_id).await?;
+    let peer = tx.peers().of_session(session_id).await?;
     let Some(row) = peer.filter(|row| row.peer.session_id.as_deref() == Some(session_id)) else {
         return Ok(false);
     };
@@ -219,7 +220,7 @@ async fn facts(
         // Its own process shows whose it is.
         (SessionContact::Hook(_), Some(Principal::Operator)) => true,
         (SessionContact::Hook(shown), _) => {
-            let lock = tx.session_lock(session_id).await?;
+            let lock = tx.sessions().lock(session_id).await?;
             let is_free =
                 lock.ended_at.is_some_and(|at| tx.now().since(at) >= limits::SESSION_KEY_KEPT);
             is_free || lock.secret.is_some() && lock.secret == shown
@@ -234,7 +235,7 @@ async fn facts(
     };
     match &known.owner {
         Some(Principal::Session(owner)) => {
-            let holders = tx.subject_holders(owner).await?;
+            let holders = tx.tokens().subject_holders(owner).await?;
             known.is_gone = is_gone(&holders);
             // A client may be told of a folder that its process is not in, so what its owner's token says counts, too.
             known.same_project = caller.project().is_some_and(|project| {
@@ -243,7 +244,7 @@ async fn facts(
             });
         }
         Some(Principal::Operator) => {
-            let peer = tx.peer_of_session(session_id).await?;
+            let peer = tx.peers().of_session(session_id).await?;
             known.same_process = peer.is_some_and(|row| {
                 row.peer.session_id.as_deref() == Some(session_id) && runs_in(row.peer.pid, caller)
             });
@@ -263,19 +264,19 @@ fn runs_in(pid: Option<u32>, caller: &Caller) -> bool {
 }
 
 async fn adopt(tx: &mut WriteTx, caller: &Caller, session_id: &str) -> Result<(), StoreError> {
-    let (Some(to), Some(row)) = (caller.session(), tx.session_owner(session_id).await?) else {
+    let (Some(to), Some(row)) = (caller.session(), tx.sessions().owner(session_id).await?) else {
         return Ok(());
     };
     let from = match &row.owner {
         Some(Principal::Session(key)) => Some(&**key),
         _ => None,
     };
-    let peers = tx.adopt_session(session_id, from, to).await?;
+    let peers = tx.sessions().adopt(session_id, from, to).await?;
     let visibility = visibility_of(tx, session_id).await?;
-    tx.set_visibility(&stream_of(session_id), &visibility).await?;
+    tx.streams().set_visibility(&stream_of(session_id), &visibility).await?;
     for peer in peers {
         let visibility = StreamVisibility::private(&caller.principal());
-        tx.set_visibility(&StreamName::new("peer", &peer), &visibility).await?;
+        tx.streams().set_visibility(&StreamName::new("peer", &peer), &visibility).await?;
     }
     let data = json!({
         "session_id": session_id, "from": row.owner.as_ref().map(ToString::to_string),
@@ -356,7 +357,7 @@ mod tests {
             .write(move |tx| {
                 let hook = SessionContact::Hook(Some([7; 32]));
                 Box::pin(async move {
-                    tx.put_session_secret("a", &[7; 32]).await?;
+                    tx.sessions().put_secret("a", &[7; 32]).await?;
                     claim(tx, &caller, "a", hook).await
                 })
             })
@@ -394,7 +395,7 @@ mod tests {
         };
         let put: Result<(), StoreError> = test
             .store
-            .write(move |tx| Box::pin(async move { tx.put_session_secret("a", &hash).await }))
+            .write(move |tx| Box::pin(async move { tx.sessions().put_secret("a", &hash).await }))
             .await;
         put.unwrap();
         let acting = services.team.acting_session(&former, None, None, None).await.unwrap();

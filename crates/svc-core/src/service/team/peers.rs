@@ -67,7 +67,8 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     let known = tx
-                        .peer_by_identity(
+                        .peers()
+                        .by_identity(
                             &input.backend,
                             input.session_id.as_deref().unwrap_or_default(),
                             input.path.as_deref().unwrap_or_default(),
@@ -157,7 +158,7 @@ impl Team {
     /// come to, and copies of a broadcast that was on its way meanwhile.
     pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
         for StrandedInbox { peer, is_removed } in
-            self.core.store.stranded_inboxes(limits::PAGE_MAX).await?
+            self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
         {
             let why = if is_removed { PEER_REMOVED } else { AGENT_ENDED };
             end_deliveries(&self.core, &peer, why).await?;
@@ -168,7 +169,7 @@ impl Team {
     /// A peer by its id, as far as the caller may see it.
     pub async fn peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
-        let row = self.core.store.peer(&id).await?;
+        let row = self.core.store.peers().get(&id).await?;
         let row = row.ok_or_else(|| Error::not_found(ResourceKind::Peer, id.as_str()))?;
         Ok(row.shown_to(&Reader::from_caller(caller)))
     }
@@ -176,7 +177,7 @@ impl Team {
     /// The peer that a session speaks for: the one registered with it.
     pub async fn peer_of_session(&self, session: &str) -> Result<Option<Peer>, Error> {
         let store = &self.core.store;
-        let read = async || Ok(store.peer_of_session(session).await?.map(|row| row.peer));
+        let read = async || Ok(store.peers().of_session(session).await?.map(|row| row.peer));
         Ok(self.session_peers.get(store, session, read).await?.as_ref().clone())
     }
 
@@ -188,7 +189,7 @@ impl Team {
     ) -> Result<Option<Peer>, Error> {
         let Some(peer) = self.peer_of_session(session).await? else { return Ok(None) };
         let Some(key) = caller.session() else { return Ok(Some(peer)) };
-        let row = self.core.store.peer(&peer.peer_id).await?;
+        let row = self.core.store.peers().get(&peer.peer_id).await?;
         Ok(row.filter(|row| row.is_for(key)).map(|row| row.peer))
     }
 
@@ -215,7 +216,7 @@ impl Team {
         page: PageBounds<'_>,
     ) -> Result<Page<Peer>, Error> {
         let read = async |after: Option<(i64, String, String)>, limit| {
-            self.core.store.peers(reader, filter, is_living, after.as_ref(), limit).await
+            self.core.store.peers().list(reader, filter, is_living, after.as_ref(), limit).await
         };
         let key = |PeerRow { peer, .. }: &PeerRow| {
             (peer.status as i64, peer.display_name.clone(), peer.peer_id.clone())
@@ -228,7 +229,7 @@ impl Team {
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
-        for row in self.core.store.stale_peers(now.minus(timeout), now).await? {
+        for row in self.core.store.peers().stale(now.minus(timeout), now).await? {
             if self.is_hosted(&row).await? {
                 // Its host says how it stands, however long it is silent.
                 continue;
@@ -258,7 +259,7 @@ impl Team {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let Some(mut row) = tx.peer(&peer_id).await? else {
+                        let Some(mut row) = tx.peers().get(&peer_id).await? else {
                             return Ok(());
                         };
                         if row.peer.last_seen != last_seen {
@@ -267,9 +268,10 @@ impl Team {
                         if row.peer.last_seen > tx.now() {
                             // The clock was set back: silence is counted anew, or it would never end.
                             row.peer.last_seen = tx.now();
-                            return tx.touch_peer(&row.peer).await;
+                            return tx.peers().touch(&row.peer).await;
                         }
-                        let is_left = is_for_long && tx.shares_its_process(&peer_id).await?;
+                        let is_left =
+                            is_for_long && tx.peers().shares_its_process(&peer_id).await?;
                         let next = match row.peer.status.after_silence(silence(&row, tx.now())) {
                             _ if is_left => Some(PeerStatus::Offline),
                             next => next,
@@ -277,7 +279,9 @@ impl Team {
                         match next {
                             Some(next) => {
                                 if !row.open_calls.is_empty() {
-                                    tx.set_open_calls(&peer_id, &OpenCalls::default()).await?;
+                                    tx.peers()
+                                        .set_open_calls(&peer_id, &OpenCalls::default())
+                                        .await?;
                                 }
                                 set_status(tx, &mut row.peer, next, "silent").await
                             }
@@ -288,7 +292,7 @@ impl Team {
                 .await?;
         }
         let pause = limits::PID_CHECK.min(timeout / 4);
-        let next = self.core.store.longest_silence().await?;
+        let next = self.core.store.peers().longest_silence().await?;
         let due = next.map(|at| at.plus(timeout).since(self.core.now()) + Duration::from_millis(1));
         Ok(due.map_or(pause, |due| due.min(pause)).max(Duration::from_millis(10)))
     }
@@ -300,11 +304,11 @@ impl Team {
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
-                let Some(mut row) = tx.peer(&peer_id).await? else { return Ok(()) };
+                let Some(mut row) = tx.peers().get(&peer_id).await? else { return Ok(()) };
                 if row.process().as_ref() != Some(&gone) {
                     return Ok(());
                 }
-                tx.forget_process(&peer_id).await?;
+                tx.peers().forget_process(&peer_id).await?;
                 set_status(tx, &mut row.peer, PeerStatus::Offline, PROCESS_GONE).await?;
                 match given(row.peer.session_id.as_deref()) {
                     Some(session) => end_left(tx, &peer_id, session, PROCESS_GONE).await,
@@ -320,7 +324,7 @@ impl Team {
         let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
             return Ok(false);
         };
-        let agent = self.core.store.agent_of_key(key).await?;
+        let agent = self.core.store.agents().of_key(key).await?;
         Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
     }
 
@@ -330,9 +334,9 @@ impl Team {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
             (now.minus(limits::MCP_SESSION_OPEN), now.minus(limits::SESSION_STALE));
-        let journal = self.core.store.session(session).await?;
+        let journal = self.core.store.sessions().get(session).await?;
         Ok(journal.is_some_and(|it| it.ended_at.is_none() && it.last_seen_at >= stale)
-            || self.core.store.is_mcp_session_open(session, connected).await?)
+            || self.core.store.mcp().is_session_open(session, connected).await?)
     }
 }
 
@@ -430,9 +434,9 @@ pub(in crate::service) async fn create(
     let process_started = process.map(|process| process.started);
     let open_calls = OpenCalls::default();
     let row = PeerRow { peer, owner, project, process_started, open_calls };
-    tx.put_peer(&row).await?;
+    tx.peers().put(&row).await?;
     let visibility = StreamVisibility::private(&row.principal());
-    tx.open_stream(&StreamName::new("peer", &row.peer.peer_id), &visibility).await?;
+    tx.streams().open(&StreamName::new("peer", &row.peer.peer_id), &visibility).await?;
     note(tx, "peer.registered", &row.peer).await?;
     Ok(row.peer)
 }
@@ -482,7 +486,7 @@ pub(in crate::service) async fn update(
     }
     let changed = row != known;
     row.peer.last_seen = tx.now();
-    tx.put_peer(&row).await?;
+    tx.peers().put(&row).await?;
     if changed {
         note(tx, "peer.updated", &row.peer).await?;
     }
@@ -500,7 +504,7 @@ async fn is_own(
         (Some(owner), _) => Ok(owner == key),
         (None, Some(session)) if session == key => Ok(true),
         (None, Some(session)) => {
-            let owner = tx.session_owner(session).await?.and_then(|row| row.owner);
+            let owner = tx.sessions().owner(session).await?.and_then(|row| row.owner);
             Ok(owner == Some(caller.principal()))
         }
         (None, None) => Ok(false),
@@ -527,8 +531,8 @@ pub(in crate::service) async fn set_state(
     state: PeerState,
     reason: &'static str,
 ) -> Result<(), StoreError> {
-    if tx.is_hosted(&peer.peer_id).await? {
-        return tx.touch_peer(peer).await;
+    if tx.peers().is_hosted(&peer.peer_id).await? {
+        return tx.peers().touch(peer).await;
     }
     set_hosted_state(tx, peer, state, reason).await
 }
@@ -547,7 +551,7 @@ pub(in crate::service) async fn set_hosted_state(
         peer.since = at;
     }
     peer.waiting_for = waiting_for;
-    tx.touch_peer(peer).await?;
+    tx.peers().touch(peer).await?;
     if !is_changed {
         return Ok(());
     }
@@ -557,20 +561,20 @@ pub(in crate::service) async fn set_hosted_state(
         "previous": previous, "reason": reason,
     });
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
     tx.append(&team, vec![NewEvent::new("peer.status", &data)]).await?;
     Ok(())
 }
 
 /// Takes a peer out of the list, and says so. What waits for it is ended by [`end_deliveries`].
 pub(super) async fn remove(tx: &mut WriteTx, peer: &Peer) -> Result<(), StoreError> {
-    tx.delete_peer(&peer.peer_id).await?;
+    tx.peers().delete(&peer.peer_id).await?;
     note(tx, "peer.removed", peer).await
 }
 
 async fn note(tx: &mut WriteTx, kind: &'static str, peer: &Peer) -> Result<(), StoreError> {
     let team = StreamName::fixed(StreamName::TEAM);
-    tx.open_stream(&team, &StreamVisibility::Team).await?;
+    tx.streams().open(&team, &StreamVisibility::Team).await?;
     // Everybody reads this stream.
     tx.append(&team, vec![NewEvent::new(kind, &peer.presence())]).await?;
     Ok(())
@@ -583,7 +587,7 @@ pub(in crate::service) async fn own_peer(
     id: &PeerId,
     kind: ResourceKind,
 ) -> Result<PeerRow, Error> {
-    let row = tx.peer(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
+    let row = tx.peers().get(id).await?.ok_or_else(|| Error::not_found(kind, id.as_str()))?;
     may_act_for(caller, &row)?;
     Ok(row)
 }
@@ -659,7 +663,7 @@ mod tests {
         assert_eq!(test.store.stats().jobs - before, 1 + 3, "the removal, and the messages");
         assert_eq!(waiting(&services, &ids).await, 0);
         let stream = StreamName::new("peer", &peer.peer_id);
-        let head = test.store.view(&stream).await.unwrap().unwrap().head;
+        let head = test.store.streams().view(&stream).await.unwrap().unwrap().head;
         let events = i64::from(2 * (2 * limits::ENDED_MESSAGES_PER_JOB + 1));
         assert_eq!(head, events, "queued and undeliverable, each once");
     }
@@ -681,8 +685,8 @@ mod tests {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.delete_peer(&gone[0]).await?;
-                    tx.delete_peer(&gone[1]).await
+                    tx.peers().delete(&gone[0]).await?;
+                    tx.peers().delete(&gone[1]).await
                 })
             })
             .await;
@@ -725,7 +729,7 @@ mod tests {
         };
         assert_eq!(take().await, 1);
         assert_eq!(take().await, 0);
-        let before = test.store.log_bounds().await.unwrap().1;
+        let before = test.store.events().bounds().await.unwrap().1;
 
         test.clock.set(noon.minus(Duration::from_hours(3)));
         services.team.sweep_peers().await.unwrap();
@@ -735,7 +739,7 @@ mod tests {
         services.team.sweep_peers().await.unwrap();
         assert_eq!(services.team.peer(&caller, id).await.unwrap().status, PeerStatus::Offline);
         assert_eq!(take().await, 1);
-        let after = test.store.log_bounds().await.unwrap().1;
+        let after = test.store.events().bounds().await.unwrap().1;
         assert_eq!(after, before + 1, "positions go on; one event, peer.status");
     }
 
@@ -836,7 +840,7 @@ mod tests {
                     if open {
                         calls.begin("toolu_1");
                     }
-                    tx.set_open_calls(&id, &calls).await
+                    tx.peers().set_open_calls(&id, &calls).await
                 })
             });
             let written: Result<(), StoreError> = write.await;

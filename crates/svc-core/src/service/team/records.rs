@@ -11,7 +11,7 @@ impl Team {
     /// Fails the questions of turns whose end no hook has reported within [`limits::TURN_WORDS`].
     pub async fn end_silent_turns(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::TURN_WORDS);
-        for peer in self.core.store.peers_of_silent_turns(before).await? {
+        for peer in self.core.store.messages().peers_of_silent_turns(before).await? {
             let core = self.core.clone();
             let job = self.core.store.write(move |tx| {
                 Box::pin(async move { runs::silent_turn_ended(tx, &core, &peer, before).await })
@@ -23,10 +23,10 @@ impl Team {
 
     /// Reads what clients have on record of their sessions, and corrects what is known of them.
     pub async fn read_client_records(&self) -> Result<(), Error> {
-        let claude = self.core.store.peers_in_processes(client_records::CLAUDE).await?;
+        let claude = self.core.store.peers().in_processes(client_records::CLAUDE).await?;
         self.correct(claude).await?;
         for backend in [client_records::CODEX, client_records::GEMINI] {
-            let mut rows = self.core.store.peers_in_processes(backend).await?;
+            let mut rows = self.core.store.peers().in_processes(backend).await?;
             // Its record tells only that a turn is over.
             rows.retain(|row| matches!(row.peer.status, PeerStatus::Busy | PeerStatus::Waiting));
             self.correct(rows).await?;
@@ -73,19 +73,19 @@ async fn apply(
     id: &PeerId,
     record: ClientRecord,
 ) -> Result<(), Error> {
-    let Some(mut row) = tx.peer(id).await? else { return Ok(()) };
+    let Some(mut row) = tx.peers().get(id).await? else { return Ok(()) };
     let now = tx.now();
     let corrected = record.corrects(&row.peer, now);
     if record.is_in_turn() {
         row.peer.last_seen = row.peer.last_seen.max(now);
     } else if !row.open_calls.is_empty() {
-        tx.set_open_calls(id, &OpenCalls::default()).await?;
+        tx.peers().set_open_calls(id, &OpenCalls::default()).await?;
     }
-    let Some(state) = corrected else { return Ok(tx.touch_peer(&row.peer).await?) };
+    let Some(state) = corrected else { return Ok(tx.peers().touch(&row.peer).await?) };
     set_state(tx, &mut row.peer, state, "registry").await?;
     let Some(why) = record.failure else { return Ok(()) };
     // The turn that failed went on with all that hooks had given before.
-    let mut given = tx.given_messages(id, record.at).await?;
+    let mut given = tx.inboxes().given(id, record.at).await?;
     advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
     runs::turn_failed(tx, core, id, Some(&why)).await
 }

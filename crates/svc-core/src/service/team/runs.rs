@@ -51,7 +51,7 @@ pub(super) fn terms_of_reply(tx: &WriteTx, run: Option<&RunRow>) -> MessageTerms
 
 /// Stores a send whose message stands, and says so to both ends.
 pub(in crate::service) async fn open_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), StoreError> {
-    tx.insert_run(run).await?;
+    tx.runs().insert(run).await?;
     tell_run(tx, run).await
 }
 
@@ -67,7 +67,7 @@ pub(in crate::service) async fn hosted_peer(
     let name = key.strip_prefix("agent:").unwrap_or(key);
     let label = label.filter(|label| !is_reserved_name(label));
     let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
-    let known = tx.peer_of_key(key).await?;
+    let known = tx.peers().of_key(key).await?;
     if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
         // The end of that agent left at most what came in between.
         while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
@@ -75,7 +75,7 @@ pub(in crate::service) async fn hosted_peer(
         known.peer.path = Some(info.worktree.clone());
         known.peer.display_name = name.to_owned();
         known.peer.last_seen = tx.now();
-        tx.put_peer(&known).await?;
+        tx.peers().put(&known).await?;
         return Ok(show_start(tx, &mut known.peer).await?);
     }
     let input = RegisterInput {
@@ -97,10 +97,10 @@ pub(in crate::service) async fn hosted_peer(
         process: None,
         folder: None,
     };
-    if let Some(mut other) = tx.peer_by_identity(&input.backend, key, "", "", Some(key)).await? {
+    if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
         // Of whoever called its session so before such ids were the daemon's. It stays, and is called something else.
         other.peer.session_id = Some(other.peer.peer_id.to_string());
-        tx.put_peer(&other).await?;
+        tx.peers().put(&other).await?;
     }
     let id = PeerId::new(&core.ids, tx.now());
     let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
@@ -122,7 +122,7 @@ pub(in crate::service) async fn turn_began(
     let Some(mut message) = message_to(tx, agent, message_id).await? else { return Ok(()) };
     let until = tx.now();
     let given_by = agent.info.id.as_str();
-    tx.lease_messages(std::slice::from_ref(&message.id), until, Some(given_by)).await?;
+    tx.inboxes().lease(std::slice::from_ref(&message.id), until, Some(given_by)).await?;
     let to = message.to_peer.clone();
     advance(tx, &to, std::slice::from_mut(&mut message), DeliveryState::Injected, None).await?;
     Ok(())
@@ -195,7 +195,7 @@ pub(super) async fn silent_turn_ended(
     peer: &PeerId,
     before: Timestamp,
 ) -> Result<(), Error> {
-    let Some(row) = tx.peer(peer).await?.filter(|row| row.peer.since < before) else {
+    let Some(row) = tx.peers().get(peer).await?.filter(|row| row.peer.since < before) else {
         return Ok(());
     };
     let (code, why) = match row.peer.status {
@@ -203,7 +203,7 @@ pub(super) async fn silent_turn_ended(
         PeerStatus::Offline => ("target_ended", SESSION_ENDED),
         _ => return Ok(()),
     };
-    let is_hosted = tx.is_hosted(peer).await?;
+    let is_hosted = tx.peers().is_hosted(peer).await?;
     for question in end_turn(tx, peer).await? {
         // The host of a hosted agent reports its turns.
         if !is_hosted {
@@ -215,11 +215,11 @@ pub(super) async fn silent_turn_ended(
 
 /// The questions with which the ended turn had begun. Clears their mark, so that the next turn does not answer them.
 async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
-    let mut questions = tx.questions_of_turn(peer).await?;
+    let mut questions = tx.messages().questions_of_turn(peer).await?;
     // One that was given a moment ago may belong to the next turn.
     questions.retain(|question| question.state >= DeliveryState::Injected);
     let ids: Vec<MessageId> = questions.iter().map(|question| question.id.clone()).collect();
-    tx.note_turn(&ids, false).await?;
+    tx.messages().note_turn(&ids, false).await?;
     Ok(questions)
 }
 
@@ -237,12 +237,12 @@ pub(in crate::service) async fn turn_prompted(
     prompt: &str,
 ) -> Result<bool, Error> {
     let is_in = |message: &Message| prompt.contains(stamp::naming(&message.id).as_str());
-    let mut over = tx.questions_of_turn(peer).await?;
+    let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !is_in(message));
     let ids = |messages: &[Message]| -> Vec<MessageId> {
         messages.iter().map(|message| message.id.clone()).collect()
     };
-    tx.note_turn(&ids(&over), false).await?;
+    tx.messages().note_turn(&ids(&over), false).await?;
     for question in over {
         if !given.iter().any(|message| message.id == question.id) {
             reply(tx, core, question, TurnWords::Failed("interrupted", INTERRUPTED.to_owned()))
@@ -252,9 +252,9 @@ pub(in crate::service) async fn turn_prompted(
     if !prompt.contains(stamp::NAMING) {
         return Ok(false);
     }
-    let mut begun = tx.waiting_messages(peer, limits::ENDED_MESSAGES_PER_JOB).await?;
+    let mut begun = tx.inboxes().waiting(peer, limits::ENDED_MESSAGES_PER_JOB).await?;
     begun.retain(|message| message.kind == MessageType::Query && is_in(message));
-    tx.note_turn(&ids(&begun), true).await?;
+    tx.messages().note_turn(&ids(&begun), true).await?;
     Ok(!begun.is_empty())
 }
 
@@ -265,10 +265,10 @@ pub(in crate::service) async fn late_turn_prompted(
     peer: &PeerId,
     prompt: &str,
 ) -> Result<(), Error> {
-    let mut over = tx.questions_of_turn(peer).await?;
+    let mut over = tx.messages().questions_of_turn(peer).await?;
     over.retain(|message| !prompt.contains(stamp::naming(&message.id).as_str()));
     let ids: Vec<MessageId> = over.into_iter().map(|message| message.id).collect();
-    Ok(tx.note_turn(&ids, false).await?)
+    Ok(tx.messages().note_turn(&ids, false).await?)
 }
 
 /// A hosted agent's host does not take a message.
@@ -279,7 +279,7 @@ pub(in crate::service) async fn mail_refused(
     reason: String,
 ) -> Result<(), Error> {
     let waits = |message: &Message| message.state < DeliveryState::Offered;
-    let Some(message) = tx.message(id).await?.filter(waits) else { return Ok(()) };
+    let Some(message) = tx.messages().get(id).await?.filter(waits) else { return Ok(()) };
     let code = if reason == NO_TURN { "not_running" } else { "refused" };
     let (to, mut refused) = (message.to_peer.clone(), message.clone());
     reply(tx, core, message, TurnWords::Failed(code, reason)).await?;
@@ -297,13 +297,13 @@ pub(in crate::service) async fn agent_ended(
 ) -> Result<Option<PeerId>, Error> {
     let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(None) };
     let peer = own.peer.peer_id;
-    for run in tx.open_runs_of_agent(&peer, &agent.info.id).await? {
-        let Some(question) = tx.message(&run.message_id).await? else { continue };
+    for run in tx.runs().open_of_agent(&peer, &agent.info.id).await? {
+        let Some(question) = tx.messages().get(&run.message_id).await? else { continue };
         let why = if run.begun_at.is_some() { IN_TURN } else { UNSEEN };
         reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
     }
     // Who asked by `peer_send` hears of it, too.
-    for question in tx.waiting_messages(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
+    for question in tx.inboxes().waiting(&peer, limits::ENDED_MESSAGES_PER_JOB).await? {
         if question.kind == MessageType::Query {
             let why = if question.state >= DeliveryState::Injected { IN_TURN } else { UNSEEN };
             reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
@@ -316,7 +316,7 @@ pub(in crate::service) async fn agent_ended(
 /// The peer that was made with an agent.
 async fn peer_of_agent(tx: &mut WriteTx, agent: &AgentRow) -> Result<Option<PeerRow>, StoreError> {
     let key = agent.info.session_key.as_str();
-    let own = tx.peer_of_key(key).await?;
+    let own = tx.peers().of_key(key).await?;
     Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
 }
 
@@ -339,8 +339,8 @@ async fn message_to(
     else {
         return Ok(None);
     };
-    let Some(message) = tx.message(&id).await? else { return Ok(None) };
-    let own = tx.peer_of_key(&agent.info.session_key).await?;
+    let Some(message) = tx.messages().get(&id).await? else { return Ok(None) };
+    let own = tx.peers().of_key(&agent.info.session_key).await?;
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
@@ -351,7 +351,7 @@ async fn reply(
     mut question: Message,
     words: TurnWords,
 ) -> Result<(), Error> {
-    let mut run = tx.run_of_message(&question.id).await?;
+    let mut run = tx.runs().of_message(&question.id).await?;
     let is_answered =
         run.as_ref().map_or(question.state == DeliveryState::Acked, |run| run.ended_at.is_some());
     if is_answered {
@@ -407,7 +407,7 @@ async fn answer_reply(
     words: TurnWords,
 ) -> Result<(), Error> {
     let TurnWords::Said(words) = words else { return Ok(()) };
-    let Some(turn) = tx.turn_of_message(&received.id).await? else { return Ok(()) };
+    let Some(turn) = tx.messages().turn_of(&received.id).await? else { return Ok(()) };
     let next = next_turn(turn, core.sessions().max_ping_pong, &words);
     if let (Some(next), TurnReply::Text(text)) = (next, words) {
         let terms = MessageTerms { turn: Some(next), ..MessageTerms::default() };
@@ -427,11 +427,11 @@ async fn put_reply(
 ) -> Result<Option<MessageId>, StoreError> {
     let Some(to) = PeerId::parse(&question.from_peer) else { return Ok(None) };
     let asker =
-        if to.is_operator() { Some(operator_peer(tx).await?) } else { tx.peer(&to).await? };
+        if to.is_operator() { Some(operator_peer(tx).await?) } else { tx.peers().get(&to).await? };
     let Some(asker) = asker else { return Ok(None) };
     text.truncate(text.floor_char_boundary(limits::MESSAGE_BYTES));
     let from = question.to_peer.as_str();
-    let answerer = tx.peer(&question.to_peer).await?;
+    let answerer = tx.peers().get(&question.to_peer).await?;
     let session = answerer.as_ref().and_then(PeerRow::session_key);
     let sent_by = answerer.map_or_else(|| from.to_owned(), |row| row.principal().to_string());
     let provenance = question.provenance.as_ref();
@@ -469,7 +469,7 @@ pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, S
     let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
         return Ok(false);
     };
-    Ok(tx.live_agent(key).await?.is_none() && tx.was_agent(key).await?)
+    Ok(tx.agents().live(key).await?.is_none() && tx.agents().was_run(key).await?)
 }
 
 /// Whether the hosted agent that sent a message has ended, although one of its name may live.
@@ -481,9 +481,9 @@ async fn is_namesake(
     let Some(key) = sender.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
         return Ok(false);
     };
-    match tx.live_agent(key).await? {
+    match tx.agents().live(key).await? {
         Some(live) => Ok(live.info.started_at > message.timestamp),
-        None => tx.was_agent(key).await,
+        None => tx.agents().was_run(key).await,
     }
 }
 
@@ -494,10 +494,10 @@ pub(in crate::service) async fn peer_of_speaker(
     caller: &Caller,
     session: &str,
 ) -> Result<Peer, Error> {
-    let known = tx.peer_of_session(session).await?;
+    let known = tx.peers().of_session(session).await?;
     let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
     if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {
-        known = tx.peer_of_key(key).await?;
+        known = tx.peers().of_key(key).await?;
     }
     if let Some(known) = known {
         return Ok(known.peer);

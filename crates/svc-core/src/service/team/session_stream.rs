@@ -11,9 +11,9 @@ pub(in crate::service) async fn tell(
     data: &serde_json::Value,
 ) -> Result<(), StoreError> {
     let stream = stream_of(session_id);
-    if tx.stream(&stream).await?.is_none() {
+    if tx.streams().state(&stream).await?.is_none() {
         let visibility = visibility_of(tx, session_id).await?;
-        tx.open_stream(&stream, &visibility).await?;
+        tx.streams().open(&stream, &visibility).await?;
     }
     tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
     Ok(())
@@ -24,7 +24,7 @@ pub(super) async fn visibility_of(
     tx: &mut WriteTx,
     session_id: &str,
 ) -> Result<StreamVisibility, StoreError> {
-    let row = tx.session_owner(session_id).await?;
+    let row = tx.sessions().owner(session_id).await?;
     let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
     // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.
     if matches!(thing.owner, None | Some(Principal::Operator)) {

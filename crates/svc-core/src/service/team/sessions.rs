@@ -114,10 +114,10 @@ impl Team {
     /// database has. A database from before that one was reserved may show it to be another's. Then the operator gets one
     /// that nobody else knows of.
     async fn operators_session(&self) -> Result<String, Error> {
-        if let Some(current) = self.core.store.setting(CURRENT).await? {
+        if let Some(current) = self.core.store.settings().get(CURRENT).await? {
             return Ok(current);
         }
-        let row = self.core.store.session_owner(IMPLICIT_SESSION).await?;
+        let row = self.core.store.sessions().owner(IMPLICIT_SESSION).await?;
         if row.is_none_or(|row| row.owner == Some(Principal::Operator)) {
             return Ok(IMPLICIT_SESSION.to_owned());
         }
@@ -127,10 +127,10 @@ impl Team {
             .write(move |tx| {
                 Box::pin(async move {
                     // Another call may have come first.
-                    if let Some(current) = tx.setting(CURRENT).await? {
+                    if let Some(current) = tx.settings().get(CURRENT).await? {
                         return Ok(current);
                     }
-                    tx.put_setting(CURRENT, &fresh).await?;
+                    tx.settings().put(CURRENT, &fresh).await?;
                     Ok(fresh)
                 })
             })
@@ -169,11 +169,11 @@ impl Team {
                     if is_named {
                         claim(tx, &caller, &start.session_id, SessionContact::Call).await?;
                     }
-                    let more = u64::from(tx.session(&start.session_id).await?.is_none());
+                    let more = u64::from(tx.sessions().get(&start.session_id).await?.is_none());
                     budget.check_rows(tx, &caller, more).await?;
                     if caller.is_operator() {
                         // What the operator's bare calls mean is nobody else's to change.
-                        tx.put_setting(CURRENT, &start.session_id).await?;
+                        tx.settings().put(CURRENT, &start.session_id).await?;
                     }
                     begin(tx, &start).await
                 })
@@ -206,9 +206,9 @@ impl Team {
                 Box::pin(async move {
                     let id = &acting.session_id;
                     let unknown = || Error::not_found(ResourceKind::Session, id);
-                    tx.session(id).await?.ok_or_else(unknown)?;
+                    tx.sessions().get(id).await?.ok_or_else(unknown)?;
                     let left = end(tx, id, reason.as_deref()).await?;
-                    Ok::<_, Error>((tx.session(id).await?.ok_or_else(unknown)?, left))
+                    Ok::<_, Error>((tx.sessions().get(id).await?.ok_or_else(unknown)?, left))
                 })
             })
             .await?;
@@ -221,7 +221,8 @@ impl Team {
         let Some(secrets) = self.core.session_secrets() else { return Ok(()) };
         let before = self.core.now().minus(limits::SESSION_KEY_KEPT);
         loop {
-            let over = self.core.store.sessions_to_forget(before, limits::SECRETS_PER_JOB).await?;
+            let over =
+                self.core.store.sessions().to_forget(before, limits::SECRETS_PER_JOB).await?;
             let is_last = over.len() < limits::SECRETS_PER_JOB as usize;
             for id in &over {
                 if let Err(error) = secrets.remove(id) {
@@ -230,7 +231,7 @@ impl Team {
             }
             if !over.is_empty() {
                 let write = self.core.store.write(move |tx| {
-                    Box::pin(async move { tx.forget_session_secrets(&over, before).await })
+                    Box::pin(async move { tx.sessions().forget_secrets(&over, before).await })
                 });
                 write.await?;
             }
@@ -242,7 +243,13 @@ impl Team {
 
     /// The project that a session works in.
     pub async fn project_of(&self, acting: &ActingSession) -> Result<Option<String>, Error> {
-        Ok(self.core.store.session(&acting.session_id).await?.and_then(|session| session.project))
+        Ok(self
+            .core
+            .store
+            .sessions()
+            .get(&acting.session_id)
+            .await?
+            .and_then(|session| session.project))
     }
 
     /// A session with its counters, by its id or the beginning of it.
@@ -253,21 +260,21 @@ impl Team {
     ) -> Result<SessionDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::Session, session_id);
         let session_id = &*self.find_session(caller, session_id).await?;
-        let owner = self.core.store.session_owner(session_id).await?.ok_or_else(unknown)?;
+        let owner = self.core.store.sessions().owner(session_id).await?.ok_or_else(unknown)?;
         let is_own = is_own_session(&caller.principal(), session_id, Some(owner.owner.as_ref()));
         if !is_own && caller.access_to(&owner) == AccessLevel::Hidden {
             return Err(unknown());
         }
-        let session = self.core.store.session(session_id).await?.ok_or_else(unknown)?;
-        let tools = self.core.store.tool_uses(session_id).await?;
-        let active_ghap = self.core.store.active_ghap(session_id).await?;
+        let session = self.core.store.sessions().get(session_id).await?.ok_or_else(unknown)?;
+        let tools = self.core.store.tool_counts().uses(session_id).await?;
+        let active_ghap = self.core.store.ghaps().active(session_id).await?;
         Ok(SessionDetail { session, tools, active_ghap })
     }
 
     /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read, alone or in
     /// the session's key, as lists cut it.
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
-        let is_id = self.core.store.session_owner(text).await?.is_some();
+        let is_id = self.core.store.sessions().owner(text).await?.is_some();
         if text == LATEST && !is_id {
             let page = self
                 .sessions(caller, &SessionFilter::default(), PageBounds::new(None, Some(1)))
@@ -286,7 +293,7 @@ impl Team {
             return Ok(text.to_owned());
         }
         let (reader, limit) = (Reader::from_caller(caller), limits::PAGE_DEFAULT);
-        let mut rows = self.core.store.sessions_with_prefix(&reader, begin, limit).await?;
+        let mut rows = self.core.store.sessions().with_prefix(&reader, begin, limit).await?;
         if let Some(key) = &key {
             rows.retain(|row| row.client.as_deref().is_none_or(|client| key.is_backend(client)));
         }
@@ -306,7 +313,7 @@ impl Team {
         let reader = Reader::from_caller(caller);
         let read = async |before: Option<(i64, String)>, limit| {
             let before = before.as_ref().map(|(at, id)| (Timestamp::from_millis(*at), id.as_str()));
-            self.core.store.sessions(&reader, filter, before, limit).await
+            self.core.store.sessions().list(&reader, filter, before, limit).await
         };
         let key =
             |session: &Session| (session.last_seen_at.as_millis(), session.session_id.clone());
@@ -335,12 +342,14 @@ impl Team {
         let created_by = caller.principal().to_string();
         let call = ToolCall { session_id, agent_id, tool_name, created_by, frequency };
         let work = self.core.store.on_behalf_of(caller);
-        Ok(work.write(move |tx| Box::pin(async move { tx.count_call(&call).await })).await?)
+        Ok(work
+            .write(move |tx| Box::pin(async move { tx.tool_counts().count_call(&call).await }))
+            .await?)
     }
 
     /// Tool calls since the last reset.
     pub async fn tool_count(&self, acting: ActingSession) -> Result<i64, Error> {
-        let session = self.core.store.session(&acting.session_id).await?;
+        let session = self.core.store.sessions().get(&acting.session_id).await?;
         Ok(session.map_or(0, |session| session.tool_count))
     }
 
@@ -356,8 +365,8 @@ impl Team {
             .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    tx.touch_session(&acting.session_id, &subject).await?;
-                    tx.reset_tool_count(&acting.session_id, &acting.agent_id).await?;
+                    tx.sessions().touch(&acting.session_id, &subject).await?;
+                    tx.tool_counts().reset(&acting.session_id, &acting.agent_id).await?;
                     Ok(())
                 })
             })
@@ -400,12 +409,12 @@ pub(in crate::service) async fn end(
     id: &str,
     reason: Option<&str>,
 ) -> Result<Left, StoreError> {
-    let tokens = match tx.session_owner(id).await?.and_then(|row| row.owner) {
+    let tokens = match tx.sessions().owner(id).await?.and_then(|row| row.owner) {
         // Those that were minted for it. That of another, which is only called so, is nobody's to take back.
         Some(Principal::Session(key)) if own_session_ids(&key).iter().any(|own| own == id) => {
-            tx.revoke_minted_tokens_of(&key).await?
+            tx.tokens().revoke_minted_of(&key).await?
         }
-        Some(Principal::Operator) => tx.revoke_minted_tokens_of(id).await?,
+        Some(Principal::Operator) => tx.tokens().revoke_minted_of(id).await?,
         _ => Vec::new(),
     };
     let record = close(tx, id, reason).await?;
@@ -420,8 +429,8 @@ pub(super) async fn end_left(
     id: &str,
     reason: &str,
 ) -> Result<(), StoreError> {
-    let speaker = tx.peer_of_session(id).await?;
-    let is_open = tx.session(id).await?.is_some_and(|session| session.ended_at.is_none());
+    let speaker = tx.peers().of_session(id).await?;
+    let is_open = tx.sessions().get(id).await?.is_some_and(|session| session.ended_at.is_none());
     if is_open && speaker.is_some_and(|row| row.peer.peer_id == *peer) {
         close(tx, id, Some(reason)).await?;
     }
@@ -434,9 +443,9 @@ async fn close(
     id: &str,
     reason: Option<&str>,
 ) -> Result<Option<GhapId>, StoreError> {
-    tx.end_session(id, reason).await?;
-    tx.reset_tool_count(id, "").await?;
-    let record = tx.active_ghap(id).await?.map(|ghap| ghap.id);
+    tx.sessions().end(id, reason).await?;
+    tx.tool_counts().reset(id, "").await?;
+    let record = tx.ghaps().active(id).await?.map(|ghap| ghap.id);
     let data = json!({ "session_id": id, "reason": reason, "orphan": record });
     tell(tx, id, "session.ended", &data).await?;
     Ok(record)
@@ -447,19 +456,19 @@ pub(in crate::service) async fn begin(
     tx: &mut WriteTx,
     start: &SessionStart,
 ) -> Result<Session, Error> {
-    tx.begin_session(start).await?;
+    tx.sessions().begin(start).await?;
     // Its project or its owner may be another one now.
     let visibility = visibility_of(tx, &start.session_id).await?;
-    tx.set_visibility(&stream_of(&start.session_id), &visibility).await?;
+    tx.streams().set_visibility(&stream_of(&start.session_id), &visibility).await?;
     // A session that goes on keeps its count.
     if matches!(start.source, SessionSource::Startup | SessionSource::Clear) {
-        tx.reset_tool_count(&start.session_id, "").await?;
+        tx.tool_counts().reset(&start.session_id, "").await?;
     }
     // Of what it was given it has nothing left, or a summary at best.
     if matches!(start.source, SessionSource::Clear | SessionSource::Compact) {
-        tx.forget_seen(&start.session_id).await?;
+        tx.seen().forget(&start.session_id).await?;
     }
-    let session = tx.session(&start.session_id).await?;
+    let session = tx.sessions().get(&start.session_id).await?;
     let session =
         session.ok_or_else(|| Error::not_found(ResourceKind::Session, &start.session_id))?;
     let data = json!({
@@ -476,7 +485,7 @@ pub(in crate::service) async fn owns_session(
     caller: &Caller,
     session_id: &str,
 ) -> Result<bool, StoreError> {
-    let row = tx.session_owner(session_id).await?;
+    let row = tx.sessions().owner(session_id).await?;
     let row = row.as_ref().map(|row| row.owner.as_ref());
     Ok(caller.is_operator() || is_own_session(&caller.principal(), session_id, row))
 }

@@ -84,8 +84,8 @@ async fn a_session_of_another_is_not_the_operators() {
     // As a database may be from before the session was reserved.
     let owner = token.caller.principal().to_string();
     let store = &world.test.store;
-    let claimed =
-        store.write(move |tx| Box::pin(async move { tx.touch_session("default", &owner).await }));
+    let claimed = store
+        .write(move |tx| Box::pin(async move { tx.sessions().touch("default", &owner).await }));
     claimed.await.unwrap();
     let own = world.call(&bare, "increment_tool_count", json!({})).await;
     assert_eq!(own["tool_count"], 1);

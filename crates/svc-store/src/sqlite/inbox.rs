@@ -1,0 +1,419 @@
+//! Messages that wait for their receiver: who may take them, and until when.
+
+use svc_model::{
+    DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
+    conversation::{Provenance, RunMode, SourceTool},
+    limits,
+};
+
+use super::{
+    errors::all_changed,
+    families::{InboxReads, InboxWrites},
+    json::to_json,
+    message::{RawMessage, messages},
+    page::read_page,
+    statement::{
+        change, direct_row, pool_query, read_all, read_value, select_all, select_value,
+        select_values,
+    },
+};
+use crate::{AgentMail, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
+
+direct_row! {
+    /// The columns of a message that waits to become a turn.
+    struct RawMail {
+        message_id: MessageId,
+        kind: MessageType,
+        from_peer: String,
+        text: String,
+        correlation_id: Option<String>,
+        at: Timestamp,
+        state: DeliveryState,
+        source_tool: Option<SourceTool>,
+        source_session: Option<String>,
+        run_id: Option<RunId>,
+        turn: Option<u32>,
+        mode: Option<RunMode>,
+    }
+}
+
+impl InboxWrites<'_> {
+    /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
+    /// reader of the inbox took them.
+    pub async fn lease(
+        &mut self,
+        ids: &[MessageId],
+        until: Timestamp,
+        given_by: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let done = if let [id] = ids {
+            change!(
+                self.tx,
+                "update message set leased_until = ?, given_by = ? where message_id = ?",
+                until,
+                given_by,
+                id
+            )
+        } else {
+            let list = to_json(ids);
+            change!(
+                self.tx,
+                "update message set leased_until = ?, given_by = ?
+                where message_id in (select value from json_each(?))",
+                until,
+                given_by,
+                list
+            )
+        };
+        all_changed(done, ids.len(), "message")
+    }
+
+    /// Those of `ids` that are messages for this receiver, in the order of arrival.
+    pub async fn messages(
+        &mut self,
+        to: &PeerId,
+        ids: &[MessageId],
+    ) -> Result<Vec<Message>, StoreError> {
+        let (to, ids) = (to.as_str(), to_json(ids));
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where to_peer = ? and message_id in (select value from json_each(?)) order by id",
+            to,
+            ids
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Those of these receivers in whose inbox at least `bound` messages wait.
+    pub async fn full(
+        &mut self,
+        receivers: &[PeerId],
+        bound: u32,
+    ) -> Result<Vec<PeerId>, StoreError> {
+        let (receivers, last) = (to_json(receivers), bound.saturating_sub(1));
+        let full = select_values!(
+            self.tx,
+            r#"select coalesce(j.value, '') as "to_peer!: PeerId" from json_each(?1) j
+            where exists (
+                select 1 from message
+                where to_peer = j.value and waits = 1
+                order by id limit 1 offset ?2
+            )"#,
+            receivers,
+            last
+        );
+        Ok(full)
+    }
+
+    /// Whether at least `bound` messages wait in an inbox.
+    pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
+        let (to, last) = (to.as_str(), bound.saturating_sub(1));
+        let full = select_value!(
+            self.tx,
+            r#"select exists (
+                select 1 from message where to_peer = ? and waits = 1 order by id limit 1 offset ?
+            ) as "full!: bool""#,
+            to,
+            last
+        );
+        Ok(full)
+    }
+
+    /// Waiting messages that nobody has on lease, in order, as many as a page takes; not those that a hook gave and the receiver
+    /// has. A lease that ends later than `longest` was given before the clock was set back, and has no meaning any more.
+    pub async fn unleased(
+        &mut self,
+        to: &PeerId,
+        longest: Timestamp,
+        size: PageSize,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
+        // The lengths are read before the texts. `before` is what the messages in front of one have together.
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where id in (
+                select free.id from (
+                    select id, bytes, sum(bytes) over (order by id) - bytes as before from (
+                        select id, bytes from message
+                        where to_peer = ?1 and waits = 1 and (state <> 'injected' or given_by is null)
+                            and (leased_until is null or leased_until <= ?2 or leased_until > ?3)
+                            and (held_until is null or held_until <= ?2)
+                        order by id limit ?4
+                    )
+                ) free
+                where free.before = 0 or free.before + free.bytes <= ?5
+            )
+            order by id",
+            to,
+            self.tx.now,
+            longest,
+            limit,
+            bytes
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it was not given yet,
+    /// those that were taken and whose lease is over, and those that nobody saw. With `all`, those on lease too.
+    pub async fn undelivered(
+        &mut self,
+        to: &PeerId,
+        all: bool,
+        limit: u32,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where to_peer = ?1 and waits = 1
+                and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
+                    or (state = 'injected' and leased_until = 0))
+                and (held_until is null or held_until <= ?3)
+            order by id limit ?4",
+            to,
+            all,
+            self.tx.now,
+            limit
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Messages that hooks gave to their receiver by `before`, and that it is not yet known to have, in order.
+    pub async fn given(
+        &mut self,
+        to: &PeerId,
+        before: Timestamp,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where to_peer = ? and waits = 1 and state = 'offered'
+                and given_by is not null
+                and not exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at > ?)
+            order by id",
+            to,
+            before
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Takes back messages that these calls of hooks gave and nobody saw: their lease is over, and no event shows any
+    /// more that the receiver has them. Answers which they are, in order.
+    pub async fn take_back(
+        &mut self,
+        to: &PeerId,
+        calls: &[String],
+    ) -> Result<Vec<Message>, StoreError> {
+        let (to, calls) = (to.as_str(), to_json(calls));
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where to_peer = ? and given_by in (select value from json_each(?)) and state in ('offered', 'injected')
+                and substr(given_by, 1, 3) <> 'ag_'
+            order by id",
+            to,
+            calls
+        );
+        let messages: Vec<Message> =
+            rows.into_iter().map(|raw| MessageRow::from(raw).message).collect();
+        let ids: Vec<&MessageId> = messages.iter().map(|message| &message.id).collect();
+        let ids = to_json(&ids);
+        let done = change!(
+            self.tx,
+            "update message set leased_until = 0, given_by = null
+            where message_id in (select value from json_each(?))",
+            ids
+        );
+        all_changed(done, messages.len(), "message")?;
+        Ok(messages)
+    }
+
+    /// Waiting messages of an inbox, in order, at most `limit`. Their texts are left out.
+    pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = select_all!(
+            r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer, '' as "text!",
+                correlation_id, state as "state: DeliveryState", at as "at: Timestamp",
+                source_tool as "source_tool: SourceTool", source_session, run_id
+            from message where to_peer = ? and waits = 1
+            order by id limit ?"#,
+            RawMessage,
+            self.tx,
+            "",
+            to,
+            limit
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at most `limit`.
+    pub async fn old(
+        &mut self,
+        to: &PeerId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let (to, now) = (to.as_str(), self.tx.now());
+        let ids = select_values!(
+            self.tx,
+            r#"select message_id as "id!: MessageId" from message
+            where to_peer = ? and waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+                and coalesce(leased_until, 0) <= ?
+            order by id limit ?"#,
+            to,
+            before,
+            now,
+            limit
+        );
+        Ok(ids)
+    }
+}
+
+impl InboxReads<'_> {
+    /// Whether a peer has messages that it was not given, or that it is not yet known to have.
+    pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
+        let peer = peer.as_str();
+        let has = read_value!(
+            self.store,
+            r#"select exists (select 1 from message
+                where to_peer = ? and waits = 1
+                    and (state <> 'injected' or leased_until = 0)
+                    and (held_until is null or held_until <= ?)) as "has!: bool""#,
+            peer,
+            now
+        );
+        Ok(has)
+    }
+
+    /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was removed, or is that of a
+    /// hosted agent that has ended.
+    pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
+        // One seek for each inbox that is not empty, however many messages are in it.
+        let inboxes = sqlx::query_as!(
+            StrandedInbox,
+            r#"with recursive inbox(peer) as (
+                select min(to_peer) from message where waits = 1
+                union all
+                select (
+                    select min(to_peer) from message
+                    where to_peer > inbox.peer and waits = 1
+                ) from inbox where inbox.peer is not null
+            )
+            select inbox.peer as "peer!: PeerId", p.peer_id is null as "is_removed!: bool"
+            from inbox left join peer p on p.peer_id = inbox.peer
+            where inbox.peer is not null and (p.peer_id is null or (
+                exists (select 1 from agent a where a.session_key = p.owner)
+                and not exists (select 1 from agent a where a.session_key = p.owner and a.ended_at is null)
+            )) limit ?"#,
+            limit
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        Ok(inboxes)
+    }
+
+    /// Waiting messages of an inbox after the rank `after`, leased ones too, at most `limit`.
+    pub async fn list(
+        self,
+        to: &PeerId,
+        after: i64,
+        size: PageSize,
+    ) -> Result<RowPage<MessageRow>, StoreError> {
+        let limit = size.limit();
+        let to = to.as_str();
+        let rows = messages!(
+            pool_query,
+            "where to_peer = ? and id > ? and waits = 1
+            order by id limit ?",
+            to,
+            after,
+            limit
+        )
+        .fetch(&self.store.page_readers);
+        read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
+    }
+
+    /// Messages that wait to become turns of a hosted agent, in order, at most `limit`.
+    pub async fn mail_of_agent(
+        self,
+        peer: &PeerId,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<AgentMail>, StoreError> {
+        let rows = read_all!(
+            r#"select m.message_id as "message_id!: MessageId", m.type as "kind!: MessageType", m.from_peer as "from_peer!",
+                coalesce((select shared.text from message_text shared where shared.id = m.text_id), m.text) as "text!",
+                m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
+                m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
+                m.turn as "turn: u32", r.mode as "mode?: RunMode"
+            from message m left join conversation_run r on r.message_id = m.message_id "#,
+            RawMail,
+            self.store,
+            "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')
+                and (m.held_until is null or m.held_until <= ?2)
+            order by m.id limit ?3",
+            peer,
+            now,
+            limit
+        );
+        let mail = rows.into_iter().map(|row| AgentMail {
+            message: Message {
+                id: row.message_id,
+                kind: row.kind,
+                from_peer: row.from_peer,
+                to_peer: peer.clone(),
+                text: row.text,
+                correlation_id: row.correlation_id,
+                timestamp: row.at,
+                state: row.state,
+                provenance: row
+                    .source_tool
+                    .zip(row.run_id)
+                    .map(|(tool, run)| Provenance::inter_session(row.source_session, tool, run)),
+            },
+            mode: row.mode,
+            turn: row.turn,
+        });
+        Ok(mail.collect())
+    }
+
+    /// When the next message that is held back for somebody who waits becomes mail of a peer.
+    pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
+        let next = read_value!(
+            self.store,
+            r#"select min(held_until) as "next: Timestamp" from message
+            where to_peer = ? and waits = 1 and held_until is not null and state in ('accepted', 'queued')"#,
+            peer
+        );
+        Ok(next)
+    }
+
+    /// How many messages wait for a peer that it has not before its eyes.
+    pub async fn count_mail(self, peer: &PeerId) -> Result<u64, StoreError> {
+        let waiting = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#,
+            peer
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        Ok(waiting.cast_unsigned())
+    }
+
+    /// Inboxes with messages that nobody took since `before`, at most 500.
+    pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
+        let inboxes = sqlx::query_scalar!(
+            r#"select distinct to_peer as "peer!: PeerId" from message
+            where waits = 1 and state in ('accepted', 'queued', 'offered') and at < ?
+            limit ?"#,
+            before,
+            limits::SWEPT_ROWS_PER_JOB
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        Ok(inboxes)
+    }
+}

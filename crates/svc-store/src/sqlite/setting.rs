@@ -1,0 +1,48 @@
+//! Settings of the daemon, and its secrets.
+
+use super::{
+    families::{SettingReads, SettingWrites},
+    statement::{change, find_value, select_value},
+};
+use crate::StoreError;
+
+impl SettingWrites<'_> {
+    /// The key of that name, which is `fresh` if there was none.
+    pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
+        change!(
+            self.tx,
+            "insert into secret (name, value) values (?, ?) on conflict do nothing",
+            name,
+            fresh
+        );
+        let value = select_value!(self.tx, "select value from secret where name = ?", name);
+        Ok(value)
+    }
+
+    /// A setting of the daemon.
+    pub async fn get(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = find_value!(self.tx, "select value from setting where name = ?", name);
+        Ok(value)
+    }
+
+    /// Stores a setting of the daemon.
+    pub async fn put(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        change!(
+            self.tx,
+            "insert into setting (name, value) values (?1, ?2) on conflict (name) do update set value = ?2",
+            name,
+            value
+        );
+        Ok(())
+    }
+}
+
+impl SettingReads<'_> {
+    /// A setting of the daemon.
+    pub async fn get(self, name: &str) -> Result<Option<String>, StoreError> {
+        let value = sqlx::query_scalar!("select value from setting where name = ?", name)
+            .fetch_optional(&self.store.readers)
+            .await?;
+        Ok(value)
+    }
+}
