@@ -250,8 +250,7 @@ fn a_turn_begins_with_one_question_and_the_next_one_waits_for_its_end() {
     assert_eq!(answer(&other), [] as [Value; 0], "{others}");
 }
 
-/// Codex goes on at the end of a turn as often as its hook says so: with what waited already, with what a person wrote, and
-/// with nothing newer of another agent.
+/// Codex goes on at the end of a turn as often as its hook says so: with one question at a time.
 #[test]
 fn a_question_that_was_held_back_begins_the_turn_after() {
     let d = with_config(CONFIG);
@@ -275,10 +274,10 @@ fn a_question_that_was_held_back_begins_the_turn_after() {
     let third = ask("asked meanwhile?");
     let given = stop("ONE", true);
     assert!(given.contains("the second?") && !given.contains("meanwhile"), "{given}");
+    assert!(given.contains("of another"), "{given}");
     let given = stop("TWO", true);
     assert!(given.contains("meanwhile") && !given.contains("of another"), "{given}");
-    let given = stop("THREE", true);
-    assert!(!given.contains("of another"), "{given}");
+    assert!(!stop("THREE", true).contains("Inter-session"), "nothing waits");
     let inbox = d.get("/v1/peers/operator/messages?peek=true").ok(200);
     let answers: Vec<_> = inbox["messages"].as_array().expect("messages").iter().collect();
     let answers: Vec<_> = answers.iter().map(|it| (&it["text"], &it["correlation_id"])).collect();
@@ -286,6 +285,37 @@ fn a_question_that_was_held_back_begins_the_turn_after() {
     let answered = answered.map(|(words, question)| (json!(words), question["id"].clone()));
     let answered: Vec<_> = answered.iter().map(|(words, id)| (words, id)).collect();
     assert_eq!(answers, answered);
+}
+
+/// Two agents that write to each other would go on for ever. A person is not counted.
+#[test]
+fn an_agent_begins_twenty_turns_of_a_session_in_an_hour() {
+    let d = with_config(CONFIG);
+    hook_of(&d, "claude", "s-2", "SessionStart", &json!({ "source": "startup" }));
+    let other = peer_of(&d, "s-2");
+    hook_of(&d, "codex", "s-1", "SessionStart", &json!({ "source": "startup" }));
+    let inbox = format!("/v1/peers/{}/messages", peer_of(&d, "s-1"));
+    hook_of(&d, "codex", "s-1", "UserPromptSubmit", &json!({ "prompt": "the person's" }));
+    let send = |text: &str, from: &str| {
+        let body = json!({ "text": text, "type": "notification", "from_peer": from });
+        d.post(&inbox, &body).ok(200);
+    };
+    let stop = || {
+        let more = json!({ "last_assistant_message": "words", "stop_hook_active": true });
+        hook_of(&d, "codex", "s-1", "Stop", &more)
+    };
+    for number in 1..=20 {
+        let text = format!("number {number} of another");
+        send(&text, &other);
+        assert!(stop().contains(&text));
+    }
+    send("one more of another", &other);
+    assert!(!stop().contains("of another"));
+    send("of the person", "operator");
+    let given = stop();
+    assert!(given.contains("of the person") && !given.contains("of another"), "{given}");
+    let given = hook_of(&d, "codex", "s-1", "UserPromptSubmit", &json!({ "prompt": "go on" }));
+    assert!(given.contains("one more of another"), "{given}");
 }
 
 /// No hook is called when a person presses Esc. The prompt that the person gives then shows that the turn is over.

@@ -288,19 +288,12 @@ pub enum MailOffer {
     New,
     /// Also those that it was given and has not acknowledged: a session that begins anew may never have seen them.
     NewAndGiven,
-    /// Those that waited already when the session went on with others at the end of its turn, and
-    /// those of a person. With newer ones of agents, two that write to each other would go on for
-    /// ever.
-    Held,
 }
 
 /// What becomes of a peer's messages at a live event.
 pub fn mail_handover(event: &HookEvent) -> MailHandover {
     let offer = match (event.takes_context(), event.is_start()) {
         (false, _) => MailOffer::Nothing,
-        (true, false) if matches!(event.moment, HookMoment::Stop { again: true, .. }) => {
-            MailOffer::Held
-        }
         (true, false) => MailOffer::New,
         (true, true) => MailOffer::NewAndGiven,
     };

@@ -317,7 +317,7 @@ fn mail_is_handed_over_where_the_model_gets_it() {
         (claude(HookMoment::Stop { again: true, words: None }), handover(true, MailOffer::Nothing)),
         (
             event(HookClient::Codex, HookMoment::Stop { again: true, words: None }),
-            handover(true, MailOffer::Held),
+            handover(true, MailOffer::New),
         ),
         (claude(end()), handover(true, MailOffer::Nothing)),
         (event(HookClient::Opencode, start()), handover(false, MailOffer::Nothing)),

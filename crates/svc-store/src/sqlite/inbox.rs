@@ -38,6 +38,24 @@ direct_row! {
 }
 
 impl InboxWrites<'_> {
+    /// How many messages of a sender began a turn of a peer since a time, at most 100.
+    pub async fn wakes_by(
+        &mut self,
+        peer: &PeerId,
+        from: &str,
+        since: Timestamp,
+    ) -> Result<i64, StoreError> {
+        let peer = peer.as_str();
+        Ok(select_value!(
+            self.tx,
+            r#"select count(*) as "count!: i64" from (select 1 from message
+                where to_peer = ? and from_peer = ? and wakes = 1 and at >= ? limit 100)"#,
+            peer,
+            from,
+            since
+        ))
+    }
+
     /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
     /// reader of the inbox took them.
     pub async fn lease(
@@ -287,6 +305,24 @@ impl InboxReads<'_> {
             now
         );
         Ok(has)
+    }
+
+    /// How many messages of a sender began a turn of a peer since a time, at most 100.
+    pub async fn wakes_by(
+        self,
+        peer: &PeerId,
+        from: &PeerId,
+        since: Timestamp,
+    ) -> Result<i64, StoreError> {
+        let (peer, from) = (peer.as_str(), from.as_str());
+        Ok(read_value!(
+            self.store,
+            r#"select count(*) as "count!: i64" from (select 1 from message
+                where to_peer = ? and from_peer = ? and wakes = 1 and at >= ? limit 100)"#,
+            peer,
+            from,
+            since
+        ))
     }
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was removed, or is that of a

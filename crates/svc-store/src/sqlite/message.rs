@@ -333,7 +333,8 @@ impl MessageWrites<'_> {
         Ok(known)
     }
 
-    /// Says of questions whether the turn of their receiver begins with them.
+    /// Says whether the turn of their receiver begins with these messages. The last words of that
+    /// turn answer a question among them.
     pub async fn note_turn(
         &mut self,
         ids: &[MessageId],
@@ -342,8 +343,8 @@ impl MessageWrites<'_> {
         let list = to_json(ids);
         change!(
             self.tx,
-            "update message set begins_turn = ?
-            where type = 'query' and message_id in (select value from json_each(?))",
+            "update message set begins_turn = type = 'query' and ?1, wakes = ?1
+            where message_id in (select value from json_each(?2))",
             begins_turn,
             list
         );

@@ -308,7 +308,7 @@ impl Conversations {
         // Before it is sent: then the session may be in the turn that it begins.
         let when = match input.mode {
             RunMode::Steer => ExpectedDelivery::Now,
-            RunMode::Followup | RunMode::Notify => self.when(&peer).await?,
+            RunMode::Followup | RunMode::Notify => self.when(caller, &peer).await?,
         };
         let job = SendJob {
             core: self.core.clone(),
@@ -324,8 +324,8 @@ impl Conversations {
     }
 
     /// When a message that is sent now reaches the model of whoever has this inbox.
-    async fn when(&self, peer: &PeerId) -> Result<ExpectedDelivery, Error> {
-        Ok(self.hooks.expected_delivery(peer).await?.unwrap_or(ExpectedDelivery::NextTurn))
+    async fn when(&self, caller: &Caller, peer: &PeerId) -> Result<ExpectedDelivery, Error> {
+        Ok(self.hooks.expected_delivery(caller, peer).await?.unwrap_or(ExpectedDelivery::NextTurn))
     }
 
     /// Answers a message that the caller was sent.
@@ -351,7 +351,7 @@ impl Conversations {
                 return Err(Error::invalid("inReplyTo", why));
             }
         }
-        let when = self.when(&to).await?;
+        let when = self.when(caller, &to).await?;
         let (core, caller, requester) = (self.core.clone(), caller.clone(), requester.clone());
         let decision: Result<SendDecision, Error> = self
             .core

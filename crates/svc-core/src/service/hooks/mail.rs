@@ -2,11 +2,12 @@
 //! the session's next event shows that it went on with that. A message that was read in the inbox is `offered`, too, and
 //! no event shows anything about it.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use svc_model::{
     DeliveryState, Message, MessageType, Peer, PeerId, Timestamp,
     hook::{MailDigest, MailOffer, headline},
+    limits,
     quote::ModelText,
     stamp::{self, MessageSender},
 };
@@ -72,12 +73,13 @@ pub(super) enum TurnOfMail {
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
-/// over. `went_on` is when the session last went on with messages, for [`MailOffer::Held`].
+/// over. A sender that is no person begins [`limits::WAKES`] turns in [`limits::WAKES_WINDOW`]:
+/// two agents that write to each other would go on for ever.
 pub(super) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
     hook_id: &str,
-    (offer, turn, went_on): (MailOffer, TurnOfMail, Option<Timestamp>),
+    (offer, turn): (MailOffer, TurnOfMail),
     lease: Duration,
 ) -> Result<Option<HandedMail>, Error> {
     if offer == MailOffer::Nothing {
@@ -85,11 +87,34 @@ pub(super) async fn hand_over(
     }
     let with_given = offer == MailOffer::NewAndGiven;
     let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, BATCH).await?;
-    if offer == MailOffer::Held {
-        let waited = |message: &Message| went_on.is_some_and(|at| message.timestamp <= at);
-        messages.retain(|message| waited(message) || message.from_peer == PeerId::OPERATOR);
+    if turn == TurnOfMail::Begins {
+        messages = bounded_by_sender(tx, peer, messages).await?;
     }
     give(tx, peer, hook_id, (messages, turn), lease).await
+}
+
+/// Messages that may begin a turn of a peer.
+async fn bounded_by_sender(
+    tx: &mut WriteTx,
+    peer: &Peer,
+    messages: Vec<Message>,
+) -> Result<Vec<Message>, StoreError> {
+    let since = tx.now().minus(limits::WAKES_WINDOW);
+    let mut left: HashMap<String, i64> = HashMap::new();
+    let mut taken = Vec::with_capacity(messages.len());
+    for message in messages {
+        let from = &message.from_peer;
+        if from != PeerId::OPERATOR {
+            if !left.contains_key(from) {
+                let wakes = tx.inboxes().wakes_by(&peer.peer_id, from, since).await?;
+                left.insert(from.clone(), limits::WAKES - wakes);
+            }
+            let Some(left) = left.get_mut(from).filter(|left| **left > 0) else { continue };
+            *left -= 1;
+        }
+        taken.push(message);
+    }
+    Ok(taken)
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn

@@ -158,7 +158,7 @@ impl Hooks {
                         return Ok(WaiterMail::Nothing);
                     }
                     tx.hooks().remember(&waiter).await?;
-                    let offer = (MailOffer::New, TurnOfMail::Begins, None);
+                    let offer = (MailOffer::New, TurnOfMail::Begins);
                     let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
                     let handed = match new {

@@ -2,7 +2,7 @@
 
 use svc_model::{
     Caller, ExpectedDelivery, NewMessage, PeerId, PeerStatus, SentMessage, agent::AgentState,
-    hook::HookClient, is_agent_key,
+    hook::HookClient, is_agent_key, limits,
 };
 use svc_store::StoreError;
 
@@ -22,15 +22,16 @@ impl Hooks {
     ) -> Result<SentMessage, Error> {
         let to = self.team.find_peer(caller, to, ResourceKind::Peer).await?;
         // Before it is sent: a waiter that takes it waits no more.
-        let expected = self.expected_delivery(&to).await?;
+        let expected = self.expected_delivery(caller, &to).await?;
         let message = self.team.send_message(caller, to.as_str(), input).await?;
         let delivery = expected.unwrap_or(ExpectedDelivery::NextTurn);
         Ok(SentMessage { message, delivery })
     }
 
-    /// When a message would reach a peer's model; `None` if there is no such peer.
+    /// When a message of a caller would reach a peer's model; `None` if there is no such peer.
     pub(in crate::service) async fn expected_delivery(
         &self,
+        caller: &Caller,
         to: &PeerId,
     ) -> Result<Option<ExpectedDelivery>, StoreError> {
         let store = &self.core.store;
@@ -52,21 +53,32 @@ impl Hooks {
             }));
         }
         let client = HookClient::parse(&row.peer.backend);
-        let reaches_each_turn = client.is_some_and(HookClient::goes_on_at_stop);
+        let may_wake = self.may_wake(caller, to).await?;
+        let reaches_each_turn = may_wake && client.is_some_and(HookClient::goes_on_at_stop);
         let owner = match &row.peer.session_id {
             Some(session) => store.sessions().owner(session).await?.and_then(|known| known.owner),
             None => None,
         };
         let wakes = owner.zip(row.peer.session_id.as_deref());
         let idle_since = (row.peer.status == PeerStatus::Idle).then_some(row.peer.since);
-        let wakes = wakes.is_some_and(|(owner, session)| {
-            self.waiters.wake(&owner, session, (self.core.now(), idle_since))
-        });
+        let wakes = may_wake
+            && wakes.is_some_and(|(owner, session)| {
+                self.waiters.wake(&owner, session, (self.core.now(), idle_since))
+            });
         // A client that was killed a moment ago may still be online here, and its waiter may live.
         Ok(Some(if is_gone(&row) {
             ExpectedDelivery::from_status(PeerStatus::Offline, reaches_each_turn, false)
         } else {
             ExpectedDelivery::from_status(row.peer.status, reaches_each_turn, wakes)
         }))
+    }
+    /// Whether a message of a caller may begin a turn of a peer, after those that did.
+    async fn may_wake(&self, caller: &Caller, to: &PeerId) -> Result<bool, StoreError> {
+        let store = &self.core.store;
+        let Some(key) = caller.session() else { return Ok(true) };
+        let Some(from) = store.peers().of_key(key).await? else { return Ok(true) };
+        let since = self.core.now().minus(limits::WAKES_WINDOW);
+        let wakes = store.inboxes().wakes_by(to, &from.peer.peer_id, since).await?;
+        Ok(wakes < limits::WAKES)
     }
 }

@@ -90,15 +90,13 @@ impl HookWriteJob {
         self.keep_secret(tx).await?;
         let reminder = self.count_tool(tx, timing).await?;
         let run = self.record_run(tx).await?;
-        let (peer, since) = self.apply_presence(tx, timing, &effect).await?;
+        let peer = self.apply_presence(tx, timing, &effect).await?;
         let (mail, headline) = match peer {
             Some(mut peer) if timing.is_live() => {
-                let (mail, headline) = self.hand_over_mail(tx, &peer, since).await?;
-                if let (Some(_), HookMoment::Stop { again, .. }) = (&mail, &self.event.moment) {
-                    // What it is given at the end of its turn, it goes on with. It keeps the time
-                    // when it went on first: only messages from before then follow.
-                    let went_on = since.filter(|_| *again);
-                    let at = went_on.unwrap_or_else(|| tx.now());
+                let (mail, headline) = self.hand_over_mail(tx, &peer).await?;
+                if let (Some(_), HookMoment::Stop { .. }) = (&mail, &self.event.moment) {
+                    // What it is given at the end of its turn, it goes on with.
+                    let at = tx.now();
                     let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at };
                     team::set_state(tx, &mut peer, state, "hook").await?;
                 }
@@ -244,14 +242,13 @@ impl HookWriteJob {
         Ok(hook::run_note(&outcome, &earlier, active.as_ref()))
     }
 
-    /// Writes the session's peer, and its events; `None` if the event changes nothing about it. Answers also since when
-    /// the peer had been in its state.
+    /// Writes the session's peer, and its events; `None` if the event changes nothing about it.
     async fn apply_presence(
         &self,
         tx: &mut WriteTx,
         timing: HookTiming,
         session: &SessionEffect,
-    ) -> Result<(Option<Peer>, Option<Timestamp>), Error> {
+    ) -> Result<Option<Peer>, Error> {
         let known = match tx.peers().of_session(&self.event.session_id).await? {
             None => self.peer_of_agent(tx).await?,
             known => known,
@@ -261,7 +258,6 @@ impl HookWriteJob {
         let are_others = hook::follow_calls(&mut calls, &self.event, timing, known_peer);
         let change = hook::presence_change(&self.event, timing, session, known_peer);
         let known_id = known_peer.map(|peer| peer.peer_id.clone());
-        let since = known_peer.map(|peer| peer.since);
         let (peer, status) = match change {
             PresenceChange::Keep => (None, PeerStatus::Online),
             PresenceChange::Register(status) => (Some(self.register(tx, known).await?), status),
@@ -274,13 +270,13 @@ impl HookWriteJob {
         if let (Some(id), true) = (id, are_others) {
             tx.peers().set_open_calls(&id, &calls).await?;
         }
-        let Some(mut peer) = peer else { return Ok((None, since)) };
+        let Some(mut peer) = peer else { return Ok(None) };
         let at = timing.time(tx.now());
         peer.last_seen = at;
         let waiting_for = hook::waiting_for(&self.event, &peer, at);
         let waiting_for = waiting_for.filter(|_| status == PeerStatus::Waiting);
         team::set_state(tx, &mut peer, PeerState { status, waiting_for, at }, "hook").await?;
-        Ok((Some(peer), since))
+        Ok(Some(peer))
     }
 
     /// The peer of an agent that the daemon runs. It has one, whichever conversation it leads.
@@ -367,7 +363,6 @@ impl HookWriteJob {
         &self,
         tx: &mut WriteTx,
         peer: &Peer,
-        went_on: Option<Timestamp>,
     ) -> Result<(Option<ModelText>, Option<ModelText>), Error> {
         if matches!(self.event.moment, HookMoment::Compacted) {
             // What it was given is not in its context any more.
@@ -401,7 +396,7 @@ impl HookWriteJob {
             return Ok((None, headlines(&woken_by, 0)));
         }
         let hook_id = self.id.as_deref().unwrap_or_default();
-        let offer = (handover.offer, turn, went_on);
+        let offer = (handover.offer, turn);
         let handed = mail::hand_over(tx, peer, hook_id, offer, self.lease).await?;
         let Some(mut mail) = handed else { return Ok((None, headlines(&woken_by, 0))) };
         // What had no room in the wake comes with this prompt, and the person sees that, too.
