@@ -1,5 +1,5 @@
-//! Small parts of the log, for a look at the cost of a change: a group of appends, the frames of a commit, a page of a
-//! replay. `svc bench` measures the whole.
+//! Small parts of the log, for a look at the cost of a change: a group of appends, the frames of a
+//! commit, a page of a replay. `svc bench` measures the whole.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 

@@ -1,5 +1,6 @@
-//! What a package holds beside the program: a page of the manual for each command, and completion scripts. `packaging/release`
-//! runs it: `cargo run --example package_files FOLDER`. It is no command of `svc`, which then need not know how to write a page.
+//! What a package holds beside the program: a page of the manual for each command, and completion
+//! scripts. `packaging/release` runs it: `cargo run --example package_files FOLDER`. It is no
+//! command of `svc`, which then need not know how to write a page.
 
 use std::fs;
 use std::io;

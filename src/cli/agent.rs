@@ -136,7 +136,8 @@ pub(super) struct StartArgs {
     /// Its first input; `-` reads standard input
     #[arg(long)]
     prompt: Option<String>,
-    /// Go on with the conversation of an agent that has ended, in its folder: its id or its session key
+    /// Go on with the conversation of an agent that has ended, in its folder: its id or its session
+    /// key
     #[arg(long, value_name = "AGENT")]
     resume: Option<String>,
     /// Arguments for the agent's program
@@ -308,7 +309,8 @@ async fn start(context: &Context, args: StartArgs) -> anyhow::Result<ExitCode> {
     print_agent(context, started)
 }
 
-/// What the daemon says of an instance that it does not know; one that config.toml has by now counts after a restart.
+/// What the daemon says of an instance that it does not know; one that config.toml has by now
+/// counts after a restart.
 pub(super) fn unread(
     context: &Context,
     instance: Option<&str>,

@@ -364,7 +364,8 @@ impl Printer {
         Some((&asked.id, &asked.option(line)?.id))
     }
 
-    /// Asks for a confirmation if a line chooses a permanent option for the first time. Returns true if it asked.
+    /// Asks for a confirmation if a line chooses a permanent option for the first time. Returns
+    /// true if it asked.
     fn asks_once_more(&mut self, line: &str) -> bool {
         let question = self.asked.as_mut().and_then(|asked| asked.question_about(line));
         question.inspect(|question| output::note(&format!("svc: {question}"))).is_some()

@@ -201,8 +201,8 @@ async fn find_answering(
     }
 }
 
-/// The living host that a text names: by its agent's id, the beginning of that, or its session key, also without `agent:` and
-/// `:main`; or the one that was started last.
+/// The living host that a text names: by its agent's id, the beginning of that, or its session key,
+/// also without `agent:` and `:main`; or the one that was started last.
 async fn find(context: &Context, named: &str, away: anyhow::Error) -> anyhow::Result<FoundHost> {
     let mut found = living_hosts(context).await;
     if found.is_empty() {

@@ -20,7 +20,8 @@ pub(super) fn print_agent(context: &Context, agent: Value) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// An agent with words for a person in place of the names of fields, and without a process that is no more.
+/// An agent with words for a person in place of the names of fields, and without a process that is
+/// no more.
 fn labelled(agent: Value) -> Value {
     let Value::Object(fields) = agent else { return agent };
     let is_stopped = fields.get("state").is_some_and(|state| state == "done");

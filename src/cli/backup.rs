@@ -60,7 +60,8 @@ pub fn backup(context: &Context, args: &BackupArgs) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts a backup in the place of the database, which is kept beside it. Refused while a daemon runs.
+/// Puts a backup in the place of the database, which is kept beside it. Refused while a daemon
+/// runs.
 pub fn restore(context: &Context, args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (from, to) = (&args.path, &context.paths.db);
@@ -97,8 +98,8 @@ fn prepare(from: &Path, mut source: File, to: &Path) -> anyhow::Result<NamedTemp
     Ok(copy)
 }
 
-/// Renames the database and what belongs to it; they find each other by name. A log without its database goes, too: the
-/// engine would play it into the next file of that name.
+/// Renames the database and what belongs to it; they find each other by name. A log without its
+/// database goes, too: the engine would play it into the next file of that name.
 fn put_aside(db: &Path) -> anyhow::Result<Option<PathBuf>> {
     let was_there = db.exists();
     let with = |suffix: &str| {

@@ -118,7 +118,8 @@ enum Command {
     /// Print the log of the daemon in the background
     #[command(after_help = "Example:\n  svc logs -f -n 100")]
     Logs(daemon::LogsArgs),
-    /// Check whether the daemon is healthy, for container health checks; exit code 0 if it is, else 1
+    /// Check whether the daemon is healthy, for container health checks; exit code 0 if it is, else
+    /// 1
     #[command(after_help = "Example:\n  svc health --url http://127.0.0.1:6334")]
     Health,
     /// Show the team and its messages live; `svc` alone on a terminal does the same
@@ -248,11 +249,12 @@ pub(super) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// The program without a command: a hook that lost its arguments is answered with silence, a person at a terminal is shown the
-/// team, and everybody else the help.
+/// The program without a command: a hook that lost its arguments is answered with silence, a person
+/// at a terminal is shown the team, and everybody else the help.
 pub(super) fn without_command(global: GlobalFlags) -> anyhow::Result<ExitCode> {
     if hook::is_called_without_arguments(global.home.as_deref()) {
-        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would be an order to it.
+        // A client that ignores a hook's arguments runs this, and an exit code other than 0 would
+        // be an order to it.
         return Ok(ExitCode::SUCCESS);
     }
     if top::is_wanted() {
@@ -269,8 +271,8 @@ pub(super) fn printed(result: io::Result<()>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `svc help COMMAND WORD`, where WORD is no command but an argument of one, such as `wait` of `hook`: the help of the
-/// command. `None` for everything else, which the parser knows.
+/// `svc help COMMAND WORD`, where WORD is no command but an argument of one, such as `wait` of
+/// `hook`: the help of the command. `None` for everything else, which the parser knows.
 pub(super) fn print_nested_help(arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let words: Vec<OsString> = arguments.collect();
     let (help, words) = words.split_first()?;
@@ -311,7 +313,8 @@ pub(super) fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         // These have a runtime of their own, or need none.
         Command::Serve(args) => {
             if args.detached {
-                // Fails only for a process that leads a group already, which then has no terminal to lose either.
+                // Fails only for a process that leads a group already, which then has no terminal
+                // to lose either.
                 let _ = rustix::process::setsid();
             }
             serve::run(&context.config(&args.flags())?, &context.env)

@@ -59,7 +59,8 @@ impl Context {
         ))
     }
 
-    /// Says on standard error what is wrong with the configuration file, where a command does without it.
+    /// Says on standard error what is wrong with the configuration file, where a command does
+    /// without it.
     pub(super) fn warn_of_file(&self) {
         let resolved = Config::resolve(self.paths.clone(), &self.env, &Flags::default());
         if let Err(error) = resolved
@@ -71,8 +72,9 @@ impl Context {
         }
     }
 
-    /// The configuration without its file, for commands that only look for the daemon: one that runs is not found by the file,
-    /// and has read it before somebody made a mistake in it. `None` if the mistake is elsewhere.
+    /// The configuration without its file, for commands that only look for the daemon: one that
+    /// runs is not found by the file, and has read it before somebody made a mistake in it. `None`
+    /// if the mistake is elsewhere.
     fn without_file(&self) -> Option<Config> {
         let file = FileConfig::only_token_file(&self.paths.config_file);
         Config::from_sources(self.paths.clone(), &self.env, &Flags::default(), &file).ok()

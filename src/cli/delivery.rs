@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::output::{cell, visible};
 
-/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause. Empty if an earlier daemon
-/// says nothing.
+/// When a message that was just sent reaches its receiver: the daemon's word for it as a clause.
+/// Empty if an earlier daemon says nothing.
 pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
     let status = cell(receiver, "status");
     match sent["delivery"].as_str().unwrap_or_default() {
@@ -26,7 +26,8 @@ pub(super) fn when<'a>(sent: &'a Value, receiver: &Value) -> &'a str {
     }
 }
 
-/// The same behind the state of the receiver, for a sentence about it, and what a person has to do before it goes on.
+/// The same behind the state of the receiver, for a sentence about it, and what a person has to do
+/// before it goes on.
 pub(super) fn expected(sent: &Value, receiver: &Value) -> String {
     let status = cell(receiver, "status");
     let mut words = match when(sent, receiver) {

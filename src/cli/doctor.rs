@@ -165,7 +165,8 @@ fn servers(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Child MCP servers whose definitions are not those that a person has approved. Only a daemon that runs knows.
+/// Child MCP servers whose definitions are not those that a person has approved. Only a daemon that
+/// runs knows.
 async fn changed_servers(context: &Context) -> Vec<Finding> {
     let here = std::env::current_dir().ok().map(|here| here.display().to_string());
     let target = with_query("/v1/sources", &[("project", here.as_deref())]);

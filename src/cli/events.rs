@@ -131,7 +131,8 @@ async fn tail(context: &Context, select: &Select) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a gap says is gone. Retention keeps the last event of each stream, so a feed may have a hole without an end.
+/// What a gap says is gone. Retention keeps the last event of each stream, so a feed may have a
+/// hole without an end.
 fn gone(gap: &FollowGap) -> String {
     let reason = gap.reason.map_or("for an unknown reason", GapReason::as_str);
     let (first, last) = (gap.requested.saturating_add(1), gap.oldest.saturating_sub(1));

@@ -24,7 +24,8 @@ const USAGE: u8 = 2;
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints the error, if there is one, and gives the exit code. For programs (`is_json`) it is one line of JSON.
+/// Prints the error, if there is one, and gives the exit code. For programs (`is_json`) it is one
+/// line of JSON.
 pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode {
     let error = match result {
         Ok(code) => return code,
@@ -45,8 +46,8 @@ pub(super) fn code(result: anyhow::Result<ExitCode>, is_json: bool) -> ExitCode 
     if is_json {
         document(&problem(&error, &text, is_usage));
     } else if has_lines {
-        // Only a file of the person's own is quoted over several lines, and what was made harmless line by line. What a daemon
-        // answers may quote others.
+        // Only a file of the person's own is quoted over several lines, and what was made harmless
+        // line by line. What a daemon answers may quote others.
         output::notes(&format!("error: {text}"));
     } else {
         // A client's own words may be coloured.
@@ -99,8 +100,8 @@ fn sentence(text: &str) -> String {
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A refused value of an argument: the daemon alone knows which values there are. A name is no such value: whether something
-/// has it, or several have it, is not the command line's.
+/// A refused value of an argument: the daemon alone knows which values there are. A name is no such
+/// value: whether something has it, or several have it, is not the command line's.
 fn is_refused_value(problem: &ClientProblem) -> bool {
     matches!(problem.status.as_u16(), 400 | 422)
         && problem.code == "invalid_request"
@@ -111,7 +112,8 @@ fn client_error(error: &anyhow::Error) -> Option<&ClientError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// The error as the daemon writes its own (RFC 9457); one of the daemon's keeps its code and status.
+/// The error as the daemon writes its own (RFC 9457); one of the daemon's keeps its code and
+/// status.
 fn problem(error: &anyhow::Error, text: &str, is_usage: bool) -> Value {
     let client = client_error(error);
     if let Some(problem) = client.and_then(ClientError::problem) {

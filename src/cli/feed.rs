@@ -326,7 +326,8 @@ fn task(screen: &Screen, task: &Value) -> String {
 fn ending(task: &Value) -> String {
     let mut words = vec![output::cell(task, "status")];
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error says why it ended; the signal may be the daemon's own, which ends what cannot go on.
+        // The error says why it ended; the signal may be the daemon's own, which ends what cannot
+        // go on.
         let is_explained = key == "signal" && task["error"].is_string();
         if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             words.push(format!("{label} {}", output::cell(task, key)));

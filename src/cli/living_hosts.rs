@@ -18,8 +18,8 @@ pub(super) struct FoundHost {
     pub(super) said: Result<HostStatus, HostError>,
 }
 
-/// Every host that somebody listens for, by the ids of their agents. All are asked at once, so one that does not answer holds up
-/// no other.
+/// Every host that somebody listens for, by the ids of their agents. All are asked at once, so one
+/// that does not answer holds up no other.
 pub(super) async fn living_hosts(context: &Context) -> Vec<FoundHost> {
     let mut asked = JoinSet::new();
     for entry in fs::read_dir(&context.paths.agents).into_iter().flatten().flatten() {

@@ -1,4 +1,5 @@
-//! `svc mcp-config`: gives one agent session a token of its own and the document that its client reads.
+//! `svc mcp-config`: gives one agent session a token of its own and the document that its client
+//! reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub(super) struct McpConfigArgs {
     /// The session that the token stands for
     #[arg(long, value_name = "KEY")]
     session: String,
-    /// The session's working folder: the session reads the data of its project [default: the present one]
+    /// The session's working folder: the session reads the data of its project [default: the
+    /// present one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     /// Write the token to this file, mode 0600 [default: a new one in the data folder]

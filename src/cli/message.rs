@@ -208,7 +208,8 @@ async fn name_senders(client: &Client, page: &mut Value) {
     }
 }
 
-/// In a table the state of a question says whether it is open or answered, which a person wants to know first.
+/// In a table the state of a question says whether it is open or answered, which a person wants to
+/// know first.
 fn mark_questions(page: &mut Value) {
     for message in page.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten() {
         if delivery::is_open(message) {

@@ -1,7 +1,8 @@
 //! The command line: the only room that prints.
 //!
-//! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of its own and talks to
-//! the daemon through [`svc_client`]; `serve` runs [`svc_server::daemon`] in this process.
+//! [`run`] parses, dispatches and turns errors into exit codes. Each command family has a file of
+//! its own and talks to the daemon through [`svc_client`]; `serve` runs [`svc_server::daemon`] in
+//! this process.
 //!
 //! Exit codes: 0 ok, 1 failure, 2 usage, 3 already running, 4 migrations pending.
 
@@ -65,12 +66,14 @@ pub use context::Context;
 pub use exit::{ALREADY_RUNNING, MIGRATIONS_PENDING, UsageError};
 pub use serve_args::ServeArgs;
 
-/// All commands with their arguments, for what describes them: pages of the manual, completion scripts.
+/// All commands with their arguments, for what describes them: pages of the manual, completion
+/// scripts.
 pub fn command() -> clap::Command {
     commands::Cli::command()
 }
 
-/// Runs the program: parses the arguments of this process, does what they say, and returns the exit code.
+/// Runs the program: parses the arguments of this process, does what they say, and returns the exit
+/// code.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     // A client waits for this one: it is looked for first, and never ends like the others.
@@ -84,7 +87,8 @@ pub fn run() -> ExitCode {
         None => {
             return exit::code(commands::without_command(GlobalFlags::default()), false);
         }
-        // The processes of a hosted agent are small, and so they begin before anything of the command line.
+        // The processes of a hosted agent are small, and so they begin before anything of the
+        // command line.
         Some(first) if first == "agent" => {
             if let Some(code) = svc_host::host::run_if_asked(arguments) {
                 return code;

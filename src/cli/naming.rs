@@ -1,4 +1,5 @@
-//! What to say of a name that nothing has, or that several have: which names are near it, and who is meant.
+//! What to say of a name that nothing has, or that several have: which names are near it, and who
+//! is meant.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,7 +15,8 @@ use super::output::{self, cell, items, visible};
 const NEAR: usize = 3;
 const CANDIDATES: usize = 20;
 
-/// An error of the daemon in words that help further. Its text may have several lines and is harmless.
+/// An error of the daemon in words that help further. Its text may have several lines and is
+/// harmless.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct AdvisedError {
@@ -29,7 +31,8 @@ impl AdvisedError {
     }
 }
 
-/// The names of the peers by this member of theirs, for lists. Empty where the daemon does not tell: a list shows ids then.
+/// The names of the peers by this member of theirs, for lists. Empty where the daemon does not
+/// tell: a list shows ids then.
 pub(super) async fn peer_names(client: &Client, key: &str) -> HashMap<String, String> {
     let page: Value = client.get("/v1/peers?limit=500").await.unwrap_or_default();
     let named = items(&page, "peers").iter().filter(|peer| peer[key].is_string());

@@ -25,7 +25,8 @@ pub(super) struct OpenArgs {
     /// Print the link, and start no browser
     #[arg(long)]
     no_browser: bool,
-    /// Print a link with the address 127.0.0.1, for a browser that does not find names below localhost
+    /// Print a link with the address 127.0.0.1, for a browser that does not find names below
+    /// localhost
     #[arg(long)]
     plain: bool,
 }
@@ -43,7 +44,8 @@ pub(super) async fn run(context: &Context, args: &OpenArgs) -> anyhow::Result<Ex
     }
     output::line(&link)?;
     if !args.no_browser && has_desktop(context) {
-        // Other users of this machine can read the arguments of the program that opens the browser, and use no ticket.
+        // Other users of this machine can read the arguments of the program that opens the browser,
+        // and use no ticket.
         let minted: Value = client.post("/v1/login_tickets", &json!({})).await?;
         open_browser(context, &format!("{url}/login?ticket={}", member(&minted, "ticket")?));
     }
@@ -55,8 +57,9 @@ fn member<'a>(minted: &'a Value, name: &str) -> anyhow::Result<&'a str> {
     value.with_context(|| format!("the daemon answered without a {name}"))
 }
 
-/// Where the page is. A name below `localhost` leads to the loopback addresses that browsers know, and to no other daemon
-/// than that of this data folder; everything else is the address as it was given.
+/// Where the page is. A name below `localhost` leads to the loopback addresses that browsers know,
+/// and to no other daemon than that of this data folder; everything else is the address as it was
+/// given.
 fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String> {
     let base = base.trim_end_matches('/');
     let is_given = context.discovery()?.fixed().is_some();
@@ -73,7 +76,8 @@ fn page_url(context: &Context, base: &str, plain: bool) -> anyhow::Result<String
 
 /// Opens a link on this desktop, if there is one and the person sits at it.
 ///
-/// Every user of this machine can read the link in the arguments of the program, so it may hold nothing that is worth it.
+/// Every user of this machine can read the link in the arguments of the program, so it may hold
+/// nothing that is worth it.
 pub(super) fn open_browser(context: &Context, url: &str) {
     if !has_desktop(context) {
         return;

@@ -201,7 +201,8 @@ pub(super) fn is_of_task(name: &str) -> bool {
     name.contains(":task-")
 }
 
-/// Leaves out the agents of tasks, except those that wait for a person: who looks for the others looks at their tasks.
+/// Leaves out the agents of tasks, except those that wait for a person: who looks for the others
+/// looks at their tasks.
 fn leave_out_tasks(page: &mut Value) {
     if let Some(peers) = page["peers"].as_array_mut() {
         peers.retain(|peer| {

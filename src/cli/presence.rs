@@ -27,7 +27,8 @@ impl OperatorPresence {
         let context = context.clone();
         Self(tokio::spawn(async move {
             loop {
-                // A daemon that is away hears of it when it is back. A session's token is not the operator's.
+                // A daemon that is away hears of it when it is back. A session's token is not the
+                // operator's.
                 if let Ok(client) = context.client()
                     && client.target().token_source != TokenSource::Env
                 {

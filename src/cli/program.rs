@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use svc_sys::config::Env;
 
-/// The program that runs now, by the name by which the person runs it: a link on the PATH leads to another version after an
-/// upgrade, and the file that it leads to now may be gone then.
+/// The program that runs now, by the name by which the person runs it: a link on the PATH leads to
+/// another version after an upgrade, and the file that it leads to now may be gone then.
 pub(super) fn own_name(env: &Env) -> anyhow::Result<PathBuf> {
     let running = std::env::current_exe().context("cannot tell where this program is")?;
     Ok(lasting_name(&running, std::env::args_os().next().as_deref(), env.os("PATH")))
 }
 
-/// `svc` on the PATH, if it is the program `running`; else what it was `invoked` as, made absolute; else `running`.
+/// `svc` on the PATH, if it is the program `running`; else what it was `invoked` as, made absolute;
+/// else `running`.
 fn lasting_name(running: &Path, invoked: Option<&OsStr>, paths: Option<&OsStr>) -> PathBuf {
     let invoked = invoked.map(Path::new).and_then(|path| match path.to_str() {
         Some(name) if !name.contains('/') => find(name, paths),

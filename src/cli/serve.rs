@@ -67,7 +67,8 @@ fn keep_no_core() {
     }
 }
 
-/// Every subscriber takes a file descriptor, and the usual soft limit is made for programs without subscribers.
+/// Every subscriber takes a file descriptor, and the usual soft limit is made for programs without
+/// subscribers.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -22,7 +22,8 @@ pub struct ServeArgs {
     /// Accept this Origin header too; repeatable
     #[arg(long, value_name = "ORIGIN")]
     pub allowed_origin: Vec<String>,
-    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers; repeatable
+    /// Let programs of this user, a reverse proxy, pass on requests of signed-in browsers;
+    /// repeatable
     #[arg(long, value_name = "NAME")]
     pub proxy_user: Vec<String>,
     /// The operator token's file [default: token in the data folder]
@@ -37,7 +38,8 @@ pub struct ServeArgs {
     /// Refuse to start when migrations are pending, rather than apply them
     #[arg(long)]
     pub no_migrate: bool,
-    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of standard input; repeatable
+    /// Start these MCP servers too: a file with mcpServers, the JSON itself, or - for a line of
+    /// standard input; repeatable
     #[arg(long, value_name = "FILE|JSON")]
     pub mcp_config: Vec<String>,
     /// Start no MCP servers but those of --mcp-config
@@ -70,8 +72,9 @@ impl ServeArgs {
         }
     }
 
-    /// The documents among the values of `--mcp-config`, one a line, for the standard input of another `svc serve`. They may
-    /// hold secrets, and every user of the machine can read the arguments of a process.
+    /// The documents among the values of `--mcp-config`, one a line, for the standard input of
+    /// another `svc serve`. They may hold secrets, and every user of the machine can read the
+    /// arguments of a process.
     pub(super) fn to_input(&self) -> String {
         let documents = self.mcp_config.iter().filter(|value| is_document(value));
         documents.map(|document| HandedDocument::line(document)).collect()
@@ -92,7 +95,8 @@ impl ServeArgs {
             }
         }
         for value in &self.mcp_config {
-            // The daemon in the background has another working folder. Documents go by its standard input.
+            // The daemon in the background has another working folder. Documents go by its standard
+            // input.
             let path = std::path::absolute(value).ok().filter(|_| !is_document(value));
             let value = path.map_or_else(|| "-".into(), PathBuf::into_os_string);
             out.extend(["--mcp-config".into(), value]);

@@ -85,7 +85,8 @@ pub(super) enum TaskCommand {
     Resend {
         /// The spool file
         file: std::path::PathBuf,
-        /// Record the whole run as a new task: the daemon ends a task whose runner has been gone for a while
+        /// Record the whole run as a new task: the daemon ends a task whose runner has been gone
+        /// for a while
         #[arg(long)]
         new: bool,
     },
@@ -289,7 +290,8 @@ fn print(context: &Context, task: &Value) -> anyhow::Result<()> {
     )
 }
 
-/// Gives each task of a table that has no title the first words of its prompt, which tell it from the others.
+/// Gives each task of a table that has no title the first words of its prompt, which tell it from
+/// the others.
 fn title_by_prompt(page: &mut Value) {
     for task in page.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten() {
         if task["title"].is_null()
@@ -314,7 +316,8 @@ fn reply_text(reply: &Value) -> String {
 fn ending(task: &Value) -> String {
     let mut text = format!("task {}", output::visible(&output::cell(task, "status")));
     for (key, label) in [("exit_code", "exit code"), ("signal", "signal"), ("error", "error")] {
-        // The error says why it ended; the signal may be the daemon's own, which ends what cannot go on.
+        // The error says why it ended; the signal may be the daemon's own, which ends what cannot
+        // go on.
         let is_explained = key == "signal" && task["error"].is_string();
         if !is_explained && task.get(key).is_some_and(|value| !value.is_null()) {
             let value = output::visible(&output::cell(task, key));

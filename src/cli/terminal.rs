@@ -1,8 +1,10 @@
-//! One way to a terminal: what others wrote, with symbols for characters that a terminal obeys or a person does not see.
+//! One way to a terminal: what others wrote, with symbols for characters that a terminal obeys or a
+//! person does not see.
 //!
-//! Controls get the pictures of Unicode (`␛` for escape, `␊` for a line feed, `␡` for delete). 8-bit controls, characters without width
-//! and those that change the direction of a line become escapes, such as `\u{202e}`; a joiner that joins is text. In JSON all of them become JSON's
-//! own escapes, so a program reads the same text. `output` sends everything through here.
+//! Controls get the pictures of Unicode (`␛` for escape, `␊` for a line feed, `␡` for delete).
+//! 8-bit controls, characters without width and those that change the direction of a line become
+//! escapes, such as `\u{202e}`; a joiner that joins is text. In JSON all of them become JSON's own
+//! escapes, so a program reads the same text. `output` sends everything through here.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -44,7 +46,8 @@ pub(super) fn json(document: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A text without the colours that a program wrote for a terminal of its own (SGR of ECMA-48). They say nothing.
+/// A text without the colours that a program wrote for a terminal of its own (SGR of ECMA-48). They
+/// say nothing.
 pub(super) fn without_colours(text: &str) -> Cow<'_, str> {
     const BEGIN: &str = "\u{1b}[";
     if !text.contains(BEGIN) {

@@ -37,7 +37,8 @@ pub(super) enum TokenCommand {
         /// The file to create
         path: PathBuf,
     },
-    /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest first
+    /// Tokens of sessions and of clients' processes, and browsers that are signed in, the latest
+    /// first
     #[command(
         after_help = "Examples:\n  svc token list --limit 10\n  svc token list --all\n\nIt shows no token: the daemon keeps only hashes."
     )]
@@ -164,7 +165,8 @@ async fn list(
     let client = context.client()?;
     let mut cursor = cursor.map(str::to_owned);
     let mut tokens: Vec<Value> = Vec::new();
-    // A page may have none that is still good. No page is asked for more than is missing, so that none is passed over.
+    // A page may have none that is still good. No page is asked for more than is missing, so that
+    // none is passed over.
     loop {
         let missing = limit.saturating_sub(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         let missing = missing.to_string();

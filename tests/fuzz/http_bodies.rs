@@ -1,5 +1,6 @@
-//! Bodies and queries of every route, through the real edge and router over a real database: whatever comes, the
-//! answer is a success or a problem with all its members, never a 500, and the daemon serves the next request.
+//! Bodies and queries of every route, through the real edge and router over a real database:
+//! whatever comes, the answer is a success or a problem with all its members, never a 500, and the
+//! daemon serves the next request.
 
 #![no_main]
 

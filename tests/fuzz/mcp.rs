@@ -1,7 +1,9 @@
-//! Requests to the MCP server, head and body, through the real edge and router over a real database: whatever comes,
-//! the status is one of a few, a request is answered under its own id, and nothing panics.
+//! Requests to the MCP server, head and body, through the real edge and router over a real
+//! database: whatever comes, the status is one of a few, a request is answered under its own id,
+//! and nothing panics.
 //!
-//! An input is a text: method and path, headers, an empty line, the body. `$SESSION` stands for a session that is open.
+//! An input is a text: method and path, headers, an empty line, the body. `$SESSION` stands for a
+//! session that is open.
 
 #![no_main]
 
@@ -195,7 +197,8 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let messages = messages(&answer);
-    // What it holds is bounded, also when it is the log, which has the answers to the inputs before.
+    // What it holds is bounded, also when it is the log, which has the answers to the inputs
+    // before.
     assert!(answer.body.len() < 4 << 20, "{} bytes for {line}", answer.body.len());
     for message in &messages {
         if answer.whole

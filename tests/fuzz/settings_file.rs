@@ -1,4 +1,5 @@
-//! Files with settings: of clients that are edited, of repositories, and svc's own: see `svc_fuzz::settings_file`.
+//! Files with settings: of clients that are edited, of repositories, and svc's own: see
+//! `svc_fuzz::settings_file`.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The client's parser of event streams: any bytes, in any pieces, give the same events and no panic.
+//! The client's parser of event streams: any bytes, in any pieces, give the same events and no
+//! panic.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! What the fuzzer feeds: for each parser of bytes from outside one function that takes any bytes,
-//! and panics only where a promise is broken. Each has a target beside this file. The tests here run
-//! each with its seeds, whole, cut off, and changed.
+//! and panics only where a promise is broken. Each has a target beside this file. The tests here
+//! run each with its seeds, whole, cut off, and changed.
 
 use serde_json::{Value, json};
 use svc_host::host;
@@ -23,7 +23,8 @@ pub(crate) fn hook_payload(bytes: &[u8]) {
             assert_eq!(Some(&event.session_id), hook::session_of(client, &payload).as_ref());
             let run = event.finished_run();
             assert!(run.is_none() || event.counted_tool().is_some() || event.is_of_sub_agent());
-            // What the daemon answers is checked by the hook before it prints it: here the payload stands for it.
+            // What the daemon answers is checked by the hook before it prints it: here the payload
+            // stands for it.
             for format in [HookFormat::Client, HookFormat::Spec] {
                 hook::checked_output(Some(&event), format, &payload).ok();
             }
@@ -100,7 +101,8 @@ mod tests {
     /// Bytes that begin, end and separate things in what is parsed here.
     const SIGNS: &[u8] = b"{}[]\",:\n\\0-<=\0\xff";
 
-    /// Runs a target with each of its seeds: whole, cut off, without a part of it, and with other signs in it.
+    /// Runs a target with each of its seeds: whole, cut off, without a part of it, and with other
+    /// signs in it.
     fn run(name: &str, target: fn(&[u8])) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fuzz").join(name);
         let mut seeds = 0;

@@ -1,5 +1,5 @@
-//! What agents ask, from the question to the answer: by HTTP, by command and by tool, once, and at the deadline; and what
-//! people see of an agent over a restart.
+//! What agents ask, from the question to the answer: by HTTP, by command and by tool, once, and at
+//! the deadline; and what people see of an agent over a restart.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! Agents when everything around them ends at a bad moment: `kill -9` of daemon, host, agent and all, ids of processes that
-//! are used again, sockets of nobody, names that two want.
+//! Agents when everything around them ends at a bad moment: `kill -9` of daemon, host, agent and
+//! all, ids of processes that are used again, sockets of nobody, names that two want.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -245,8 +245,8 @@ fn a_process_with_the_id_of_a_dead_host_is_left_alone() {
     start(&d, "echo", "main");
 }
 
-/// Sockets in the folder that are nobody's, answer nonsense, or never answer; and a host that stands still. None of them
-/// holds up the daemon or the other agents.
+/// Sockets in the folder that are nobody's, answer nonsense, or never answer; and a host that
+/// stands still. None of them holds up the daemon or the other agents.
 #[test]
 fn sockets_that_are_no_hosts_hold_up_nobody() {
     let mut d = with_config(ECHO);

@@ -13,7 +13,8 @@ use crate::wire::{Caller, Sse};
 
 const BOUND: Duration = Duration::from_mins(1);
 
-/// A stand-in for Claude Code that says the beginning of its answer, and the rest once the file `go` is there.
+/// A stand-in for Claude Code that says the beginning of its answer, and the rest once the file
+/// `go` is there.
 const CONFIG: &str = r#"
 [agents.speaker]
 backend = "claude"

@@ -1,5 +1,6 @@
-//! The wire of an agent's host, read by a client that knows the types of its version 1.0 and nothing of later ones. What this
-//! client and a host say to each other stands in `fixtures/agenthost/`, and is what is said today.
+//! The wire of an agent's host, read by a client that knows the types of its version 1.0 and
+//! nothing of later ones. What this client and a host say to each other stands in
+//! `fixtures/agenthost/`, and is what is said today.
 
 use std::path::PathBuf;
 
@@ -24,8 +25,8 @@ echo '{"type":"assistant","message":{"role":"assistant","content":[{"type":"text
 echo '{"type":"result","subtype":"success","is_error":false,"result":"The folder is empty.","usage":{"input_tokens":3,"output_tokens":4}}'
 while read more; do :; done"#;
 
-/// The types of protocol 1.0, member by member. A member that is absent is its type's zero, one that is not named here is passed
-/// over, and one of another type does not decode.
+/// The types of protocol 1.0, member by member. A member that is absent is its type's zero, one
+/// that is not named here is passed over, and one of another type does not decode.
 mod seed {
     use serde::Deserialize;
 

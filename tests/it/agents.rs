@@ -1,4 +1,5 @@
-//! Agents: what starts, what is on record, what survives `kill -9`, and what becomes of work that is given to them.
+//! Agents: what starts, what is on record, what survives `kill -9`, and what becomes of work that
+//! is given to them.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -657,8 +658,8 @@ fn kill_nine_of_the_daemon_runs_no_prompt_twice_and_leaves_none_open() {
     }
 }
 
-/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again behind those that wait,
-/// which take up to `behind` seconds.
+/// Agents whose launch a killed daemon did not finish are given up after a while, and tried again
+/// behind those that wait, which take up to `behind` seconds.
 fn over_late(d: &Caller, task: &str, behind: u64) -> Value {
     until(Duration::from_secs(120 + behind), || {
         let task = d.get(&format!("/v1/tasks/{task}")).ok(200);

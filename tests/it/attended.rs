@@ -144,7 +144,8 @@ fn a_session_of_another_project_is_not_asked() {
     problem(&asker.post("/v1/send_message", &work("agent:claude:s-1")), 422, "invalid_request");
 }
 
-/// A session that was never heard of before asks, and has the answer in its task and in the inbox that it has from then on.
+/// A session that was never heard of before asks, and has the answer in its task and in the inbox
+/// that it has from then on.
 #[test]
 fn whoever_asks_without_a_peer_gets_the_answer_of_a_turn() {
     let d = with_config(CONFIG);
@@ -318,7 +319,8 @@ fn an_agent_begins_twenty_turns_of_a_session_in_an_hour() {
     assert!(given.contains("one more of another"), "{given}");
 }
 
-/// No hook is called when a person presses Esc. The prompt that the person gives then shows that the turn is over.
+/// No hook is called when a person presses Esc. The prompt that the person gives then shows that
+/// the turn is over.
 #[test]
 fn a_prompt_after_an_interrupted_turn_tells_who_had_asked() {
     let d = with_config(CONFIG);

@@ -1,4 +1,5 @@
-//! What one principal may take of the machine: memory, disk, streams, calls; and that its neighbours do not notice.
+//! What one principal may take of the machine: memory, disk, streams, calls; and that its
+//! neighbours do not notice.
 
 use std::fs;
 use std::time::Duration;

@@ -145,7 +145,8 @@ fn stopping_never_hits_a_stranger_with_a_recycled_pid() {
     stranger.wait().unwrap();
 }
 
-/// A daemon was killed, and its pid belongs to another process now. No daemon runs, so every start starts one.
+/// A daemon was killed, and its pid belongs to another process now. No daemon runs, so every start
+/// starts one.
 #[test]
 fn a_killed_daemon_is_started_again_whoever_has_its_pid_now() {
     let home = Home::new();

@@ -6,7 +6,8 @@ use crate::daemon::Daemon;
 use crate::expect::new_task;
 use crate::wire::{Conn, Reply, exchange};
 
-/// What comes in one piece is answered past the library for HTTP, and everything else by it: nobody sees a difference.
+/// What comes in one piece is answered past the library for HTTP, and everything else by it: nobody
+/// sees a difference.
 #[test]
 fn a_request_in_pieces_is_answered_like_one_that_comes_whole() {
     let d = Daemon::start();

@@ -1,4 +1,5 @@
-//! What sessions say to each other: hosted agents that are scripts, and sessions whose hooks are told of here.
+//! What sessions say to each other: hosted agents that are scripts, and sessions whose hooks are
+//! told of here.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use crate::wire::{Caller, Reply};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// An agent that answers each question with what it was asked, and each answer with `re` and the answer. `wait N` takes N
-/// seconds, `hush` is answered without words.
+/// An agent that answers each question with what it was asked, and each answer with `re` and the
+/// answer. `wait N` takes N seconds, `hush` is answered without words.
 const ECHO: &str = r#"
 kind=none
 while IFS= read -r line; do
@@ -793,7 +794,8 @@ fn a_session_at_a_terminal_is_asked_through_its_hooks() {
     assert_eq!(answer["runId"], answered["runId"], "tied by the run");
     hook(&claude, "s-claude", "Stop", &json!({ "last_assistant_message": "done" }));
     assert!(inbox(&asker).is_empty(), "{:?}", inbox(&asker));
-    // A wake counts only when a turn began: what nobody has before its eyes is not answered by a turn.
+    // A wake counts only when a turn began: what nobody has before its eyes is not answered by a
+    // turn.
     let sent = send(&asker, &key, "unseen", 0);
     assert_eq!(sent["delivery"]["state"], "queued", "{sent}");
     hook(
@@ -905,8 +907,8 @@ fn the_end_of_a_child_reaches_who_started_it() {
     assert_eq!(over["status"], "cancelled", "{over}");
 }
 
-/// A session whose first call of all starts another has told nobody of itself, and hears of the end all the same.
-/// Calls of one moment are counted one after the other.
+/// A session whose first call of all starts another has told nobody of itself, and hears of the end
+/// all the same. Calls of one moment are counted one after the other.
 #[test]
 fn children_that_are_started_at_once_are_counted_too() {
     let d = world("");
@@ -1074,7 +1076,8 @@ done
 ''']
 "#;
 
-/// A child whose program is not logged in, or whose vendor refuses for usage, is refused with what to do.
+/// A child whose program is not logged in, or whose vendor refuses for usage, is refused with what
+/// to do.
 #[test]
 fn logins_and_limits_are_looked_at_before_a_child_is_promised() {
     let of = |source: &str, wanted: &str| {
@@ -1150,8 +1153,9 @@ fn the_end_of_a_turn_of_codex_is_the_reply() {
     );
 }
 
-/// Messages go around between hosted agents while the daemon is killed again and again: each arrives once, and each answer
-/// once. All ask their neighbour, but for the last, who tells it: nobody waits in a circle. `SVC_RING_MESSAGES` asks for more.
+/// Messages go around between hosted agents while the daemon is killed again and again: each
+/// arrives once, and each answer once. All ask their neighbour, but for the last, who tells it:
+/// nobody waits in a circle. `SVC_RING_MESSAGES` asks for more.
 #[test]
 fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
     let asked = std::env::var("SVC_RING_MESSAGES").ok().and_then(|text| text.parse().ok());
@@ -1225,7 +1229,8 @@ fn a_ring_loses_nothing_and_doubles_nothing_over_kills() {
     }
 }
 
-/// What waits for an agent that has ended reaches no later agent of its name, so nothing is kept for it.
+/// What waits for an agent that has ended reaches no later agent of its name, so nothing is kept
+/// for it.
 #[test]
 fn an_agent_that_has_ended_gets_no_message() {
     let d = world("");

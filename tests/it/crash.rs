@@ -208,8 +208,8 @@ fn produce(
     promise
 }
 
-/// Repeats an append until the daemon answers it. On a busy machine a daemon may be killed many times before it answers, so the bound
-/// counts from the last kill.
+/// Repeats an append until the daemon answers it. On a busy machine a daemon may be killed many
+/// times before it answers, so the bound counts from the last kill.
 fn repeat_until_answered<T>(attempt: &mut impl FnMut() -> Option<T>, stopping: &AtomicBool) -> T {
     while !stopping.load(Ordering::SeqCst) {
         if let Some(answer) = attempt() {
@@ -220,7 +220,8 @@ fn repeat_until_answered<T>(attempt: &mut impl FnMut() -> Option<T>, stopping: &
     until(BOUND, attempt)
 }
 
-/// Reads a task to its end, resuming whenever it is cut. What comes twice or too early is a failure.
+/// Reads a task to its end, resuming whenever it is cut. What comes twice or too early is a
+/// failure.
 fn follow(caller: &Caller, task: &str, stopping: &AtomicBool) -> Vec<(u64, String, String)> {
     let mut seen: Vec<(u64, String, String)> = Vec::new();
     let mut idle = 0;

@@ -21,8 +21,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::wire::Caller;
 
-/// What is added to each bound: a disk that still writes a build back may hold up everybody for so long. Who waits for a
-/// condition that comes true waits no longer for it.
+/// What is added to each bound: a disk that still writes a build back may hold up everybody for so
+/// long. Who waits for a condition that comes true waits no longer for it.
 const STALL: Duration = Duration::from_mins(1);
 const READY_WITHIN: Duration = Duration::from_secs(80);
 const EXIT_WITHIN: Duration = Duration::from_secs(75);
@@ -47,8 +47,8 @@ pub(crate) fn until<T>(bound: Duration, mut value: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Whether something takes less than a bound that tells right from wrong. Others have the processors and the disk, too: the
-/// quickest of some tries says how long it takes.
+/// Whether something takes less than a bound that tells right from wrong. Others have the
+/// processors and the disk, too: the quickest of some tries says how long it takes.
 #[track_caller]
 pub(crate) fn quickly(bound: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut took = Vec::new();
@@ -129,11 +129,13 @@ impl Home {
     }
 }
 
-/// Makes children begin with the default action of SIGINT and SIGHUP, as they do under a shell with a terminal.
+/// Makes children begin with the default action of SIGINT and SIGHUP, as they do under a shell with
+/// a terminal.
 ///
-/// A signal that this process ignores, as it does under `nohup` or as a background job of a shell, stays ignored in its
-/// children. A signal that it catches gets its default action there. So a handler is set, and only for what is ignored:
-/// elsewhere it would keep Ctrl-C from ending the tests.
+/// A signal that this process ignores, as it does under `nohup` or as a background job of a shell,
+/// stays ignored in its children. A signal that it catches gets its default action there. So a
+/// handler is set, and only for what is ignored: elsewhere it would keep Ctrl-C from ending the
+/// tests.
 fn catch_ignored_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -164,8 +166,8 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// A daemon that a command put into the background must not outlive its test, nor must the hosts of agents: they
-    /// outlive the daemon, as they should.
+    /// A daemon that a command put into the background must not outlive its test, nor must the
+    /// hosts of agents: they outlive the daemon, as they should.
     fn drop(&mut self) {
         let has_agents = self.0.path().join("svc/agents").is_dir();
         let daemon = self.daemon_json().and_then(|json| json["pid"].as_i64());
@@ -182,8 +184,8 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// Whether a process is a program of svc that was started with this data folder. What an agent has started ends with its
-    /// host.
+    /// Whether a process is a program of svc that was started with this data folder. What an agent
+    /// has started ends with its host.
     fn is_of_home(&self, pid: i32) -> bool {
         let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let home = format!("SVC_HOME={}", self.0.path().join("svc").display());
@@ -350,8 +352,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A port outside the range that the kernel hands to clients: nobody's outgoing connection can sit on it while a daemon
-/// restarts.
+/// A port outside the range that the kernel hands to clients: nobody's outgoing connection can sit
+/// on it while a daemon restarts.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let of_clients = ports_of_clients();
@@ -365,8 +367,8 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port from 10000 to 29999 outside {of_clients:?}");
 }
 
-/// The range from which the kernel hands ports to clients (`ip(7)`), as the default has it where it is not known. Where it
-/// leaves no port between 10000 and 30000, nobody is told from it.
+/// The range from which the kernel hands ports to clients (`ip(7)`), as the default has it where it
+/// is not known. Where it leaves no port between 10000 and 30000, nobody is told from it.
 fn ports_of_clients() -> std::ops::RangeInclusive<u16> {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().filter_map(|end| end.parse().ok());

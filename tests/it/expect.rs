@@ -24,8 +24,8 @@ pub(crate) fn subscribe(task: &str) -> String {
     format!("/v1/biam/subscribe?task_id={task}")
 }
 
-/// Puts records that are over into a daemon's journal, with the times that they are given. What a record does not say is the same
-/// in all of them. Their texts are not in the index of words.
+/// Puts records that are over into a daemon's journal, with the times that they are given. What a
+/// record does not say is the same in all of them. Their texts are not in the index of words.
 #[track_caller]
 pub(crate) fn put_records(d: &Daemon, records: &[Value]) {
     let file = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database");

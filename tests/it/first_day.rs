@@ -1,4 +1,5 @@
-//! What a stranger meets on the first day: names, near misses, words for what waits, and errors that say what to do.
+//! What a stranger meets on the first day: names, near misses, words for what waits, and errors
+//! that say what to do.
 
 use std::process::Command;
 use std::time::Duration;

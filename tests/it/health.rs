@@ -208,7 +208,8 @@ fn of_several_that_start_at_once_all_but_one_name_it() {
     assert_eq!(winner.wait(Duration::from_secs(20)).code, Some(0));
 }
 
-/// A terminal that is closed ends the daemon as a service manager would, unless it was told to outlive it.
+/// A terminal that is closed ends the daemon as a service manager would, unless it was told to
+/// outlive it.
 #[test]
 fn a_hangup_is_a_clean_end_except_under_nohup() {
     for (trap, survives) in [("", false), ("trap '' HUP; ", true)] {
@@ -309,7 +310,8 @@ fn going_without_tokens_is_said_at_start() {
     }
 }
 
-/// A client that comes back to its stream tries only twice: an attempt at a daemon that is not ready is not lost.
+/// A client that comes back to its stream tries only twice: an attempt at a daemon that is not
+/// ready is not lost.
 #[test]
 fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
     let mut d = Daemon::start();
@@ -333,7 +335,8 @@ fn who_speaks_mcp_to_a_starting_daemon_waits_for_it() {
     });
 }
 
-/// While a request is under way the others are told to come again, on connections that were open before.
+/// While a request is under way the others are told to come again, on connections that were open
+/// before.
 #[test]
 fn an_open_connection_is_told_that_the_daemon_goes_down() {
     let mut d = Daemon::start();

@@ -1,4 +1,5 @@
-//! `svc hook` as clients run it: what they really send, what they accept, and what happens when nothing is as it should be.
+//! `svc hook` as clients run it: what they really send, what they accept, and what happens when
+//! nothing is as it should be.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -22,7 +23,8 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hooks")
 }
 
-/// Runs a hook with all the time it wants: whether it keeps to its deadline is looked at where that is the question.
+/// Runs a hook with all the time it wants: whether it keeps to its deadline is looked at where that
+/// is the question.
 #[track_caller]
 fn hook(home: &Home, client: &str, payload: &Value) -> Ran {
     let ran = hook_with(home, &["hook", client], payload.to_string().as_bytes(), 20_000);
@@ -96,8 +98,8 @@ fn masked(value: &Value) -> Value {
     }
 }
 
-/// Every payload that a client was seen to send, while a message waits: what is printed is what stands beside it.
-/// `SVC_BLESS=1` writes what is printed now; then read the difference.
+/// Every payload that a client was seen to send, while a message waits: what is printed is what
+/// stands beside it. `SVC_BLESS=1` writes what is printed now; then read the difference.
 #[test]
 fn every_payload_of_every_client_has_its_answer() {
     let mut seen = 0;
@@ -149,7 +151,8 @@ fn every_payload_of_every_client_has_its_answer() {
             std::fs::write(&path, format!("{text}\n")).unwrap();
         }
         assert_eq!(answers, read("answers.json"), "{client} {version}");
-        // Plugins of opencode hear of things that belong to no session, and ours passes none of them on.
+        // Plugins of opencode hear of things that belong to no session, and ours passes none of
+        // them on.
         let log = std::fs::read_to_string(d.home.path("hooks.log")).unwrap_or_default();
         let fine = |line: &str| client == "opencode" && line.contains("session_id: is missing");
         assert!(log.lines().all(fine), "{client}: {log}");
@@ -230,7 +233,8 @@ fn an_input_that_never_ends_does_not_hold_up_the_client() {
     assert!(log.contains("not done within 150ms"), "{log}");
 }
 
-/// A daemon that does not answer is waited for no longer than the deadline, and hears of the event in the end: once.
+/// A daemon that does not answer is waited for no longer than the deadline, and hears of the event
+/// in the end: once.
 #[test]
 fn a_daemon_that_hangs_costs_a_deadline_and_loses_nothing() {
     let d = Daemon::with(|plan| plan.env("SVC_MAINTENANCE_MS", "100"));
@@ -287,7 +291,8 @@ fn a_daemon_is_started_without_being_waited_for() {
     assert!(home.path("hooks.spool").exists());
 }
 
-/// The daemon is killed again and again while a session works: every tool call is counted, and none twice.
+/// The daemon is killed again and again while a session works: every tool call is counted, and none
+/// twice.
 #[test]
 fn a_session_that_works_through_crashes_is_counted_exactly() {
     let mut d = Daemon::start();
@@ -320,7 +325,8 @@ fn a_session_that_works_through_crashes_is_counted_exactly() {
     eventually(SOON, || left() == [false, false] && calls(&d, "s") == 36);
 }
 
-/// Whoever could not tell of an event leaves it to `svc hook`: it counts once, and a message is kept for who hears of it.
+/// Whoever could not tell of an event leaves it to `svc hook`: it counts once, and a message is
+/// kept for who hears of it.
 #[test]
 fn what_is_told_again_counts_once_and_is_answered_nothing() {
     let mut d = Daemon::start();
@@ -368,7 +374,8 @@ fn what_was_told_late_changes_nothing_that_is_known_from_later() {
     assert!(d.get("/v1/sessions/s").ok(200)["end_reason"].is_null());
 }
 
-/// A session that begins, works and ends while the daemon is away is in the end as if it had been there.
+/// A session that begins, works and ends while the daemon is away is in the end as if it had been
+/// there.
 #[test]
 fn all_of_a_session_can_be_told_late() {
     let mut d = Daemon::start();
@@ -566,7 +573,8 @@ fn a_connection_is_known_by_what_hooks_told() {
     assert_eq!(whose(&d, &connection, &json!({})), "chat", "what names none means the latest");
 }
 
-/// Gemini says nothing of the session in which a tool is called; hooks and `svc stdio` have the same client's process.
+/// Gemini says nothing of the session in which a tool is called; hooks and `svc stdio` have the
+/// same client's process.
 #[test]
 fn a_connection_is_known_by_its_clients_process() {
     let d = Daemon::start();
@@ -630,7 +638,8 @@ fn an_idle_session_wakes_when_a_message_comes_and_only_the_latest_waiter_does() 
     hook(&d.home, "claude", &claude("s", "SessionStart", &json!({ "source": "startup" })));
     let peer = peer_of(&d, "s").unwrap()["peer_id"].as_str().unwrap().to_owned();
     let inbox = format!("/v1/peers/{peer}/messages");
-    // The newer one retires the older, also across a restart. Which of the two that is, a busy machine decides.
+    // The newer one retires the older, also across a restart. Which of the two that is, a busy
+    // machine decides.
     let (mut one, mut other) = (waiter(&d.home, "s"), waiter(&d.home, "s"));
     eventually(SOON, || one.has_ended() || other.has_ended());
     let (older, newer) = if one.has_ended() { (one, other) } else { (other, one) };
@@ -830,7 +839,8 @@ fn states(d: &Daemon, message: &Value) -> Vec<String> {
     states.iter().map(|it| it["state"].as_str().expect("a state").to_owned()).collect()
 }
 
-/// The next hook of the session prints the message, and only the one after that shows that it arrived.
+/// The next hook of the session prints the message, and only the one after that shows that it
+/// arrived.
 #[track_caller]
 fn it_comes_after_all(d: &Daemon, session: &str, message: &Value, text: &str) {
     assert_eq!(states(d, message), ["accepted", "queued", "offered"]);
@@ -871,7 +881,8 @@ fn a_message_in_an_answer_that_came_too_late_comes_again() {
     }
 }
 
-/// A daemon that stood still hears of the events afterwards, in any order: the message is printed all the same.
+/// A daemon that stood still hears of the events afterwards, in any order: the message is printed
+/// all the same.
 #[test]
 fn a_message_survives_a_daemon_that_stood_still() {
     for maintenance in ["20", "60000"] {
@@ -1024,8 +1035,9 @@ fn a_waiter_that_did_not_hear_its_answer_wakes_all_the_same() {
     assert_eq!((context(&next), state(&d, &message)), (String::new(), "injected".to_owned()));
 }
 
-/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that an earlier version of svc wrote. What runs then
-/// must not be an order to the client: exit code 2 of it swallows the person's prompt.
+/// Versions of Claude Code before 2.1.139 ignore the arguments of a hook that an earlier version of
+/// svc wrote. What runs then must not be an order to the client: exit code 2 of it swallows the
+/// person's prompt.
 #[test]
 fn svc_without_arguments_is_silent_for_a_client_and_helps_a_person() {
     let home = Home::new();

@@ -1,4 +1,5 @@
-//! The agent host without a daemon: its socket row by row, its stream, and what becomes of what it started.
+//! The agent host without a daemon: its socket row by row, its stream, and what becomes of what it
+//! started.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -777,8 +778,8 @@ fn a_host_is_small() {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     };
     assert!(number("Threads:") <= 3, "{status}");
-    // Pages of the program are shared with all others, but for those that the loader changes, which are many in a build without
-    // optimisation. What is not of a file is the host's own.
+    // Pages of the program are shared with all others, but for those that the loader changes, which
+    // are many in a build without optimisation. What is not of a file is the host's own.
     let maps = fs::read_to_string(format!("/proc/{}/smaps", host.pid)).expect("it runs");
     let mut is_of_file = false;
     let mut own = 0;

@@ -1,5 +1,5 @@
-//! An agent that the daemon runs and its own hooks, its `svc stdio` and its token: they are one. And what is left of it when
-//! nobody is left to clear up.
+//! An agent that the daemon runs and its own hooks, its `svc stdio` and its token: they are one.
+//! And what is left of it when nobody is left to clear up.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,8 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// An agent that does what it is told: each line of input is a command of a shell, which is called like a client.
+/// An agent that does what it is told: each line of input is a command of a shell, which is called
+/// like a client.
 pub(crate) struct Obedient {
     pub(crate) key: String,
     pub(crate) id: String,
@@ -175,7 +176,8 @@ fn a_hosted_agent_its_hooks_and_its_stdio_are_one() {
     let inbox = svc(&d.home, &["inbox"]).ok().to_owned();
     assert!(!inbox.contains("at its terminal"), "{inbox}");
 
-    // What it calls by its own server acts in the session that its hooks tell of, and sends as the peer of that.
+    // What it calls by its own server acts in the session that its hooks tell of, and sends as the
+    // peer of that.
     let sent = coder.call(&d, "peer_send", &json!({ "to": "operator", "text": "I am here" }));
     assert_eq!(sent["from_peer"], json!(peer), "{sent}");
     let told = d.get("/v1/peers/operator/messages").ok(200);
@@ -318,7 +320,8 @@ fn parent(pid: u64) -> u64 {
     fields.split_whitespace().nth(1).expect("a parent").parse().expect("a pid")
 }
 
-/// Host and reaper die in one moment, so nobody of them clears up: the daemon does, at once or when it is back.
+/// Host and reaper die in one moment, so nobody of them clears up: the daemon does, at once or when
+/// it is back.
 #[test]
 fn nothing_outlives_a_host_and_its_reaper() {
     for daemon_dies_too in [false, true] {

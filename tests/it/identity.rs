@@ -1,4 +1,5 @@
-//! Who a client is: its process, as the Unix socket shows it. Nothing of one client passes for another's.
+//! Who a client is: its process, as the Unix socket shows it. Nothing of one client passes for
+//! another's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -16,7 +17,8 @@ use crate::expect::{page, problem};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A coding agent that is none: a process of its own, which runs `svc stdio` and hooks as a client does.
+/// A coding agent that is none: a process of its own, which runs `svc stdio` and hooks as a client
+/// does.
 pub(crate) struct FakeClient {
     running: Running,
     stdin: Option<ChildStdin>,
@@ -215,7 +217,8 @@ fn a_client_speaks_as_itself_alone() {
     ] {
         b.forbidden(tool, &arguments);
     }
-    // Hooks and connection of one client are one principal; the session is the one that its hooks told of.
+    // Hooks and connection of one client are one principal; the session is the one that its hooks
+    // told of.
     assert_eq!(a.ok("get_session", &json!({}))["session_id"], "s-a");
     assert_eq!(a.ok("peer_inbox", &json!({}))["messages"][0]["from_peer"], peer_b["peer_id"]);
 }

@@ -21,7 +21,8 @@ const CLAUDE: &str = ".claude/settings.json";
 const GEMINI: &str = ".gemini/settings.json";
 const OPENCODE: &str = ".config/opencode/opencode.jsonc";
 
-/// A person, whose folders have a space in their names and whose clients are known by their files alone.
+/// A person, whose folders have a space in their names and whose clients are known by their files
+/// alone.
 struct Person {
     folder: TempDir,
 }
@@ -340,8 +341,8 @@ fn a_file_that_another_program_keeps_rewriting_loses_neither_sides_words() {
     let seen = writer.join().expect("the other program");
     let config = person.json(".claude.json");
     assert_eq!(config["mcpServers"]["a"], json!({ "command": "x" }));
-    // Between our look and our rename is a moment that only the other program could close, so its last word counts;
-    // then a second installation is what puts ours there.
+    // Between our look and our rename is a moment that only the other program could close, so its
+    // last word counts; then a second installation is what puts ours there.
     if seen == 200 {
         person.svc(&["install", "claude-code"]).ok();
     }
@@ -481,7 +482,8 @@ fn codex_is_asked_for_the_hashes_and_told_only_with_consent() {
     let person = Person::with_clients();
     let done = json!({ "hooks": [{ "type": "command", "command": "say done" }] });
     person.write(".codex/hooks.json", &json!({ "hooks": { "Stop": [done] } }).to_string());
-    // What Codex says of the hooks that it finds, with all untrusted until config.toml says otherwise.
+    // What Codex says of the hooks that it finds, with all untrusted until config.toml says
+    // otherwise.
     let script = r#"#!/bin/sh
 [ "$1" = app-server ] || { echo "codex-cli 0.169.0"; exit 0; }
 while read -r line; do
@@ -748,7 +750,8 @@ fn hooks_are_such_as_every_version_of_claude_code_takes() {
     assert_eq!(lines(&person.json(CLAUDE)), ["say done"]);
 }
 
-/// The written commands, in a shell: with the program there, with another version of it behind the link, and with none.
+/// The written commands, in a shell: with the program there, with another version of it behind the
+/// link, and with none.
 #[test]
 fn a_hook_runs_the_program_by_the_name_on_the_path_and_is_silent_when_it_is_gone() {
     let person = Person::with_clients();
@@ -901,7 +904,8 @@ fn what_the_person_allows_in_another_way_is_not_missing() {
     let mut settings = person.json(GEMINI);
     settings["mcpServers"]["svc"]["trust"] = json!(true);
     person.write(GEMINI, &settings.to_string());
-    // Without rules of its person opencode asks for nothing of ours, and Codex for nothing harmless.
+    // Without rules of its person opencode asks for nothing of ours, and Codex for nothing
+    // harmless.
     let asked = |mode: &str| {
         let mode = format!("[mcp_servers.svc]\ndefault_tools_approval_mode = \"{mode}\"\n");
         person.write(".codex/config.toml", &config.replace("[mcp_servers.svc]\n", &mode));

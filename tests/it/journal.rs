@@ -1,5 +1,5 @@
-//! The journal from outside: sessions and counters by `curl` and `jq`, records by bare calls, REST, the command line and
-//! `sqlite3`; and a crash in the middle of it.
+//! The journal from outside: sessions and counters by `curl` and `jq`, records by bare calls, REST,
+//! the command line and `sqlite3`; and a crash in the middle of it.
 
 use std::process::Command;
 
@@ -35,7 +35,8 @@ fn attempt(session: &str) -> Value {
     })
 }
 
-/// The calls of the earlier system's shell hooks, with nothing changed but the address and the token.
+/// The calls of the earlier system's shell hooks, with nothing changed but the address and the
+/// token.
 #[test]
 fn the_shell_hooks_of_earlier_systems_work_with_curl_and_jq() {
     let lacks = |tool: &&&str| Command::new(tool).arg("--version").output().is_err();
@@ -219,7 +220,8 @@ fn the_beginning_of_an_id_names_a_record_a_session_and_a_token() {
     assert_eq!(each(&revoked.into_iter().cloned().collect::<Vec<_>>(), "token_id"), [&*minted[0]]);
 }
 
-/// Whoever looks for what is going on finds what is open, and the person gives up what nobody will end.
+/// Whoever looks for what is going on finds what is open, and the person gives up what nobody will
+/// end.
 #[test]
 fn a_person_finds_open_records_and_gives_up_what_was_left() {
     let d = Daemon::start();

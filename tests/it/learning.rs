@@ -1,4 +1,5 @@
-//! What is learned, from outside: memories, clusters, values, context. A fresh database, bounds, crashes, odd texts.
+//! What is learned, from outside: memories, clusters, values, context. A fresh database, bounds,
+//! crashes, odd texts.
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -229,7 +230,8 @@ fn what_helped_another_session_comes_first_and_what_was_only_shown_does_not() {
     let at_first = [other.clone(), useful.clone()];
     assert_eq!(find(&d, "nobody"), at_first);
 
-    // Given to all of them, and used by none: its own session, one that fails, one that is about something else.
+    // Given to all of them, and used by none: its own session, one that fails, one that is about
+    // something else.
     for session in ["a", "c", "d"] {
         let query = json!({ "query": TENANT, "session_id": session });
         assert_eq!(ids(&call(&d, "assemble_context", &query)), at_first);

@@ -1,5 +1,5 @@
-//! What real coding agents send, sent again: `fixtures/mcp` has their requests as `tests/clients/agents.py --fixtures`
-//! wrote them down, each with what it got.
+//! What real coding agents send, sent again: `fixtures/mcp` has their requests as
+//! `tests/clients/agents.py --fixtures` wrote them down, each with what it got.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The MCP server as a client of others' making sees it: `rmcp`, over HTTP in both eras and as the parent of `svc stdio`.
+//! The MCP server as a client of others' making sees it: `rmcp`, over HTTP in both eras and as the
+//! parent of `svc stdio`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -55,7 +56,8 @@ fn discover() -> ClientLifecycleMode {
 }
 
 async fn http(d: &Daemon, ears: Ears, mode: ClientLifecycleMode) -> Client {
-    // The client that is built here speaks TLS, if only to others. A second provider is refused, which is fine.
+    // The client that is built here speaks TLS, if only to others. A second provider is refused,
+    // which is fine.
     rustls::crypto::ring::default_provider().install_default().ok();
     let token = d.home.token().expect("a token");
     let config = StreamableHttpClientTransportConfig::with_uri(format!("{}/mcp", d.url()));

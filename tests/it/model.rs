@@ -168,7 +168,8 @@ fn a_task_is_an_append_only_list_where_names_count_once() {
                         }
                         given.push(id);
                     }
-                    // Where old and new are mixed the answer may name the batch's ends, or its span.
+                    // Where old and new are mixed the answer may name the batch's ends, or its
+                    // span.
                     let ends = (given.first().copied(), given.last().copied());
                     let span = (given.iter().min().copied(), given.iter().max().copied());
                     let told = (answer["first_id"].as_u64(), answer["last_id"].as_u64());

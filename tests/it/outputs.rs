@@ -1,6 +1,8 @@
-//! What each command prints, as snapshots: its help, its errors, and its answers for people and as JSON.
+//! What each command prints, as snapshots: its help, its errors, and its answers for people and as
+//! JSON.
 //!
-//! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --test it outputs` writes them anew.
+//! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --test it outputs` writes
+//! them anew.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Who may read and write what: an owner, a session of its project, one of another project, one that reads all, and the
-//! operator, at every route, tool, resource, prompt and stream. What is owned holds a secret word, and nobody sees the
-//! word who may not read the thing.
+//! Who may read and write what: an owner, a session of its project, one of another project, one
+//! that reads all, and the operator, at every route, tool, resource, prompt and stream. What is
+//! owned holds a secret word, and nobody sees the word who may not read the thing.
 
 use std::collections::BTreeSet;
 
@@ -188,7 +188,8 @@ const ELSEWHERE: [&str; 15] = [
     "POST /v1/process_tokens",
     // tests/it/auth.rs: it would end the operator's token here.
     "POST /v1/token/rotate",
-    // tests/it/page.rs: files that everybody may read, and what a browser asks without a token or by its cookie.
+    // tests/it/page.rs: files that everybody may read, and what a browser asks without a token or
+    // by its cookie.
     "GET /",
     "GET /login",
     "GET /ui/{*view}",
@@ -254,7 +255,8 @@ fn each_route_answers_each_caller_by_the_rule() {
         posts(
             "POST /v1/hosts/{id}/interrupt",
             || {
-                // Of an agent without a turn there is nothing to interrupt. The first one ends this one's program.
+                // Of an agent without a turn there is nothing to interrupt. The first one ends this
+                // one's program.
                 if !has_turn.replace(true) {
                     world.d.post(&hosts("/send"), &json!({ "input": "x" })).ok(200);
                 }
@@ -744,7 +746,8 @@ fn mcp(caller: &Caller, method: &str, params: &Value) -> &'static str {
     if sees(&reply) { "sees" } else { "blind" }
 }
 
-/// Whether a caller may subscribe to a resource. If not, the answer is that of reading it, in both eras.
+/// Whether a caller may subscribe to a resource. If not, the answer is that of reading it, in both
+/// eras.
 #[track_caller]
 fn subscribes(caller: &Caller, uri: &str) -> bool {
     let post = || {
@@ -936,7 +939,8 @@ fn a_task_is_ended_by_who_made_it_who_runs_it_and_the_operator() {
         assert_eq!(runner.get(&format!("/v1/tasks/{id}")).status(), 200);
         runner.post(&events, &done()).ok(200);
     }
-    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and who does not work there does not.
+    // Whoever runs it reads its log, too, by name and in a feed, also from another project; and who
+    // does not work there does not.
     let far = mint(&d, "far", Some("/q"), &[]);
     let stranger = mint(&d, "stranger", Some("/r"), &[]);
     let far_peer = peer(&far, "far");

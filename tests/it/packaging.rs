@@ -1,4 +1,5 @@
-//! Packages: what `packaging/release` makes and `packaging/install.sh` puts in place, with the program that is tested.
+//! Packages: what `packaging/release` makes and `packaging/install.sh` puts in place, with the
+//! program that is tested.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +23,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&ran.stdout).into_owned()
 }
 
-/// The packages of a release. A script stands for the program: packing a hundred megabytes takes a minute.
+/// The packages of a release. A script stands for the program: packing a hundred megabytes takes a
+/// minute.
 #[track_caller]
 fn packages(home: &Home) -> PathBuf {
     let (program, out) = (home.user().join("svc-program"), home.user().join("packages"));

@@ -1,4 +1,5 @@
-//! The page, as far as it needs no browser: its files, the sign-in of a browser, and what a cookie is good for.
+//! The page, as far as it needs no browser: its files, the sign-in of a browser, and what a cookie
+//! is good for.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

@@ -1,4 +1,5 @@
-//! The pages that people read, as Markdown: their fenced blocks, headings, tables, links and inline code.
+//! The pages that people read, as Markdown: their fenced blocks, headings, tables, links and inline
+//! code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -98,8 +99,8 @@ impl Page {
         self.prose().flat_map(|line| line.split('`').skip(1).step_by(2))
     }
 
-    /// The sections below headings of this level: the heading's text without its marks, and all that follows up to the
-    /// next heading of this level or a higher one.
+    /// The sections below headings of this level: the heading's text without its marks, and all
+    /// that follows up to the next heading of this level or a higher one.
     pub(crate) fn sections(&self, level: usize) -> BTreeMap<String, Page> {
         let mut sections: BTreeMap<String, Page> = BTreeMap::new();
         let mut present = None;

@@ -62,7 +62,8 @@ fn each_session_of_a_process_has_the_folder_of_its_own_hooks() {
         [(json!("goal of api"), root("api")), (json!("goal of web"), root("web"))],
         "each in its own project"
     );
-    // Wherever its model goes afterwards, and whatever a model says: a session stays where it began.
+    // Wherever its model goes afterwards, and whatever a model says: a session stays where it
+    // began.
     client.hook(&event_in(&d, "web", "s-api", "UserPromptSubmit", &json!({ "prompt": "go on" })));
     client.hook(&event_in(&d, "web", "s-api", "SessionStart", &json!({ "source": "compact" })));
     let told = json!({ "client": "claude-code", "payload": event_in(&d, "web", "s-new", "SessionStart", &json!({})) });
@@ -230,6 +231,18 @@ fn what_claude_has_on_record_corrects_what_its_hooks_told() {
     client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
     let tool = json!({ "tool_name": "Bash", "tool_input": { "command": "make" } });
     client.hook(&event("s", "PreToolUse", &tool));
+    record("idle", None);
+    let came_to = || {
+        let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);
+        let states = question["states"].as_array()?.clone();
+        states.last()?["reason"].as_str().map(str::to_owned)
+    };
+    assert_eq!(until(SOON, came_to), "the turn was interrupted");
+
+    // So it is when the turn is over before another hook shows that the session has the question.
+    client.hook(&prompt("s"));
+    let sent = d.post(&format!("/v1/peers/{}/messages", id_of(&peer_of(&d, "s"))), &ask).ok(200);
+    client.hook(&event("s", "Stop", &json!({ "last_assistant_message": "so" })));
     record("idle", None);
     let came_to = || {
         let question = d.get(&format!("/v1/messages/{}", text(&sent, "id"))).ok(200);

@@ -312,7 +312,8 @@ fn a_question_whose_turn_failed_is_not_acknowledged() {
     assert_eq!(message(&d, &again)["state"], "injected");
 }
 
-/// The end of a turn that a person began answers nobody; that of a turn which began with the question does, whoever asked.
+/// The end of a turn that a person began answers nobody; that of a turn which began with the
+/// question does, whoever asked.
 #[test]
 fn only_the_turn_of_a_question_answers_it() {
     for (client, prompt, stop, words) in [
@@ -377,7 +378,8 @@ fn begin_turn(d: &Daemon, asker: &Caller, client: &str, (prompt, stop): (&str, &
     question
 }
 
-/// That a question came to nothing, for this reason: who asked is told so, once, and it waits for nobody.
+/// That a question came to nothing, for this reason: who asked is told so, once, and it waits for
+/// nobody.
 #[track_caller]
 fn came_to_nothing(d: &Daemon, asker: &Caller, question: &str, why: &str) {
     eventually(SOON, || !inbox(asker).is_empty());
@@ -423,7 +425,8 @@ fn a_question_whose_attended_turn_failed_is_not_acknowledged() {
     }
 }
 
-/// Gemini CLI tells at the end of a turn all that was said since its person's prompt, also where the turn failed.
+/// Gemini CLI tells at the end of a turn all that was said since its person's prompt, also where
+/// the turn failed.
 #[test]
 fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
     let d = Daemon::start();
@@ -445,8 +448,8 @@ fn an_answer_has_nothing_of_what_was_said_to_the_person_before() {
     assert_eq!(inbox(&asker), ["it is green".to_owned(), nothing]);
 }
 
-/// A session that is gone in the middle of a turn answers nobody either, and neither does one whose turn is over without a
-/// hook that says so, as its client's record shows.
+/// A session that is gone in the middle of a turn answers nobody either, and neither does one whose
+/// turn is over without a hook that says so, as its client's record shows.
 #[test]
 fn a_question_whose_attended_session_ended_is_not_acknowledged() {
     let d = Daemon::start();

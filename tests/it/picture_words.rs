@@ -1,5 +1,5 @@
-//! What commands and tools say is what happens: refusals that say how a person lifts them, a daemon that is started and stopped
-//! as the words promise, and words that mean one thing.
+//! What commands and tools say is what happens: refusals that say how a person lifts them, a daemon
+//! that is started and stopped as the words promise, and words that mean one thing.
 
 use std::collections::BTreeSet;
 use std::fs;

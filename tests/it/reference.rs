@@ -1,5 +1,5 @@
-//! The reference pages name exactly what the program has: routes, tools, commands, settings, views, events and limits,
-//! with their types, defaults and bounds.
+//! The reference pages name exactly what the program has: routes, tools, commands, settings, views,
+//! events and limits, with their types, defaults and bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -109,7 +109,8 @@ fn default_words(is_required: bool, schema: &Value) -> Vec<String> {
     }
 }
 
-/// The fields of a body with what their types have to say. A field of an object in it is `outer.inner`.
+/// The fields of a body with what their types have to say. A field of an object in it is
+/// `outer.inner`.
 fn body_fields(document: &Value, body: &Value, prefix: &str) -> Vec<(String, Vec<String>)> {
     let mut fields = Vec::new();
     let is_required = |name: &str| {

@@ -1,4 +1,5 @@
-//! What a person sees on a screen, and what a program gets instead: widths, times, ids, colours, pages, errors.
+//! What a person sees on a screen, and what a program gets instead: widths, times, ids, colours,
+//! pages, errors.
 
 use std::process::Command;
 use std::time::Duration;

@@ -20,7 +20,8 @@ struct User {
 }
 
 impl User {
-    /// Someone whose data folder has all that has a meaning in a unit, and who has no service manager.
+    /// Someone whose data folder has all that has a meaning in a unit, and who has no service
+    /// manager.
     fn new() -> Self {
         let home = Home::new();
         let programs = home.user().join("programs");
@@ -66,8 +67,8 @@ impl User {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
 
-    /// A service manager that knows one service, whose process is the daemon that the unit names. It writes down what it
-    /// was asked.
+    /// A service manager that knows one service, whose process is the daemon that the unit names.
+    /// It writes down what it was asked.
     fn manager(&self) {
         fs::create_dir_all(&self.data).expect("a folder");
         fs::write(self.data.join("config.toml"), "listen = [\"127.0.0.1:0\"]\n").expect("a file");

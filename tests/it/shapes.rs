@@ -1,7 +1,9 @@
-//! The shapes that answers must have, each checked in one place, and the requests that many tests make.
+//! The shapes that answers must have, each checked in one place, and the requests that many tests
+//! make.
 //!
-//! Two crates compile this file: the black-box tests, and the adapter's own tests (`crates/svc-server/src/http/tests`), where no process
-//! runs. Each has a `wire` beside it: who makes requests, and what a reply is.
+//! Two crates compile this file: the black-box tests, and the adapter's own tests
+//! (`crates/svc-server/src/http/tests`), where no process runs. Each has a `wire` beside it: who
+//! makes requests, and what a reply is.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Giving work and following it up from a terminal, to the end: whom `svc send` reaches, where its end is told, when a message
-//! arrives, what goes on after an agent's end, and `latest`.
+//! Giving work and following it up from a terminal, to the end: whom `svc send` reaches, where its
+//! end is told, when a message arrives, what goes on after an agent's end, and `latest`.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -624,7 +624,8 @@ fn a_feed_follows_over_a_crash_without_a_gap() {
     assert_eq!(page(&d.get(&target), "events"), seen);
 }
 
-/// Streams and other answers on one connection, in turn and all asked for at once: a stream's end leaves it as it was.
+/// Streams and other answers on one connection, in turn and all asked for at once: a stream's end
+/// leaves it as it was.
 #[test]
 fn a_connection_goes_on_after_a_stream() {
     let d = Daemon::start();
@@ -656,7 +657,8 @@ fn a_connection_goes_on_after_a_stream() {
     }
 }
 
-/// A client that wants the connection to end with the stream is told that it does, and one that knows no chunks gets none.
+/// A client that wants the connection to end with the stream is told that it does, and one that
+/// knows no chunks gets none.
 #[test]
 fn a_stream_ends_its_connection_where_the_client_wants_it() {
     let d = Daemon::start();

@@ -1,4 +1,5 @@
-//! What others wrote, on a terminal: every command shows it with symbols, and `--json` says the same as the daemon.
+//! What others wrote, on a terminal: every command shows it with symbols, and `--json` says the
+//! same as the daemon.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Ran, Running, eventually, svc};
 
-/// A terminal would set its clipboard, change colours, turn the line round and print a line that looks like ours.
+/// A terminal would set its clipboard, change colours, turn the line round and print a line that
+/// looks like ours.
 const HOSTILE: &str = "a\u{1b}]52;c;eA==\u{7}\u{9b}31m\u{202e}b\u{2066}\u{200b}\u{7f}\u{feff}\r\nc\tx\u{2028}y\u{85}z\nerror: all is lost";
 
 /// What a terminal obeys, or nobody sees.

@@ -1,4 +1,5 @@
-//! The commands that pages show: each block is run, or it says why it cannot be and names only commands that exist.
+//! The commands that pages show: each block is run, or it says why it cannot be and names only
+//! commands that exist.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +28,8 @@ fn script(page: &Page) -> String {
 /// Runs a page in a home of its own, where nothing listens on a port that somebody else may have.
 fn run(page: &Page) -> (Home, Ran) {
     let home = Home::new();
-    // The data folder is `~/.local/share/svc`, as pages say, and at the same time the one that a test's home cleans up.
+    // The data folder is `~/.local/share/svc`, as pages say, and at the same time the one that a
+    // test's home cleans up.
     std::fs::create_dir_all(home.user().join(".local")).expect("a folder");
     std::os::unix::fs::symlink(home.user(), home.user().join(".local/share")).expect("a link");
     let setting = "set -euo pipefail\n\
@@ -81,7 +83,8 @@ fn the_tour_works_as_printed() {
     ] {
         assert!(printed.contains(expected), "{expected:?} in {finished:?}");
     }
-    // After the crash the watcher resumed behind what it had, and the repeated line was not doubled.
+    // After the crash the watcher resumed behind what it had, and the repeated line was not
+    // doubled.
     let resumed = printed.rsplit("retry: 1000").next().unwrap_or_default();
     assert!(!resumed.contains("\"line\":\"one\""), "{resumed}");
     assert!(!resumed.contains("id: 6\n"), "five events and no sixth: {resumed}");

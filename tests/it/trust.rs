@@ -65,7 +65,8 @@ fn the_socket_of_a_killed_daemon_is_replaced() {
     assert!(leftovers.is_empty(), "{leftovers:?}");
 }
 
-/// A program that listens where a daemon is expected, answers as well as it can, and keeps all that it is sent.
+/// A program that listens where a daemon is expected, answers as well as it can, and keeps all that
+/// it is sent.
 struct Impostor {
     addr: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -191,7 +192,8 @@ const COMMANDS: [(&[&str], &str); 20] = [
 const PROMPT: &str = r#"{"hook_event_name":"UserPromptSubmit","session_id":"s","prompt":"hello"}"#;
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}"#;
 
-/// Somebody listens on the configured port, and a `daemon.json` from before names that address and a process that lives.
+/// Somebody listens on the configured port, and a `daemon.json` from before names that address and
+/// a process that lives.
 #[test]
 fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
     let home = Home::new();
@@ -264,7 +266,8 @@ fn no_command_sends_a_secret_to_who_listens_in_the_daemons_place() {
     stranger.wait().expect("our own child");
 }
 
-/// A program at another port that passes everything on to the daemon, perhaps under the daemon's own address.
+/// A program at another port that passes everything on to the daemon, perhaps under the daemon's
+/// own address.
 fn relay(d: &Daemon, renames_host: bool) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let addr = listener.local_addr().expect("is bound");

@@ -1,5 +1,5 @@
-//! Agents and whom they may trust: what a session with the scope `agents` may set and steer, who answers what an agent asks, and
-//! that an agent is its process and holds no secret.
+//! Agents and whom they may trust: what a session with the scope `agents` may set and steer, who
+//! answers what an agent asks, and that an agent is its process and holds no secret.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -18,8 +18,8 @@ use crate::wire::Caller;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// A daemon whose user has the folders `own`, `other` and `lib`, the first two of them projects, and a link from the first
-/// into the second.
+/// A daemon whose user has the folders `own`, `other` and `lib`, the first two of them projects,
+/// and a link from the first into the second.
 fn folders() -> Daemon {
     let home = Home::new();
     let user = home.user().to_owned();
@@ -237,7 +237,8 @@ fn a_session_steers_agents_of_its_own_project() {
         json!({ "instance": "cat", "prompt": "x", "opts": { "mode": "peer-only", "async": true } });
     problem(&session.post("/v1/send_message", &body), 503, "unavailable");
     d.post("/v1/send_message", &body).ok(202);
-    // A conversation goes on for whoever may steer its agent. A switch of the program is no conversation.
+    // A conversation goes on for whoever may steer its agent. A switch of the program is no
+    // conversation.
     let going_on = |caller: &Caller, session: &str| {
         let opts = json!({ "session": session, "async": true });
         caller

@@ -1,6 +1,7 @@
-//! One principal, a stranger or a child server floods the daemon with what it may ask for. The daemon keeps its memory, says to
-//! those whom it refuses what to free, and a neighbour is answered and loses nothing. How long anything takes is no matter of these
-//! tests: `svc-bench --only floods` measures it.
+//! One principal, a stranger or a child server floods the daemon with what it may ask for. The
+//! daemon keeps its memory, says to those whom it refuses what to free, and a neighbour is answered
+//! and loses nothing. How long anything takes is no matter of these tests:
+//! `svc-bench --only floods` measures it.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -403,7 +404,8 @@ fn broadcasts_of_one_fill_the_inbox_of_nobody() {
     memory_was_bounded(&d);
 }
 
-/// A child server whose tool `echo` gives back what it is given, and which floods the daemon beside.
+/// A child server whose tool `echo` gives back what it is given, and which floods the daemon
+/// beside.
 const NOISY: &str = r#"
 import json, sys, threading
 lock = threading.Lock()

@@ -1,4 +1,5 @@
-//! What connections take: readers that do not read, clients that show no credential, streams whose credential is over.
+//! What connections take: readers that do not read, clients that show no credential, streams whose
+//! credential is over.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -293,8 +294,8 @@ fn an_allowed_origin_gets_its_preflight_answered_and_no_other_does() {
     }
 }
 
-/// Requests of which two programs may find the end in two places. What is refused ends the connection, and nothing that came
-/// behind it is taken for a request.
+/// Requests of which two programs may find the end in two places. What is refused ends the
+/// connection, and nothing that came behind it is taken for a request.
 #[test]
 fn a_request_that_leaves_a_doubt_is_refused_or_has_one_end() {
     let d = Daemon::start();

@@ -1,5 +1,5 @@
-//! A name is not an identity: what a caller calls itself, its session or its agent gives it nothing of anybody else's, and takes
-//! nothing from whoever comes later.
+//! A name is not an identity: what a caller calls itself, its session or its agent gives it nothing
+//! of anybody else's, and takes nothing from whoever comes later.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
-//! Child servers, and repositories that name them, that mean harm: they starve nobody, pass for nobody, and change nothing that a
-//! person has approved.
+//! Child servers, and repositories that name them, that mean harm: they starve nobody, pass for
+//! nobody, and change nothing that a person has approved.
 
 use std::fs;
 use std::path::{Path, PathBuf};

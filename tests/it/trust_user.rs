@@ -1,5 +1,6 @@
-//! Who is at the other end of a connection: other users of this machine get nothing by what was made for this user's browsers
-//! and processes, whichever address they come from and whichever headers they send.
+//! Who is at the other end of a connection: other users of this machine get nothing by what was
+//! made for this user's browsers and processes, whichever address they come from and whichever
+//! headers they send.
 //!
 //! Requests of another user are sent by `curl`, which only root can start as somebody else.
 
@@ -273,7 +274,8 @@ fn a_token_of_a_process_is_no_good_to_another_users_program() {
     }
 }
 
-/// A page on another port of the same name sets a cookie of our name for a longer path, which comes first.
+/// A page on another port of the same name sets a cookie of our name for a longer path, which comes
+/// first.
 #[test]
 fn a_cookie_that_another_port_set_hides_no_sign_in() {
     let d = Daemon::start();
@@ -487,7 +489,8 @@ fn a_listener_on_all_addresses_answers_to_addresses_of_this_machine_alone() {
     }
 }
 
-/// A port alone means all addresses, of both families where the machine has both; commands find the daemon by any of them.
+/// A port alone means all addresses, of both families where the machine has both; commands find the
+/// daemon by any of them.
 #[test]
 fn a_port_alone_listens_on_all_addresses() {
     let port = free_port();
@@ -495,7 +498,8 @@ fn a_port_alone_listens_on_all_addresses() {
     let address = format!("127.0.0.1:{port}");
     let here = Caller { addr: address.parse().expect("an address"), token: d.token.clone() };
     here.get("/v1/health").ok(200);
-    // It proves itself at the address that the client named, though the listener sees that as one of IPv6.
+    // It proves itself at the address that the client named, though the listener sees that as one
+    // of IPv6.
     let question = json!({ "token": "0".repeat(16), "nonce": "5e".repeat(32) });
     problem(&here.stranger().post("/v1/daemon_proof", &question), 404, "not_found");
     if let Some(ip) = network_address() {
@@ -504,7 +508,8 @@ fn a_port_alone_listens_on_all_addresses() {
     }
 }
 
-/// A document of `--mcp-config` may hold secrets. What `svc start` starts lives long, and every user can read its arguments.
+/// A document of `--mcp-config` may hold secrets. What `svc start` starts lives long, and every
+/// user can read its arguments.
 #[test]
 fn the_daemon_in_the_background_has_no_secret_in_its_arguments() {
     let home = Home::new();

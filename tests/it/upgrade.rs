@@ -235,8 +235,8 @@ fn a_fresh_database_is_not_backed_up() {
     assert!(backups(&d.home).is_empty());
 }
 
-/// What the SQLite of the system says, which may be older than the one that the daemon has built in: to it
-/// `json_valid(null)` is 0.
+/// What the SQLite of the system says, which may be older than the one that the daemon has built
+/// in: to it `json_valid(null)` is 0.
 #[test]
 fn an_older_sqlite_finds_nothing_wrong() {
     let d = Daemon::start();

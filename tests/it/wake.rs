@@ -1,5 +1,5 @@
-//! Waking: an idle session of Claude Code gets its message at once, the sender of any message hears when it arrives, and a
-//! daemon that was killed while everybody was idle comes back.
+//! Waking: an idle session of Claude Code gets its message at once, the sender of any message hears
+//! when it arrives, and a daemon that was killed while everybody was idle comes back.
 
 use std::fs;
 use std::io::Write as _;
@@ -114,7 +114,8 @@ fn a_session_is_woken_before_its_first_prompt() {
     });
 }
 
-/// Somebody waits for the answer to a question, and a session that was just opened may have no prompt for hours.
+/// Somebody waits for the answer to a question, and a session that was just opened may have no
+/// prompt for hours.
 #[test]
 fn a_question_that_waited_wakes_the_session_that_opens_and_news_does_not() {
     let d = Daemon::start();
@@ -189,8 +190,8 @@ fn each_message_of_a_wake_has_its_line_on_the_screen() {
     }
 }
 
-/// The waiter ended with the message that began the turn. The next one begins with the turn, which may end without a hook, and
-/// takes nothing in it: the turn's own hooks hand messages over.
+/// The waiter ended with the message that began the turn. The next one begins with the turn, which
+/// may end without a hook, and takes nothing in it: the turn's own hooks hand messages over.
 #[test]
 fn a_session_is_woken_again_after_a_turn_that_a_message_began_and_that_failed() {
     let d = Daemon::start();
@@ -221,7 +222,26 @@ fn a_session_is_woken_again_after_a_turn_that_a_message_began_and_that_failed() 
     woken(&waiting.wait(SOON), "and now?");
 }
 
-/// The waiter of a client that was killed may live on for a moment, and would take what nobody reads.
+/// When a turn ends, the waiter of its beginning may live beside that of its end.
+#[test]
+fn a_second_waiter_does_not_join_a_question_to_the_turn_of_another() {
+    let d = Daemon::start();
+    let inbox = begin(&d, "claude", "s");
+    send(&d, &inbox, "is it green?");
+    let ran = waiter(&d.home, "s", "SessionStart", &[]).wait(SOON);
+    woken(&ran, "is it green?");
+    let second = send(&d, &inbox, "is it red?");
+    let waiting = waiter(&d.home, "s", "Stop", &[]);
+    let prompt = json!({ "prompt": format!("<task-notification>\n{}", ran.stderr) });
+    hook(&d.home, "claude", &event("s", "UserPromptSubmit", &prompt));
+    assert_eq!(state(&d, &second), "queued");
+    let stop = json!({ "last_assistant_message": "green", "stop_hook_active": true });
+    hook(&d.home, "claude", &event("s", "Stop", &stop));
+    woken(&waiting.wait(SOON), "is it red?");
+}
+
+/// The waiter of a client that was killed may live on for a moment, and would take what nobody
+/// reads.
 #[test]
 fn the_waiter_of_a_killed_client_takes_nothing() {
     let d = Daemon::start();
@@ -313,8 +333,9 @@ fn the_line_that_a_person_sees_is_one_line_of_text() {
     assert!(ran.stderr.chars().all(|c| c == '\n' || is_plain(c)), "{ran:?}");
 }
 
-/// Such a session ends only when all its hooks have, so its person has to say that it is to be woken; and a version that would
-/// keep the message for a prompt that may never come is not given any.
+/// Such a session ends only when all its hooks have, so its person has to say that it is to be
+/// woken; and a version that would keep the message for a prompt that may never come is not given
+/// any.
 #[test]
 fn a_session_that_a_program_runs_is_woken_if_the_setting_says_so() {
     let d = Daemon::start();
@@ -332,7 +353,8 @@ fn a_session_that_a_program_runs_is_woken_if_the_setting_says_so() {
     ends(&[headless, always, ("AI_AGENT", "claude-code_2-1-100_harness")]);
     d.home.write("config.toml", "[hooks]\nwake = \"never\"\n");
     ends(&[]);
-    // This test was started without `--input-format stream-json`, so as its client it takes no prompts.
+    // This test was started without `--input-format stream-json`, so as its client it takes no
+    // prompts.
     ends(&[headless, always]);
     let svc = d.home.command(&[]);
     let mut client = Command::new("python3");
@@ -348,7 +370,8 @@ fn a_session_that_a_program_runs_is_woken_if_the_setting_says_so() {
     woken(&client.wait(SOON), "is it red?");
 }
 
-/// A client that a program runs, which reads prompts from its standard input. It runs its hooks by a shell.
+/// A client that a program runs, which reads prompts from its standard input. It runs its hooks by
+/// a shell.
 const CLIENT: &str = "\
 import subprocess, sys
 for words, payload in zip(('hook claude', 'hook wait'), sys.stdin.read().splitlines()):
@@ -471,7 +494,8 @@ fn who_waits_holds_up_no_stop() {
     });
 }
 
-/// The plugin of opencode, as its own runtime runs it: there a request that is aborted tells of its close and of no error.
+/// The plugin of opencode, as its own runtime runs it: there a request that is aborted tells of its
+/// close and of no error.
 #[test]
 fn a_prompt_in_opencode_goes_on_if_the_daemon_does_not_answer() {
     const HTTP: &str = r#"

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long a read may stay silent before the test gives up: longer than any honest answer on a busy machine whose disk
-/// stands still for a while.
+/// How long a read may stay silent before the test gives up: longer than any honest answer on a
+/// busy machine whose disk stands still for a while.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Who is calling: an address and, usually, a token.

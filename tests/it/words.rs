@@ -1,5 +1,5 @@
-//! The words that models get, exactly: each stands in `fixtures/words`, with ids in capitals in place of those of a run.
-//! `SVC_BLESS=1` writes what is said now; then read the difference.
+//! The words that models get, exactly: each stands in `fixtures/words`, with ids in capitals in
+//! place of those of a run. `SVC_BLESS=1` writes what is said now; then read the difference.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -1,6 +1,7 @@
-//! Calls in sessions beside the server of `rmcp` with its session mode, and an event store in `SQLite` that writes as
-//! much as it has to (two rows for each call): `cargo bench --package svc-bench --bench mcp`, after
-//! `cargo build --release`. The load is that of `svc-bench`.
+//! Calls in sessions beside the server of `rmcp` with its session mode, and an event store in
+//! `SQLite` that writes as much as it has to (two rows for each call):
+//! `cargo bench --package svc-bench --bench mcp`, after `cargo build --release`. The load is that
+//! of `svc-bench`.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -44,7 +45,8 @@ impl ServerHandler for Echo {
     }
 }
 
-/// Events in a table, each in a commit of its own: in the write-ahead log, and not waiting for the disk.
+/// Events in a table, each in a commit of its own: in the write-ahead log, and not waiting for the
+/// disk.
 struct Events(Mutex<rusqlite::Connection>);
 
 impl Events {

@@ -1,5 +1,5 @@
-//! `agents`: what a host costs between its agent and those who watch: from a line to a watcher, from a pipe to the spool, at
-//! rest, and when the daemon comes back. Beside a bare pipe.
+//! `agents`: what a host costs between its agent and those who watch: from a line to a watcher,
+//! from a pipe to the spool, at rest, and when the daemon comes back. Beside a bare pipe.
 
 use std::{
     fs,
@@ -24,7 +24,6 @@ use crate::{
 /// Bytes of a line, with its end.
 const LINE: usize = 100;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let own = std::env::current_exe()?;
     let home = bench.sandbox.path("agents");
@@ -87,8 +86,8 @@ pub(crate) fn print_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time since each line that is in what is read, until so many have come. What comes after them is not looked at: the
-/// event at the end of a turn has its whole text once more.
+/// The time since each line that is in what is read, until so many have come. What comes after them
+/// is not looked at: the event at the end of a turn has its whole text once more.
 fn latencies(mut reader: impl std::io::Read, count: u64) -> anyhow::Result<Vec<u64>> {
     let (mut found, mut pending, mut block) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
     while (found.len() as u64) < count {
@@ -212,7 +211,8 @@ fn spool(bench: &mut Bench, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a host takes until its program runs and its socket answers, and what it has in memory then.
+/// How long a host takes until its program runs and its socket answers, and what it has in memory
+/// then.
 fn host(bench: &mut Bench) -> anyhow::Result<()> {
     let folder = bench.sandbox.path("hosts");
     let starts = if bench.quick { 3 } else { 25 };

@@ -15,7 +15,6 @@ use crate::{
 
 const TASKS: usize = 100;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "append-http")?;
     let noop = Server::start(&bench.sandbox, Kind::Noop)?;

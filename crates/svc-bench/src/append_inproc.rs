@@ -25,7 +25,6 @@ pub(crate) const BATCH: usize = 64;
 /// Streams that producers go round.
 pub(crate) const STREAMS: usize = 100;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let (store, writer) = open(&runtime, bench, "inproc")?;

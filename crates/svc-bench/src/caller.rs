@@ -1,5 +1,5 @@
-//! A blocking connection: for what is asked once, and for publishers, which have threads of their own so that the
-//! subscribers' work does not hold them up.
+//! A blocking connection: for what is asked once, and for publishers, which have threads of their
+//! own so that the subscribers' work does not hold them up.
 
 use std::{
     io::{self, Read as _, Write as _},

@@ -1,4 +1,5 @@
-//! Bare loops on `rusqlite`, with nothing of ours between: what this machine's disk and `SQLite` allow.
+//! Bare loops on `rusqlite`, with nothing of ours between: what this machine's disk and `SQLite`
+//! allow.
 
 use std::{
     path::Path,
@@ -112,8 +113,8 @@ fn write(
     Ok(())
 }
 
-/// Reads a stream from its beginning to its end, as a reader that copies each row's text would. Gives the number of
-/// rows and how long it took.
+/// Reads a stream from its beginning to its end, as a reader that copies each row's text would.
+/// Gives the number of rows and how long it took.
 pub(crate) fn read_stream(path: &Path, stream: &str) -> anyhow::Result<(u64, Duration)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;

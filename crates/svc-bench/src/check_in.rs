@@ -1,4 +1,5 @@
-//! `check-in`: tool calls counted by the journal, beside plain appends, both on the disk before they are answered.
+//! `check-in`: tool calls counted by the journal, beside plain appends, both on the disk before
+//! they are answered.
 
 use std::sync::Arc;
 
@@ -17,7 +18,6 @@ const CALLERS: usize = 64;
 /// Which share of plain appends is to be reached.
 const SHARE: f64 = 0.7;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = append_inproc::runtime()?;
     let (store, writer) = append_inproc::open(&runtime, bench, "check-in")?;

@@ -1,4 +1,5 @@
-//! `child-call`: a call of a child MCP server's tool through the daemon, beside the same call on the server's own pipes.
+//! `child-call`: a call of a child MCP server's tool through the daemon, beside the same call on
+//! the server's own pipes.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -159,7 +160,6 @@ pub(crate) fn serve(is_large: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let home = bench.sandbox.path("child-call");
     std::fs::create_dir_all(&home)?;

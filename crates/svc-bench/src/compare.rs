@@ -1,8 +1,9 @@
 //! `compare`: two builds of svc in turns, and for each line whether the second is worse.
 //!
-//! Each turn measures both programs, and every other turn begins with the second. A line's change is the median of the
-//! turns' ratios, as the machine's speed drifts between turns and not within one. What is not measured through a program
-//! is measured by the `svc-bench` beside each of the two, if there is one.
+//! Each turn measures both programs, and every other turn begins with the second. A line's change
+//! is the median of the turns' ratios, as the machine's speed drifts between turns and not within
+//! one. What is not measured through a program is measured by the `svc-bench` beside each of the
+//! two, if there is one.
 
 use std::{
     fmt::Write as _,
@@ -25,7 +26,8 @@ use crate::{
 
 /// By how much a line may be worse.
 const TOLERANCE: f64 = 0.03;
-/// Which share of the turns has to agree that the second is worse: else it is the machine that is measured.
+/// Which share of the turns has to agree that the second is worse: else it is the machine that is
+/// measured.
 const AGREEMENT: f64 = 0.8;
 
 /// Which programs to compare, and how.

@@ -25,10 +25,8 @@ pub(crate) const STAMP_DIGITS: usize = 16;
 /// What a stream of ours begins with.
 pub(crate) const PREAMBLE: &str = "retry: 1000\n\n";
 
-/// A daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    /// The process.
     pub(crate) process: Process,
     /// How to reach it.
     pub(crate) target: Target,

@@ -1,7 +1,9 @@
-//! `fanout`: one stream, many subscribers, as many events as they take; beside axum's events and bare sockets.
+//! `fanout`: one stream, many subscribers, as many events as they take; beside axum's events and
+//! bare sockets.
 //!
-//! Nobody loses an event anywhere. Our publisher goes on as fast as it is acknowledged, and subscribers that fall
-//! behind catch up from the log; the others' publishers wait for their slowest subscriber.
+//! Nobody loses an event anywhere. Our publisher goes on as fast as it is acknowledged, and
+//! subscribers that fall behind catch up from the log; the others' publishers wait for their
+//! slowest subscriber.
 
 use crate::{
     append_http::measured,
@@ -20,7 +22,6 @@ const BATCH: usize = 500;
 /// Connections of the publisher.
 const PUBLISHERS: usize = 2;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "fanout")?;
     let events = Server::start(&bench.sandbox, Kind::Events)?;

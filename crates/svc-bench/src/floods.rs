@@ -1,8 +1,9 @@
-//! `floods`: how long a session's appends take beside a flood of its own daemon, and beside the same flood of another daemon on
-//! the same machine; how much memory the flooded daemon takes, and what its refusals say.
+//! `floods`: how long a session's appends take beside a flood of its own daemon, and beside the
+//! same flood of another daemon on the same machine; how much memory the flooded daemon takes, and
+//! what its refusals say.
 //!
-//! The other daemon takes as much of the processors and the disk. So the ratio of the two is what one principal can do to
-//! another through the daemon that both use.
+//! The other daemon takes as much of the processors and the disk. So the ratio of the two is what
+//! one principal can do to another through the daemon that both use.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -31,7 +32,8 @@ use crate::{
 };
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
-/// Rounds of a flood: each has a window beside the other daemon's flood, and one beside the daemon's own.
+/// Rounds of a flood: each has a window beside the other daemon's flood, and one beside the
+/// daemon's own.
 const ROUNDS: usize = 3;
 /// Files that a daemon may have open that is flooded with connections.
 const FEW_FILES: u32 = 300;
@@ -42,7 +44,6 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often readers ask for each page.
 const PIPELINED: usize = 2;
 
-/// A flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
     /// Readers of pages of events that do not read.
@@ -105,7 +106,8 @@ impl Sizes {
     };
 }
 
-/// Bytes of a body without a token: within the bound of a body, and beyond the bound of one that comes without a credential.
+/// Bytes of a body without a token: within the bound of a body, and beyond the bound of one that
+/// comes without a credential.
 const BODY_BYTES: usize = 990_000;
 /// Bytes of a broadcast: as much as a body may have.
 const BROADCAST_BYTES: usize = 1_000_000;
@@ -135,7 +137,8 @@ impl Flood {
         }
     }
 
-    /// Whether what is flooded is the way in: then the neighbour comes anew with each append, over the socket.
+    /// Whether what is flooded is the way in: then the neighbour comes anew with each append, over
+    /// the socket.
     const fn is_of_connections(self) -> bool {
         matches!(self, Self::Bodies | Self::HalfOpen)
     }
@@ -352,7 +355,8 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
             Ok(got) if got > 0 => buffer.extend_from_slice(&piece[..got]),
             _ => return false,
         }
-        // Parses only bytes that end as an answer ends: to parse a long answer for each piece is slow.
+        // Parses only bytes that end as an answer ends: to parse a long answer for each piece is
+        // slow.
         let ends = buffer.ends_with(b"}") || buffer.ends_with(b"\r\n");
         if ends && matches!(wire::http_answer(buffer), Ok(Some(_)) | Err(_)) {
             return true;
@@ -360,7 +364,8 @@ fn read_rest(connection: &mut Option<TcpStream>, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Threads that send a request on each of so many connections, and read nothing. Who is turned away comes again.
+/// Threads that send a request on each of so many connections, and read nothing. Who is turned away
+/// comes again.
 fn held(address: SocketAddr, request: &[u8], count: usize) -> Vec<Work> {
     let holder = |number: usize| -> Work {
         let mine = count / HOLDERS + usize::from(number < count % HOLDERS);
@@ -394,7 +399,8 @@ impl HeldConnection {
         Some(Self { socket, sent: 0, is_answered: false })
     }
 
-    /// Sends what there is room for, and looks at the answer without taking it. `false` if it is over, or was refused.
+    /// Sends what there is room for, and looks at the answer without taking it. `false` if it is
+    /// over, or was refused.
     fn go_on(&mut self, request: &[u8], answers: &Answers) -> bool {
         let mut is_open = true;
         while self.sent < request.len() {
@@ -481,7 +487,6 @@ fn append_anew(socket: &Path, request: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     memory::raise_file_limit();
     for (number, flood) in Flood::ALL.into_iter().enumerate() {

@@ -1,5 +1,6 @@
-//! `hook`: what a hook adds to each tool call of a client: from its start to its end, beside a program that does nothing,
-//! with a daemon and without; beside a shell hook with `curl` and `jq`; and what of it is the daemon's.
+//! `hook`: what a hook adds to each tool call of a client: from its start to its end, beside a
+//! program that does nothing, with a daemon and without; beside a shell hook with `curl` and `jq`;
+//! and what of it is the daemon's.
 
 use std::{
     io::Write as _,
@@ -40,7 +41,6 @@ fn payload(event: &str) -> Value {
     })
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "hook")?;
     let away = bench.sandbox.path("hook-away");

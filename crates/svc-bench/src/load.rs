@@ -1,7 +1,7 @@
 //! The load: connections that ask, wait for the answer, and ask again.
 //!
-//! One thread, raw sockets, requests made beforehand. Generator and server share the machine, so what is spent here
-//! is missing there, and missing for every contender alike.
+//! One thread, raw sockets, requests made beforehand. Generator and server share the machine, so
+//! what is spent here is missing there, and missing for every contender alike.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
@@ -127,7 +127,8 @@ impl Load {
             let (protocol, requests) = speech(number);
             let mut connection = Connection::open(address, &protocol, requests.into()).await?;
             if protocol.hello.is_none() {
-                // The daemon keeps at most 64 connections that have shown no credential. The first request shows it.
+                // The daemon keeps at most 64 connections that have shown no credential. The first
+                // request shows it.
                 connection.ask().await?;
             }
             connections.push(connection);

@@ -1,12 +1,14 @@
 //! `svc-bench`: what this machine gives, and what svc makes of it.
 //!
-//! Each figure is measured in turns with another, on the same data, by the same generator: a bare loop, a handler that
-//! does nothing, and on request Redis or another MCP server. The ratio of the two is the figure that means something; the
-//! goals are ratios wherever there is something to compare with.
+//! Each figure is measured in turns with another, on the same data, by the same generator: a bare
+//! loop, a handler that does nothing, and on request Redis or another MCP server. The ratio of the
+//! two is the figure that means something; the goals are ratios wherever there is something to
+//! compare with.
 //!
-//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats` sums up rounds, `report`
-//! prints. `compare` runs two programs in turns. `load`, `caller`, `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc
-//! under test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
+//! Reading order: `scenario` lists what can be measured, `bench` is the state of a run, `stats`
+//! sums up rounds, `report` prints. `compare` runs two programs in turns. `load`, `caller`,
+//! `subscribers` and `publisher` are the generator over the bytes of `wire`; `daemon` is svc under
+//! test, `server` and `ceiling` are what stands beside it. Then one file for each scenario.
 
 mod agents;
 mod append_http;
@@ -88,7 +90,8 @@ struct BenchArgs {
     /// The program to measure [default: the `svc` beside this program, else the one on PATH]
     #[arg(long, value_name = "PATH")]
     svc: Option<PathBuf>,
-    /// Small sizes, done in less than a minute: shows that everything works, and nothing about speed
+    /// Small sizes, done in less than a minute: shows that everything works, and nothing about
+    /// speed
     #[arg(long)]
     quick: bool,
     /// Beside other servers, too: redis-server and postgres, where they are installed
@@ -97,7 +100,8 @@ struct BenchArgs {
     /// Searches over a million records, too, which take a while to make
     #[arg(long)]
     large: bool,
-    /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that takes nothing
+    /// Beside the MCP server at this address, too: streamable HTTP on /mcp, with a tool `echo` that
+    /// takes nothing
     #[arg(long, value_name = "ADDRESS")]
     mcp_peer: Option<SocketAddr>,
     /// Only this; repeatable

@@ -1,4 +1,5 @@
-//! `mcp-call`: calls of tools that only read, beside an axum handler that reads JSON and answers as much of it.
+//! `mcp-call`: calls of tools that only read, beside an axum handler that reads JSON and answers as
+//! much of it.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -21,7 +22,6 @@ const PEERS: usize = 5;
 /// Connections for the figure that has a goal, and for those that are only told.
 const CONNECTIONS: usize = 16;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "mcp-call")?;
     for number in 0..PEERS {
@@ -120,7 +120,8 @@ impl<'a> Call<'a> {
         self.daemon.target.request_with("POST", "/mcp", &headers, &modern.body())
     }
 
-    /// A plain handler that answers as many bytes as this request is answered with, and the same request to it.
+    /// A plain handler that answers as many bytes as this request is answered with, and the same
+    /// request to it.
     fn plain(&self, bench: &Bench, request: &[u8]) -> anyhow::Result<(Server, Vec<u8>)> {
         let answer = self.daemon.target.ask(request)?;
         let body = wire::body(&answer);

@@ -1,5 +1,5 @@
-//! `mcp-memory`: what the daemon holds for MCP clients that are silent: for each session without a connection, and for
-//! each that has its stream open.
+//! `mcp-memory`: what the daemon holds for MCP clients that are silent: for each session without a
+//! connection, and for each that has its stream open.
 
 use svc_wire::mcp;
 
@@ -18,7 +18,6 @@ use crate::{
 /// Sessions that come first and make what all share.
 const FIRST: usize = 64;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     progress::show("mcp-memory");
     crate::memory::raise_file_limit();

@@ -13,7 +13,6 @@ use crate::{
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     // The daemon inherits it.
     let files = raise_file_limit();
@@ -46,7 +45,8 @@ pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     daemon.process.stop()
 }
 
-/// Lets this process and its children have as many files open as the system allows; tells how many that are.
+/// Lets this process and its children have as many files open as the system allows; tells how many
+/// that are.
 pub(crate) fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

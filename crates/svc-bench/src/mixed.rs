@@ -33,11 +33,9 @@ impl Crowd {
 pub(crate) struct Both {
     /// Acknowledged appends.
     pub(crate) acks: Slice,
-    /// Deliveries.
     pub(crate) deliveries: Slice,
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "mixed")?;
     let crowd = Crowd::new(bench);

@@ -1,4 +1,5 @@
-//! `neighbour`: how long a session's appends take while another session tries to exhaust what all of them share.
+//! `neighbour`: how long a session's appends take while another session tries to exhaust what all
+//! of them share.
 
 use std::{sync::Arc, time::Instant};
 
@@ -69,8 +70,8 @@ fn greedy_requests(session: &Target) -> [Vec<u8>; 3] {
     ]
 }
 
-/// Asks for each until it is refused. What a session may have is work as any other's; the question is what it costs others that
-/// it wants more.
+/// Asks for each until it is refused. What a session may have is work as any other's; the question
+/// is what it costs others that it wants more.
 fn use_up_budget(session: &Target) -> anyhow::Result<()> {
     let mut connection = None;
     for request in greedy_requests(session) {
@@ -87,7 +88,6 @@ fn use_up_budget(session: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let daemon = Daemon::start(&bench.sandbox, "neighbour")?;
     let (greedy, neighbour) = (session(&daemon, "greedy")?, session(&daemon, "neighbour")?);

@@ -45,8 +45,8 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publishes one event each `period` until `until`, whatever the answers take: `requests` makes one from its
-    /// stamp, the nanoseconds since `epoch` at which it is sent.
+    /// Publishes one event each `period` until `until`, whatever the answers take: `requests` makes
+    /// one from its stamp, the nanoseconds since `epoch` at which it is sent.
     pub(crate) fn pace(
         address: SocketAddr,
         protocol: &Protocol,
@@ -70,7 +70,8 @@ impl Publisher {
                 while due < until && !stop.load(Relaxed) {
                     let early = due.saturating_duration_since(Instant::now());
                     std::thread::sleep(early);
-                    // Woken late is the machine's; held up by the server is the server's, and counts.
+                    // Woken late is the machine's; held up by the server is the server's, and
+                    // counts.
                     let sent = if early.is_zero() { due } else { Instant::now() };
                     let stamp = sent.saturating_duration_since(epoch).as_nanos();
                     let request = request(u64::try_from(stamp).unwrap_or(u64::MAX));

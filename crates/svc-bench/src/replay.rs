@@ -1,4 +1,5 @@
-//! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same rows.
+//! `replay`: a long stream from its beginning to one subscriber, beside a bare read of the same
+//! rows.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -16,7 +17,6 @@ use crate::{
     wire::Body,
 };
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let home = bench.big_home()?;
     let daemon = Daemon::start(&bench.sandbox, home.name)?;

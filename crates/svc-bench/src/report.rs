@@ -44,7 +44,6 @@ pub(crate) struct Figure {
 /// What ours is compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
-    /// What it is.
     pub(crate) name: String,
     /// Its figure, in the same unit.
     pub(crate) value: f64,
@@ -183,7 +182,6 @@ impl Figure {
         Self { ratio, ..self.beside_value(name, value) }
     }
 
-    /// With a goal.
     pub(crate) fn goal(mut self, goal: Goal) -> Self {
         self.met = goal.is_met(&self);
         self.goal = Some(goal);
@@ -213,8 +211,8 @@ pub(crate) struct Machine {
     pub(crate) arch: &'static str,
     /// `release`, or `debug`, whose figures say nothing.
     pub(crate) build: &'static str,
-    /// Median time of one `fsync` of a small write in the folder that the databases are in: below it no single
-    /// durable append can be.
+    /// Median time of one `fsync` of a small write in the folder that the databases are in: below
+    /// it no single durable append can be.
     pub(crate) fsync_us: f64,
     /// What each peer is, where peers were asked for.
     pub(crate) peers: Vec<String>,

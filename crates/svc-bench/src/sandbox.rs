@@ -1,4 +1,5 @@
-//! The folder that a run works in and the processes that it starts. Nothing of either is left behind.
+//! The folder that a run works in and the processes that it starts. Nothing of either is left
+//! behind.
 
 use std::{
     fs,
@@ -71,7 +72,8 @@ impl Sandbox {
         self.folder.join(name)
     }
 
-    /// Lets other users pass through the folder, and list nothing: a server that runs as one has its data in it.
+    /// Lets other users pass through the folder, and list nothing: a server that runs as one has
+    /// its data in it.
     pub(crate) fn let_pass(&self) -> anyhow::Result<()> {
         let own = |folder: &&Path| folder.starts_with(self.root.path());
         for folder in self.folder.ancestors().take_while(own) {
@@ -80,8 +82,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file that
-    /// [`Process::complaint`] reads.
+    /// Starts a process that ends with its owner at the latest. Its standard error goes to a file
+    /// that [`Process::complaint`] reads.
     pub(crate) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
         let stderr = self.path(&format!("{name}.stderr"));
         let child = command
@@ -130,7 +132,6 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -170,7 +171,8 @@ impl Process {
 
     /// CPU time that it has used, where the system tells.
     pub(crate) fn cpu(&self) -> Option<Duration> {
-        // In ticks of the kernel's interface, which are hundredths of a second on every Linux there is.
+        // In ticks of the kernel's interface, which are hundredths of a second on every Linux there
+        // is.
         let text = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -201,7 +203,8 @@ impl Process {
         fs::write(format!("/proc/{}/clear_refs", self.id()), "5").ok();
     }
 
-    /// The most memory that it had in use, in bytes; what it has now, where the system tells no more.
+    /// The most memory that it had in use, in bytes; what it has now, where the system tells no
+    /// more.
     pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
         let kib = self.status("VmHWM:");
         let kib = kib.and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok());
@@ -235,8 +238,8 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// The disk that the databases are on. Many have two speeds: a virtual one that others have just written much to takes
-/// forty times as long for a while, and then it is the disk that is measured.
+/// The disk that the databases are on. Many have two speeds: a virtual one that others have just
+/// written much to takes forty times as long for a while, and then it is the disk that is measured.
 #[derive(Debug)]
 pub(crate) struct Disk {
     best: f64,

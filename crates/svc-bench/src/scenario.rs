@@ -38,7 +38,8 @@ pub(crate) enum Scenario {
     Hook,
     /// Memory of each silent MCP client
     McpMemory,
-    /// From an agent's line to the spool and to a watcher, and what idle hosts cost, beside a bare pipe
+    /// From an agent's line to the spool and to a watcher, and what idle hosts cost, beside a bare
+    /// pipe
     Agents,
     /// A session's appends while another tries to exhaust what all share, beside a busy core
     Neighbour,

@@ -1,4 +1,5 @@
-//! `retrieval`: what the search finds, beside plain BM25 and a keyword score, and how long it takes.
+//! `retrieval`: what the search finds, beside plain BM25 and a keyword score, and how long it
+//! takes.
 
 use std::time::Instant;
 
@@ -30,7 +31,6 @@ const HELPED: f64 = 0.7;
 /// A figure of what was scored.
 type Of = fn(&SearchScores) -> Estimate;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let fixture = RetrievalFixture::read()?;

@@ -1,5 +1,5 @@
-//! What ours stands beside: the least that axum can do, and the least that a socket can do. Each is a process of its
-//! own, `svc-bench server <kind>`, as the daemon is.
+//! What ours stands beside: the least that axum can do, and the least that a socket can do. Each is
+//! a process of its own, `svc-bench server <kind>`, as the daemon is.
 
 use std::{
     convert::Infallible,
@@ -51,7 +51,8 @@ pub(crate) enum Kind {
     /// POST of anything answers a small JSON
     #[command(after_help = "Example:\n  svc-bench server noop")]
     Noop,
-    /// POST of anything to `/append/{stream}/{events}` inserts so many events in a bare group commit
+    /// POST of anything to `/append/{stream}/{events}` inserts so many events in a bare group
+    /// commit
     #[command(after_help = "Example:\n  svc-bench server commits bench.db")]
     Commits {
         /// A database with our tables
@@ -74,7 +75,6 @@ pub(crate) enum Kind {
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The process.
     pub(crate) process: Process,
     /// How to reach it.
     pub(crate) target: Target,
@@ -103,8 +103,8 @@ impl Server {
         Ok(Self { process, target: Target { address, token: None } })
     }
 
-    /// A request to follow the events, which begin when `subscribers` do so; `batch` of them in one write, where
-    /// that is the server's to choose.
+    /// A request to follow the events, which begin when `subscribers` do so; `batch` of them in one
+    /// write, where that is the server's to choose.
     pub(crate) fn follow_request(&self, subscribers: usize, batch: usize) -> Vec<u8> {
         let path = format!("/events?subscribers={subscribers}&batch={batch}");
         self.target.request("GET", &path, "")
@@ -172,7 +172,8 @@ fn router(kind: &Kind) -> anyhow::Result<Router> {
     })
 }
 
-/// The least that a durable append is: it reads the body, and answers when that many events are on the disk.
+/// The least that a durable append is: it reads the body, and answers when that many events are on
+/// the disk.
 async fn commit(
     State(appender): State<Appender>,
     Path((stream, events)): Path<(i64, usize)>,
@@ -194,7 +195,8 @@ struct JsonAnswer<'a> {
     result: &'a str,
 }
 
-/// The least that a handler of JSON does: it reads the body, and writes an answer that depends on it.
+/// The least that a handler of JSON does: it reads the body, and writes an answer that depends on
+/// it.
 async fn answer_json(State(result): State<Arc<str>>, body: Bytes) -> Response {
     let Ok(asked) = serde_json::from_slice::<Value>(&body) else {
         return StatusCode::BAD_REQUEST.into_response();

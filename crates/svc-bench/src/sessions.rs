@@ -1,5 +1,5 @@
-//! `sessions`: a question from one hosted agent to another and its answer, through row, host, turn and reply. Beside pipes
-//! to the same program, question and answer each synced to a file.
+//! `sessions`: a question from one hosted agent to another and its answer, through row, host, turn
+//! and reply. Beside pipes to the same program, question and answer each synced to a file.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,6 @@ use crate::{
     wire,
 };
 
-/// What ends a turn.
 const TURN_END: &str = "END";
 /// What the last line of a question begins with.
 const ASKED: &str = "Answer: ";
@@ -44,7 +43,6 @@ pub(crate) fn answer_questions() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let own = std::env::current_exe()?;
     let home = bench.sandbox.path("sessions");
@@ -135,7 +133,8 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
         }
         ask()?;
         let ended = Instant::now();
-        // A pair that answers no question within the window is measured by its first question that ends after the window.
+        // A pair that answers no question within the window is measured by its first question that
+        // ends after the window.
         let is_within = begun >= window.from && ended <= window.until;
         if is_within || slice.count == 0 && ended > window.until {
             slice.add(ended - begun);
@@ -145,7 +144,8 @@ fn ask_until(window: Window, mut ask: impl FnMut() -> anyhow::Result<()>) -> any
 
 /// An agent that asks another one.
 struct Asking {
-    /// Opened with the first question: the daemon closes one that says nothing while the others start.
+    /// Opened with the first question: the daemon closes one that says nothing while the others
+    /// start.
     connection: Option<Caller>,
     target: Target,
     request: Vec<u8>,

@@ -9,7 +9,6 @@ use crate::{
     stats,
 };
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let big = bench.big_home()?;
     let (mut empty, mut existing) = (Vec::new(), Vec::new());

@@ -1,7 +1,8 @@
 //! Slices of a measurement, and what becomes of them: medians, percentiles, ratios.
 //!
-//! What is compared is measured in turns (A, B, A, B, …): the machine's speed drifts by a third from minute to
-//! minute, so a ratio means something only between neighbours. A ratio here is the median of the rounds' ratios.
+//! What is compared is measured in turns (A, B, A, B, …): the machine's speed drifts by a third
+//! from minute to minute, so a ratio means something only between neighbours. A ratio here is the
+//! median of the rounds' ratios.
 
 use std::time::{Duration, Instant};
 

@@ -25,7 +25,8 @@ use crate::{
     wire::{BadAnswer, Body, FrameSize},
 };
 
-/// Bytes that one read takes at most. All subscribers share one buffer, which then stays in the cache.
+/// Bytes that one read takes at most. All subscribers share one buffer, which then stays in the
+/// cache.
 const READ_BYTES: usize = 256 * 1024;
 
 /// Makes sense of what a subscriber receives.
@@ -36,7 +37,6 @@ pub(crate) trait Decoder: Send + 'static {
     /// Whether the subscription stands: from here on nothing is missed.
     fn ready(&self) -> bool;
 
-    /// Events so far.
     fn events(&self) -> u64;
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Subscribers {
 type Counters = Arc<[AtomicU64]>;
 
 impl Subscribers {
-    /// Connects `count` subscribers, each of which sends its first request and decodes what comes, and waits until
-    /// all subscriptions stand.
+    /// Connects `count` subscribers, each of which sends its first request and decodes what comes,
+    /// and waits until all subscriptions stand.
     pub(crate) async fn open<D: Decoder>(
         address: SocketAddr,
         count: usize,
@@ -199,7 +199,6 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// A new one.
     pub(crate) fn new(window: Window) -> Self {
         let slice = Slice { length: window.length(), ..Slice::default() };
         Self { epoch: Instant::now(), window, slice: Arc::new(Mutex::new(slice)) }

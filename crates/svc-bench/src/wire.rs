@@ -77,7 +77,8 @@ fn content_length(head: &[u8]) -> Option<usize> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Reads the body of an endless response, piece by piece, whether it is chunked or not. Keeps nothing.
+/// Reads the body of an endless response, piece by piece, whether it is chunked or not. Keeps
+/// nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     state: State,
@@ -173,8 +174,9 @@ impl Body {
     }
 }
 
-/// How long the frames of one stream are. All have data of one length, so that only the digits of the id differ,
-/// and counting them is arithmetic: looking for them in gigabytes a second would cost the server its core.
+/// How long the frames of one stream are. All have data of one length, so that only the digits of
+/// the id differ, and counting them is arithmetic: looking for them in gigabytes a second would
+/// cost the server its core.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameSize {
     /// All but the id's digits.

@@ -57,7 +57,8 @@ fn a_quick_bench_measures_everything_and_leaves_nothing_behind() {
     ] {
         let named =
             |result: &&Value| result["name"].as_str().is_some_and(|it| it.starts_with(scenario));
-        // A round trip may take longer than its window on a busy machine; that it was answered is checked where it is measured.
+        // A round trip may take longer than its window on a busy machine; that it was answered is
+        // checked where it is measured.
         let is_measured =
             |it: &Value| it["value"].as_f64() > Some(0.0) || it["unit"] == "round trips/s";
         let some = results.iter().filter(named).any(is_measured);
@@ -143,7 +144,8 @@ fn a_program_that_is_not_there_is_named() {
     assert_eq!(complaint, "error: there is no program /nowhere/svc\n");
 }
 
-/// A program that begins 300 ms later is worse at its start, and a replay through it is compared, too.
+/// A program that begins 300 ms later is worse at its start, and a replay through it is compared,
+/// too.
 #[test]
 fn a_comparison_names_the_lines_that_are_worse() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,7 +178,8 @@ fn a_comparison_names_the_lines_that_are_worse() {
     assert_eq!(start["verdict"], "worse", "{start}");
     assert!(start["second"].as_f64() > start["first"].as_f64().map(|ms| ms + 200.0), "{start}");
     assert!(line("replay/20000")["first"].as_f64() > Some(0.0), "{document}");
-    // What is measured within svc-bench cannot be seen through a program, and no svc-bench stands beside the script.
+    // What is measured within svc-bench cannot be seen through a program, and no svc-bench stands
+    // beside the script.
     let left_out = document["left_out"].as_array().expect("a list");
     assert_eq!(left_out.len(), 1, "{document}");
     assert!(left_out[0].as_str().is_some_and(|why| why.starts_with("append-inproc: ")));

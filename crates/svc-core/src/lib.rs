@@ -68,8 +68,8 @@
 //!    log, the agent's row, its requests, the frames of the task.
 //! 3. The daemon dies. The agent works on, and the host's spool grows.
 //! 4. The next daemon follows all live agents and takes over what it missed. If a host is gone,
-//!    `svc-client/hosts/lifecycle.rs` reads what it left. Without an `exit` the agent is `lost`, after
-//!    `end_tree` of the same file has ended what still ran.
+//!    `svc-client/hosts/lifecycle.rs` reads what it left. Without an `exit` the agent is `lost`,
+//!    after `end_tree` of the same file has ended what still ran.
 //! 5. The end of the turn comes with the prompt's `message_id`, which is the task's id.
 //!    `service/agents/settle.rs` writes the terminal event, the result and the message to who
 //!    asked, in the same commit. An agent that was lost with the prompt on record leaves an

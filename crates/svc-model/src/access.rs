@@ -63,8 +63,8 @@ pub enum StreamVisibility {
         /// Text form of the principal.
         owner: Arc<str>,
     },
-    /// The operator. It holds answers to a client, which may hold what others may not read. The client itself reads it
-    /// by another way, which knows whose call it was.
+    /// The operator. It holds answers to a client, which may hold what others may not read. The
+    /// client itself reads it by another way, which knows whose call it was.
     Answers,
 }
 
@@ -97,8 +97,9 @@ impl StreamVisibility {
 pub enum Reader {
     /// The operator reads everything.
     All,
-    /// A tool that the operator calls, and a session whose scope is [`READ_ALL`]. The answer of such
-    /// a tool becomes an event of a stream of answers: if it read those, each would hold all before.
+    /// A tool that the operator calls, and a session whose scope is [`READ_ALL`]. The answer of
+    /// such a tool becomes an event of a stream of answers: if it read those, each would hold all
+    /// before.
     AllButAnswers,
     /// A session reads what it owns or runs, and what belongs to its project.
     Session {

@@ -7,7 +7,8 @@ pub const NOT_BLANK: &str = r"\S";
 /// The pattern of a tag.
 pub const TAG: &str = r"^[\w.-]+$";
 
-/// Parses a word of the command line as JSON is parsed, so the error names the words that there are.
+/// Parses a word of the command line as JSON is parsed, so the error names the words that there
+/// are.
 pub fn parse_word<T: DeserializeOwned>(text: &str) -> Result<T, WordError> {
     T::deserialize(text.into_deserializer())
 }

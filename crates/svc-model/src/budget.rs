@@ -1,19 +1,20 @@
 //! The five bounds of one principal, and what a refusal says.
 //!
-//! The operator has no bounds: the machine is the operator's. Bounds that hold for everybody together are in
-//! [`limits`](super::limits).
+//! The operator has no bounds: the machine is the operator's. Bounds that hold for everybody
+//! together are in [`limits`](super::limits).
 
 /// A bound on what one principal takes of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BudgetKind {
-    /// Requests that are answered at one time, calls of tools at work among them. A body counts one more for each
-    /// [`REQUEST_UNIT_BYTES`] that it has.
+    /// Requests that are answered at one time, calls of tools at work among them. A body counts one
+    /// more for each [`REQUEST_UNIT_BYTES`] that it has.
     Requests,
     /// Streams of events that are open.
     Streams,
     /// Bytes of answers that the daemon holds and the reader has not taken.
     UnreadBytes,
-    /// Bytes that are stored within an hour: bodies as they were sent, and the text again for each further copy of a broadcast.
+    /// Bytes that are stored within an hour: bodies as they were sent, and the text again for each
+    /// further copy of a broadcast.
     StoredBytesPerHour,
     /// Rows that are kept.
     Rows,
@@ -44,7 +45,8 @@ impl BudgetKind {
         }
     }
 
-    /// The bound unless the configuration sets another: enough for a busy agent, and fifty of them fit one machine.
+    /// The bound unless the configuration sets another: enough for a busy agent, and fifty of them
+    /// fit one machine.
     pub const fn default_bound(self) -> u64 {
         match self {
             Self::Requests => 256,

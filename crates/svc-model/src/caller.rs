@@ -19,10 +19,12 @@ pub const READ_ALL: &str = "read_all";
 /// The scopes that the daemon's own tools and routes ask for. Entries of servers may name others.
 pub const OWN_SCOPES: [&str; 5] = [AGENTS_SCOPE, APPROVE_SCOPE, EXEC_SCOPE, READ_SCOPE, READ_ALL];
 
-/// The identity of a caller. It comes from the token and never from a body or a header that the caller chooses.
+/// The identity of a caller. It comes from the token and never from a body or a header that the
+/// caller chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Holder of the operator token or of a browser's cookie, or a program of the daemon's user under `--no-auth`.
+    /// Holder of the operator token or of a browser's cookie, or a program of the daemon's user
+    /// under `--no-auth`.
     Operator,
     /// Holder of a session token.
     Session {
@@ -74,7 +76,8 @@ impl Caller {
         }
     }
 
-    /// Root of the project whose things the caller may read beside its own; `None` for the operator, who reads all.
+    /// Root of the project whose things the caller may read beside its own; `None` for the
+    /// operator, who reads all.
     pub fn project(&self) -> Option<&str> {
         match self {
             Self::Operator => None,
@@ -82,7 +85,8 @@ impl Caller {
         }
     }
 
-    /// The folder of the caller's project that it works in; the project where no folder of it is known.
+    /// The folder of the caller's project that it works in; the project where no folder of it is
+    /// known.
     pub fn folder(&self) -> Option<&str> {
         let project = self.project()?;
         match self {
@@ -95,8 +99,8 @@ impl Caller {
         }
     }
 
-    /// Whether the caller is a client's process, which may have several sessions, each in a project of its own. A hosted agent
-    /// is in the project that it was started in.
+    /// Whether the caller is a client's process, which may have several sessions, each in a project
+    /// of its own. A hosted agent is in the project that it was started in.
     pub fn is_client_process(&self) -> bool {
         self.process().is_some() && self.session().is_some_and(|key| !is_agent_key(key))
     }
@@ -157,7 +161,8 @@ impl Caller {
     }
 }
 
-/// A permission that a session token may carry, as free text (`exec`, …): the tools that ask for one name it.
+/// A permission that a session token may carry, as free text (`exec`, …): the tools that ask for
+/// one name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]
 pub struct Scope(pub String);

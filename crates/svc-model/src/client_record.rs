@@ -31,8 +31,8 @@ impl ClientRecord {
     /// counts when it says that a turn goes on, once the client has had [`limits::RECORD_GRACE`] to
     /// write it anew. A record from before a turn cannot say that the turn is over.
     ///
-    /// A turn that the record tells of has the time of the record, so that the client's next word of
-    /// the same turn is later, however long this one took to be read.
+    /// A turn that the record tells of has the time of the record, so that the client's next word
+    /// of the same turn is later, however long this one took to be read.
     pub fn corrects(&self, peer: &Peer, now: Timestamp) -> Option<PeerState> {
         let is_later = self.at >= peer.since;
         let holds = is_later || now.since(peer.since) >= limits::RECORD_GRACE;

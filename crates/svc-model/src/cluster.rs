@@ -1,14 +1,17 @@
-//! Which texts are alike: TF-IDF vectors, put together by average linkage (Sokal and Michener 1958) as long as they are near.
+//! Which texts are alike: TF-IDF vectors, put together by average linkage (Sokal and Michener 1958)
+//! as long as they are near.
 //!
-//! The same texts in the same order give the same groups, and texts that are equal are always together.
+//! The same texts in the same order give the same groups, and texts that are equal are always
+//! together.
 
 use std::collections::HashMap;
 
 use super::text;
 
-/// Texts are put together as long as those of the two sides are this near on average (cosine). Seen on fixtures/retrieval, whose
-/// 239 records are about as many incidents: from here on what is put together has a subject (locks, clocks, memory that runs
-/// out), at 0.2 nearly nothing is, at 0.1 what is put together has but a word in common.
+/// Texts are put together as long as those of the two sides are this near on average (cosine). Seen
+/// on fixtures/retrieval, whose 239 records are about as many incidents: from here on what is put
+/// together has a subject (locks, clocks, memory that runs out), at 0.2 nearly nothing is, at 0.1
+/// what is put together has but a word in common.
 const NEAR: f64 = 0.12;
 /// Fewer are no group.
 const LEAST: usize = 3;
@@ -25,7 +28,8 @@ pub struct TermSpace {
     vectors: Vec<TermVector>,
 }
 
-/// A direction of length one, by dimension. It may be shorter if it has terms that no text of the space has.
+/// A direction of length one, by dimension. It may be shorter if it has terms that no text of the
+/// space has.
 pub type TermVector = Vec<(usize, f64)>;
 
 impl TermSpace {
@@ -90,8 +94,8 @@ impl TermSpace {
         parts.map(|(dimension, value)| (dimension, value / length)).collect()
     }
 
-    /// Groups of texts that are alike, the largest first, each in the order of the texts. Those that are like no others are
-    /// in none.
+    /// Groups of texts that are alike, the largest first, each in the order of the texts. Those
+    /// that are like no others are in none.
     pub fn groups(&self) -> Vec<Vec<usize>> {
         let count = self.vectors.len();
         let mut far = Vec::with_capacity(count * count.saturating_sub(1) / 2);

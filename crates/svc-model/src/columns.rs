@@ -1,7 +1,8 @@
 //! How values stand in columns of a database: ids and words as text, times as milliseconds.
 //!
-//! A word is written as serde writes it, so the text in a column and the text on the wire are the same. The traits are those of
-//! the store's drivers; only the crate that defines a type may implement them for it. The store alone asks for this feature.
+//! A word is written as serde writes it, so the text in a column and the text on the wire are the
+//! same. The traits are those of the store's drivers; only the crate that defines a type may
+//! implement them for it. The store alone asks for this feature.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! How a daemon proves over TCP that it knows a token, before the token is sent to it.
 //!
-//! The client sends the token's fingerprint and a nonce. The daemon answers with a code over the nonce and the address
-//! that the client connected to, made with a key that follows from the token. A program that passes the question on to
-//! the daemon listens at another address, so what it gets is of no use to it.
+//! The client sends the token's fingerprint and a nonce. The daemon answers with a code over the
+//! nonce and the address that the client connected to, made with a key that follows from the token.
+//! A program that passes the question on to the daemon listens at another address, so what it gets
+//! is of no use to it.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};

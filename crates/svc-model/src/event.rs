@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use super::{Timestamp, limits};
 
-/// Number of an event within its stream: 1, 2, 3 …, without a hole. As a cursor, 0 is before the first.
+/// Number of an event within its stream: 1, 2, 3 …, without a hole. As a cursor, 0 is before the
+/// first.
 pub type Seq = i64;
 
 /// Name of a stream, such as `task/<id>` or `team`.
@@ -27,8 +28,8 @@ impl StreamName {
         Self(name.into())
     }
 
-    /// Reads a name that a caller gave. `None` if it is empty, longer than [`limits::ID_BYTES`] + 16, or has
-    /// characters other than printable ASCII without quotation mark and backslash.
+    /// Reads a name that a caller gave. `None` if it is empty, longer than [`limits::ID_BYTES`] +
+    /// 16, or has characters other than printable ASCII without quotation mark and backslash.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= limits::ID_BYTES + 16
@@ -64,7 +65,8 @@ impl From<Arc<str>> for StreamName {
     }
 }
 
-/// Kind of an event, such as `frame` or `peer.status`. Shared, because a commit has hundreds of one kind.
+/// Kind of an event, such as `frame` or `peer.status`. Shared, because a commit has hundreds of one
+/// kind.
 pub type EventKind = Arc<str>;
 
 /// An event that is to be appended.

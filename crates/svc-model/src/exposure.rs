@@ -7,12 +7,11 @@ use std::str::FromStr;
 pub enum ToolExposure {
     /// A few. `ToolSearch` finds the others, and each is called by its name.
     Search,
-    /// All.
     All,
 }
 
-/// Tools that an agent at work calls all the time, and that remove nothing and reach nothing beyond the daemon: those that
-/// `svc install --allow-tools` lets a client call without asking its person.
+/// Tools that an agent at work calls all the time, and that remove nothing and reach nothing beyond
+/// the daemon: those that `svc install --allow-tools` lets a client call without asking its person.
 pub const HARMLESS_TOOLS: &[&str] = &[
     "ToolSearch",
     "peer_list",
@@ -36,8 +35,8 @@ pub const HARMLESS_TOOLS: &[&str] = &[
     "premortem",
 ];
 
-/// Tools that a short list has, those first that an agent at work can least do without. There may be more of them than the
-/// list has room for.
+/// Tools that a short list has, those first that an agent at work can least do without. There may
+/// be more of them than the list has room for.
 pub const SHORT_LIST: &[&str] = &[
     "ToolSearch",
     "ToolCall",

@@ -1,6 +1,7 @@
 //! How well a short text, such as a memory or a value, fits a prompt.
 //!
-//! The words are those of the search of the journal ([`text`]); the sum is plainer, as such texts say one thing each.
+//! The words are those of the search of the journal ([`text`]); the sum is plainer, as such texts
+//! say one thing each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -39,14 +40,16 @@ struct PromptWord {
 pub struct Fit {
     /// For ranking.
     pub score: f64,
-    /// Whether it has to do with the subject at all, and not only with everyday words of the prompt, or one of many.
+    /// Whether it has to do with the subject at all, and not only with everyday words of the
+    /// prompt, or one of many.
     pub is_near: bool,
     /// Whether somebody who did not ask would want to be told.
     pub is_relevant: bool,
 }
 
 impl WeighedPrompt {
-    /// Weighs a prompt. `frequencies` says how many of the `count` texts have each of its [`members`].
+    /// Weighs a prompt. `frequencies` says how many of the `count` texts have each of its
+    /// [`members`].
     pub fn new(prompt: Prompt, count: usize, frequencies: &HashMap<String, i64>) -> Self {
         let count = float(count);
         let rarity = |term: &str| {
@@ -93,7 +96,8 @@ impl WeighedPrompt {
         terms
     }
 
-    /// How well a text fits, of which the [`terms`](text::terms) are given; `None` if it has none of the words.
+    /// How well a text fits, of which the [`terms`](text::terms) are given; `None` if it has none
+    /// of the words.
     pub fn fit(&self, terms: &str) -> Option<Fit> {
         let terms: Vec<&str> = terms.split(' ').filter(|term| !term.is_empty()).collect();
         let length = float(terms.len());
@@ -113,8 +117,8 @@ impl WeighedPrompt {
             return None;
         }
         let share = met / self.whole;
-        // Two words of the subject are a hint, one is chance unless the prompt says little else. An order to do some work
-        // is helped by what is about just that.
+        // Two words of the subject are a hint, one is chance unless the prompt says little else. An
+        // order to do some work is helped by what is about just that.
         let is_relevant = match telling {
             0 => false,
             1 => share >= 0.6 && !self.is_chore,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum GapReason {
     /// Retention removed it.
     Pruned,
-    /// The cursor is from a later life of this database, as after a backup was restored. Everything follows from the
-    /// start.
+    /// The cursor is from a later life of this database, as after a backup was restored. Everything
+    /// follows from the start.
     Ahead,
 }
 

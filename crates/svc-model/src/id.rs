@@ -1,4 +1,5 @@
-//! Ids of things. Opaque text outside; a prefix and a `UUIDv7` inside, so that they sort by age and say what they name.
+//! Ids of things. Opaque text outside; a prefix and a `UUIDv7` inside, so that they sort by age and
+//! say what they name.
 
 use std::{
     fmt,
@@ -23,13 +24,12 @@ macro_rules! id {
             /// What every id of this kind begins with.
             pub const PREFIX: &'static str = $prefix;
 
-            /// A fresh one.
             pub fn new(ids: &Ids, now: Timestamp) -> Self {
                 Self(ids.next(Self::PREFIX, now))
             }
 
-            /// What a caller wrote where an id belongs. `None` if it can be none of ours: then nothing has that
-            /// id, which is all that there is to say about it.
+            /// What a caller wrote where an id belongs. `None` if it can be none of ours: then
+            /// nothing has that id, which is all that there is to say about it.
             pub fn parse(text: &str) -> Option<Self> {
                 let fits = !text.is_empty()
                     && text.len() <= limits::ID_BYTES

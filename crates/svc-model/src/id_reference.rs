@@ -17,15 +17,16 @@ pub enum IdReference {
 }
 
 impl IdReference {
-    /// Whether a text is the beginning of an id that is too short to name anything: `kind` and a few characters.
+    /// Whether a text is the beginning of an id that is too short to name anything: `kind` and a
+    /// few characters.
     pub fn is_too_short(text: &str, kind: &str) -> bool {
         let is_digit = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
         text.strip_prefix(kind)
             .is_some_and(|rest| rest.len() < PREFIX_CHARS && rest.chars().all(is_digit))
     }
 
-    /// Reads what a caller wrote; `kind` is what all ids of the kind begin with, and may be left out. `None` if the text is too
-    /// short, or is the beginning of no id.
+    /// Reads what a caller wrote; `kind` is what all ids of the kind begin with, and may be left
+    /// out. `None` if the text is too short, or is the beginning of no id.
     pub fn parse(text: &str, kind: &str) -> Option<Self> {
         let rest = text.strip_prefix(kind).unwrap_or(text);
         let is_digit = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();

@@ -15,7 +15,6 @@ use super::{
 pub struct StartRate {
     /// Starts within the window.
     pub starts: u32,
-    /// The window.
     pub window: Duration,
 }
 
@@ -100,7 +99,8 @@ impl AgentInstance {
     /// Time until an idle agent of a dispatch is ended.
     pub const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
-    /// The instance that a backend is without an entry; `None` if the backend has no program of its own.
+    /// The instance that a backend is without an entry; `None` if the backend has no program of its
+    /// own.
     pub fn of_backend(backend: AgentBackend) -> Option<Self> {
         Some(Self {
             name: backend.as_str().to_owned(),

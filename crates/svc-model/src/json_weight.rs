@@ -1,11 +1,13 @@
-//! What a JSON text takes in memory once it is read into a tree of values: many times its length, if it is made for that.
+//! What a JSON text takes in memory once it is read into a tree of values: many times its length,
+//! if it is made for that.
 
 /// An object with members: the first node of its map has room for eleven.
 const OBJECT: usize = 640;
 /// One value of a list or of an object. A list that grows has room for twice as many.
 const VALUE: usize = 64;
 
-/// About how many bytes a tree of this text takes. One look at each byte, and hardly that within texts: nothing is built.
+/// About how many bytes a tree of this text takes. One look at each byte, and hardly that within
+/// texts: nothing is built.
 pub fn json_weight(text: &str) -> usize {
     let (mut objects, mut values, mut rest) = (0_usize, 0_usize, text.as_bytes());
     while let Some((&byte, after)) = rest.split_first() {

@@ -28,7 +28,6 @@ words! {
 words! {
     /// A way to look at records when they are grouped.
     Axis, "snake_case" {
-        /// All of it.
         Full,
         /// How it was gone about, and what worked.
         Strategy,
@@ -47,7 +46,6 @@ words! {
 pub struct MemoryId(String);
 
 impl MemoryId {
-    /// A fresh one.
     pub fn new(ids: &Ids, now: Timestamp) -> Self {
         Self(ids.uuid(now).to_string())
     }

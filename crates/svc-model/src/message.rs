@@ -97,8 +97,8 @@ impl MessageType {
     }
 }
 
-/// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of the last three,
-/// with a reason.
+/// State of a delivery. `accepted → queued → offered → injected → acked`, none skipped; or one of
+/// the last three, with a reason.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -180,7 +180,8 @@ pub enum ExpectedDelivery {
     Now,
     /// At once: its session is idle, and the message wakes it.
     Wakes,
-    /// In its next turn: it is in one that may take no message, or nothing wakes it, or no hooks tell of its session.
+    /// In its next turn: it is in one that may take no message, or nothing wakes it, or no hooks
+    /// tell of its session.
     NextTurn,
     /// When it is back: it is offline.
     WhenBack,
@@ -189,8 +190,8 @@ pub enum ExpectedDelivery {
 }
 
 impl ExpectedDelivery {
-    /// The rule. `reaches_each_turn`: its client's hooks hand messages over in every turn, if only at its end. `wakes`: a
-    /// process waits beside its idle session.
+    /// The rule. `reaches_each_turn`: its client's hooks hand messages over in every turn, if only
+    /// at its end. `wakes`: a process waits beside its idle session.
     pub const fn from_status(status: PeerStatus, reaches_each_turn: bool, wakes: bool) -> Self {
         match status {
             PeerStatus::Unreachable | PeerStatus::Offline => Self::WhenBack,

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::limits;
 
-/// The open calls of one session, the oldest first: each is named by the client's id of it, or by its tool where the client
-/// gives no ids.
+/// The open calls of one session, the oldest first: each is named by the client's id of it, or by
+/// its tool where the client gives no ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OpenCalls(Vec<String>);

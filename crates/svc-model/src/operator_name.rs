@@ -9,8 +9,8 @@ use super::quote;
 /// The session of the operator's calls that name none, as long as the operator has started none.
 pub const IMPLICIT_SESSION: &str = "default";
 
-/// Words for who speaks for the operator, for the daemon, and for whatever else a name means to a reader. A name of these alone
-/// is nobody's to take.
+/// Words for who speaks for the operator, for the daemon, and for whatever else a name means to a
+/// reader. A name of these alone is nobody's to take.
 const WORDS: [&str; 20] = [
     "operator",
     "human",
@@ -41,9 +41,10 @@ const FILLERS: [&str; 13] =
 static FOLDED_WORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| WORDS.map(folded).to_vec());
 static FOLDED_FILLERS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| FILLERS.map(folded).to_vec());
 
-/// Whether a name says no more than that it is the operator, the daemon, or whoever reads it: in other letters or digits that look
-/// the same, in capitals, spaced, with characters that nobody sees, with a number, as a plural, with articles and the like.
-/// Behind the first `@` stands the folder of a client's session, which may be called anything.
+/// Whether a name says no more than that it is the operator, the daemon, or whoever reads it: in
+/// other letters or digits that look the same, in capitals, spaced, with characters that nobody
+/// sees, with a number, as a plural, with articles and the like. Behind the first `@` stands the
+/// folder of a client's session, which may be called anything.
 pub fn is_reserved_name(name: &str) -> bool {
     let head = match name.split_once('@') {
         Some((head, _)) if head.chars().any(char::is_alphanumeric) => head,
@@ -56,8 +57,8 @@ pub fn is_reserved_name(name: &str) -> bool {
     })
 }
 
-/// Whether a name has a character that changes the direction of what stands beside it, so that it is read otherwise than it
-/// is written.
+/// Whether a name has a character that changes the direction of what stands beside it, so that it
+/// is read otherwise than it is written.
 pub fn changes_direction(name: &str) -> bool {
     let is_direction = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     name.chars().any(is_direction)
@@ -84,8 +85,8 @@ fn consists_of_reserved(words: &[String], symbols: SymbolsAs) -> bool {
     is_reserved(&words.concat()) || is_reserved(&words[first..].concat())
 }
 
-/// How a word may be read: without its digits, and with digits as the letters that they look like. A number at the end is no
-/// part of it.
+/// How a word may be read: without its digits, and with digits as the letters that they look like.
+/// A number at the end is no part of it.
 fn readings(word: &str, symbols: SymbolsAs) -> [Vec<u8>; 3] {
     let without_digits: String = word.chars().filter(|c| !c.is_numeric()).collect();
     let without_number = word.trim_end_matches(char::is_numeric);

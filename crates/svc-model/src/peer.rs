@@ -12,7 +12,6 @@ impl PeerId {
     /// The id of the operator's own peer, which the daemon makes, and which is its name, too.
     pub const OPERATOR: &'static str = "operator";
 
-    /// That id.
     pub fn operator() -> Self {
         Self::from(Self::OPERATOR.to_owned())
     }
@@ -268,9 +267,9 @@ impl PeerStatus {
         }
     }
 
-    /// What silence makes of a peer; `None` if nothing changes. Who is not alive is offline after the timeout, and who is alive
-    /// is idle then. A turn of one that is alive goes on: it is over when nothing was heard for
-    /// [`limits::TURN_SILENCE`] and no call of a tool is open.
+    /// What silence makes of a peer; `None` if nothing changes. Who is not alive is offline after
+    /// the timeout, and who is alive is idle then. A turn of one that is alive goes on: it is over
+    /// when nothing was heard for [`limits::TURN_SILENCE`] and no call of a tool is open.
     pub fn after_silence(self, silence: PeerSilence) -> Option<Self> {
         let PeerSilence { lasts, timeout, is_alive, is_calling } = silence;
         let silent = match self {

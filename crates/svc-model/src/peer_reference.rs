@@ -1,4 +1,5 @@
-//! How a caller names a peer: by its id or the beginning of it, by the key of its session, or by its display name.
+//! How a caller names a peer: by its id or the beginning of it, by the key of its session, or by
+//! its display name.
 
 use super::{IdReference, Peer, PeerId, PeerStatus, is_instance_name, stamp};
 
@@ -24,8 +25,8 @@ pub enum PeerReference {
 impl PeerReference {
     /// Reads what a caller wrote where a peer is meant; `None` if it can name none.
     ///
-    /// What begins like an id or like a key is never a name: or whoever is called like the beginning of another's id would get
-    /// the other's messages.
+    /// What begins like an id or like a key is never a name: or whoever is called like the
+    /// beginning of another's id would get the other's messages.
     pub fn parse(text: &str) -> Option<Self> {
         if text == PeerId::OPERATOR {
             return Some(Self::Id(PeerId::operator()));
@@ -64,7 +65,8 @@ impl SessionKey {
         (!session_id.is_empty()).then_some(Self { backend, session_id })
     }
 
-    /// Whether it is the key of a session of this client. Claude Code is `claude` in keys, and `claude-code` as a backend.
+    /// Whether it is the key of a session of this client. Claude Code is `claude` in keys, and
+    /// `claude-code` as a backend.
     pub fn is_backend(&self, backend: &str) -> bool {
         let backend = backend.to_lowercase();
         backend == self.backend || (&*backend, &*self.backend) == ("claude-code", "claude")
@@ -78,7 +80,8 @@ impl SessionKey {
     }
 }
 
-/// Whether a text is the key of an agent that the daemon runs, by its form: `agent:<instance>:<name>`, in lower case.
+/// Whether a text is the key of an agent that the daemon runs, by its form:
+/// `agent:<instance>:<name>`, in lower case.
 pub fn is_agent_key(text: &str) -> bool {
     let parts = text.strip_prefix(KEY).and_then(|rest| rest.split_once(':'));
     let is_part = |byte: u8| {
@@ -89,8 +92,8 @@ pub fn is_agent_key(text: &str) -> bool {
     })
 }
 
-/// Of peers that one text names, the one that is meant: the only one, or the only one that is alive. Otherwise all of them,
-/// the living first.
+/// Of peers that one text names, the one that is meant: the only one, or the only one that is
+/// alive. Otherwise all of them, the living first.
 ///
 /// # Errors
 /// The candidates, if there are several or none.

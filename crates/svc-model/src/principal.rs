@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 /// The identity that a credential proves, without the rights that come with it.
 ///
-/// Rows keep its text form. [`Principal::parse`] is the only reader of that form, and it fails closed: a text that it
-/// does not know is nobody, and what belongs to nobody is given to nobody.
+/// Rows keep its text form. [`Principal::parse`] is the only reader of that form, and it fails
+/// closed: a text that it does not know is nobody, and what belongs to nobody is given to nobody.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// Holder of the operator's token.
@@ -18,7 +18,8 @@ const OPERATOR: &str = "operator";
 const SESSION: &str = "session:";
 
 impl Principal {
-    /// Reads the text form: `operator`, or `session:` and a key that is not empty. `None` for everything else.
+    /// Reads the text form: `operator`, or `session:` and a key that is not empty. `None` for
+    /// everything else.
     pub fn parse(text: &str) -> Option<Self> {
         if text == OPERATOR {
             return Some(Self::Operator);

@@ -1,6 +1,7 @@
-//! Whose a client's session is. A session belongs to the principal that made it known, and an id is a caller's own only beside its
-//! principal: nobody has a session because of what it is called. It goes over to another process of its client only when the
-//! earlier one is gone, and by the client's own hook.
+//! Whose a client's session is. A session belongs to the principal that made it known, and an id is
+//! a caller's own only beside its principal: nobody has a session because of what it is called. It
+//! goes over to another process of its client only when the earlier one is gone, and by the
+//! client's own hook.
 
 use unicode_normalization::UnicodeNormalization as _;
 
@@ -23,9 +24,11 @@ pub enum SessionStanding {
     Own,
     /// Nobody's yet: it is the caller's with the first event that the caller tells of it.
     Unclaimed,
-    /// Its owner is gone, and the caller's hook proves to be its client's: the event makes it the caller's.
+    /// Its owner is gone, and the caller's hook proves to be its client's: the event makes it the
+    /// caller's.
     Adoptable,
-    /// Its owner is gone, and the caller works in the same project: its client's hook takes it up again, and no call does.
+    /// Its owner is gone, and the caller works in the same project: its client's hook takes it up
+    /// again, and no call does.
     Absent,
     /// The caller's hook proves to be its client's, and the earlier process lives.
     Occupied,
@@ -42,7 +45,8 @@ pub enum SessionStanding {
     reason = "each is a fact of its own that the rule asks for"
 )]
 pub struct KnownOwner {
-    /// The owner; `None` if the row does not say so in a form that we know: then it is nobody, and nobody has it from them.
+    /// The owner; `None` if the row does not say so in a form that we know: then it is nobody, and
+    /// nobody has it from them.
     pub owner: Option<Principal>,
     /// Whether nobody can speak as the owner any more: its process is gone, or its tokens are.
     pub is_gone: bool,
@@ -50,14 +54,14 @@ pub struct KnownOwner {
     pub same_project: bool,
     /// Whether the session's peer runs in the caller's process.
     pub same_process: bool,
-    /// Whether the caller is a hook that presents the session's secret, or needs none: the session has been over for so long
-    /// that its id is free.
+    /// Whether the caller is a hook that presents the session's secret, or needs none: the session
+    /// has been over for so long that its id is free.
     pub is_proven: bool,
 }
 
 impl SessionStanding {
-    /// The standing of the session `id` for `caller`. `row` is its owner, if it has a row; `is_subject` says whether there is
-    /// a token that speaks as the session itself.
+    /// The standing of the session `id` for `caller`. `row` is its owner, if it has a row;
+    /// `is_subject` says whether there is a token that speaks as the session itself.
     pub fn decide(
         caller: &Principal,
         id: &str,
@@ -94,8 +98,9 @@ impl SessionStanding {
     }
 }
 
-/// Whether the session `id` is this principal's: `row` is the owner that its row names, if it has one. A session that the operator
-/// made known under the key of a token is that of whoever holds the token.
+/// Whether the session `id` is this principal's: `row` is the owner that its row names, if it has
+/// one. A session that the operator made known under the key of a token is that of whoever holds
+/// the token.
 pub fn is_own_session(caller: &Principal, id: &str, row: Option<Option<&Principal>>) -> bool {
     let Principal::Session(key) = caller else { return row.is_some() };
     let is_called_so = own_session_ids(key).iter().any(|own| own == id);
@@ -106,8 +111,9 @@ pub fn is_own_session(caller: &Principal, id: &str, row: Option<Option<&Principa
     }
 }
 
-/// The ids of the session that a principal has without having begun one: it is called as the principal is. If another principal
-/// took that id before there was this one, the second is there for it.
+/// The ids of the session that a principal has without having begun one: it is called as the
+/// principal is. If another principal took that id before there was this one, the second is there
+/// for it.
 pub fn own_session_ids(key: &str) -> [String; 2] {
     [key.to_owned(), format!("{OWN}:{key}")]
 }
@@ -115,8 +121,9 @@ pub fn own_session_ids(key: &str) -> [String; 2] {
 /// Begins the id of a principal's own session whose first id is another's.
 const OWN: &str = "own";
 
-/// Whether an id has a form of those that the daemon gives: the key of a hosted agent, the id of an MCP session, and that of a
-/// principal's own session. In any case, and in letters that look the same.
+/// Whether an id has a form of those that the daemon gives: the key of a hosted agent, the id of an
+/// MCP session, and that of a principal's own session. In any case, and in letters that look the
+/// same.
 pub fn is_daemons_session_id(id: &str) -> bool {
     let plain: String = id.nfkc().filter(|c| !quote::is_invisible(*c)).collect();
     [("agent", ':'), (OWN, ':'), ("mcp", '_')].into_iter().any(|(form, mark)| {

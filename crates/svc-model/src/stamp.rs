@@ -1,4 +1,5 @@
-//! The words around a message: its sender by credential, whatever the text says, and what is to be done about it.
+//! The words around a message: its sender by credential, whatever the text says, and what is to be
+//! done about it.
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ use super::{
 
 /// Most characters around a text, the ends of lines counted and the sender's key not.
 pub const AROUND_CHARS: usize = 350;
-/// Longest name in a stamp, in bytes. With a long kind of client, or a long correlation id, less has room.
+/// Longest name in a stamp, in bytes. With a long kind of client, or a long correlation id, less
+/// has room.
 const NAME_BYTES: usize = 60;
 /// Shortest room for a name, in bytes.
 const NAME_MIN_BYTES: usize = 8;
@@ -25,7 +27,8 @@ pub struct MessageSender(SenderKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SenderKind {
-    /// A session: its name for people without quotation marks, its peer, and its kind of client as one word.
+    /// A session: its name for people without quotation marks, its peer, and its kind of client as
+    /// one word.
     Agent { name: String, peer: PeerId, session: SessionAddress, channel: SessionAddress },
     /// The operator, or a peer of theirs.
     Person { peer: PeerId },
@@ -38,7 +41,8 @@ enum SenderKind {
 pub struct MessageStamp {
     /// The lines before it: who it is from, and of which type it is.
     pub before: ModelText,
-    /// The line after it: the call that answers a question that can be answered, or where the answer to a late reply goes.
+    /// The line after it: the call that answers a question that can be answered, or where the
+    /// answer to a late reply goes.
     pub answer: Option<ModelText>,
     /// Characters of these lines with their ends, without the sender's key.
     pub chars: usize,
@@ -69,7 +73,8 @@ impl MessageSender {
 }
 
 impl MessageSender {
-    /// The same sender, whose peer is that of an agent with this key, if it is one: the key is its address.
+    /// The same sender, whose peer is that of an agent with this key, if it is one: the key is its
+    /// address.
     #[must_use]
     pub fn with_owner(mut self, owner: Option<&str>) -> Self {
         if let SenderKind::Agent { session, .. } = &mut self.0
@@ -100,14 +105,16 @@ impl fmt::Display for SessionAddress {
 }
 
 impl SessionAddress {
-    /// A key as it was stored. What could end the word is percent-encoded, as it is in every address.
+    /// A key as it was stored. What could end the word is percent-encoded, as it is in every
+    /// address.
     fn of_key(key: &str) -> Self {
         let is_part = |c: char| c.is_ascii_graphic() && !"()[]<>=".contains(c);
         if key.chars().all(is_part) { Self(key.to_owned()) } else { Self(one_word(key)) }
     }
 }
 
-/// The lines on the system side of an agent that another one has started: who asked for it, and who it is.
+/// The lines on the system side of an agent that another one has started: who asked for it, and who
+/// it is.
 pub fn system_context(requester: &str, channel: Option<&str>, target: &str) -> String {
     let mut lines = vec![
         "Agent-to-agent message context:".to_owned(),
@@ -122,8 +129,9 @@ pub fn system_context(requester: &str, channel: Option<&str>, target: &str) -> S
 
 /// `agent:<backend>:<session>`: the name of a session between agents.
 ///
-/// No two sessions have the same. A peer chooses its backend, so a colon in that is percent-encoded, as is in both parts
-/// what could end the word, or is not seen, or looks like something else.
+/// No two sessions have the same. A peer chooses its backend, so a colon in that is
+/// percent-encoded, as is in both parts what could end the word, or is not seen, or looks like
+/// something else.
 pub fn address(peer: &Peer) -> SessionAddress {
     let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
     SessionAddress(format!(
@@ -141,8 +149,9 @@ fn channel(peer: &Peer) -> &str {
     }
 }
 
-/// The words around a message, by its type and its sender. `answered` is the type of the message that it names as the one
-/// that it answers, if that is known. A question that `begins_turn` is answered by the last words of that turn, too.
+/// The words around a message, by its type and its sender. `answered` is the type of the message
+/// that it names as the one that it answers, if that is known. A question that `begins_turn` is
+/// answered by the last words of that turn, too.
 pub fn stamp(
     message: &Message,
     from: &MessageSender,
@@ -152,7 +161,8 @@ pub fn stamp(
     stamp_around(message, from, answered, begins_turn, None)
 }
 
-/// The same of a late reply whose answer goes back to whoever replied: as which turn, and which is the last.
+/// The same of a late reply whose answer goes back to whoever replied: as which turn, and which is
+/// the last.
 pub fn stamp_of_reply(
     message: &Message,
     from: &MessageSender,

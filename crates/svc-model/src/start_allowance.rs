@@ -1,5 +1,6 @@
-//! What a request may set of an agent that it starts. The rule stands here and nowhere else: `POST /v1/hosts`, `SendMessage`,
-//! `sessions_spawn` and `POST /v1/send_message` ask the same [`StartAllowance`].
+//! What a request may set of an agent that it starts. The rule stands here and nowhere else:
+//! `POST /v1/hosts`, `SendMessage`, `sessions_spawn` and `POST /v1/send_message` ask the same
+//! [`StartAllowance`].
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +9,8 @@ use std::{
 
 use globset::GlobBuilder;
 
-/// Variables by which whoever sets them runs code of his own in any program, or gets a program's keys sent to him.
+/// Variables by which whoever sets them runs code of his own in any program, or gets a program's
+/// keys sent to him.
 const NEVER: [&str; 11] = [
     "BASH_ENV",
     "ENV",
@@ -25,14 +27,16 @@ const NEVER: [&str; 11] = [
 const NEVER_PREFIXES: [&str; 3] = ["LD_", "DYLD_", "BASH_FUNC_"];
 const NEVER_SUFFIX: &str = "_BASE_URL";
 
-/// Whether no request sets this variable, the operator's neither. A person writes it into `env` of the configuration.
+/// Whether no request sets this variable, the operator's neither. A person writes it into `env` of
+/// the configuration.
 fn is_never_set_by_request(variable: &str) -> bool {
     NEVER.contains(&variable)
         || NEVER_PREFIXES.iter().any(|prefix| variable.starts_with(prefix))
         || variable.ends_with(NEVER_SUFFIX)
 }
 
-/// What an instance lets the requests of session tokens set. Nothing, unless its entry says otherwise.
+/// What an instance lets the requests of session tokens set. Nothing, unless its entry says
+/// otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StartAllowance {
     /// Names of variables.

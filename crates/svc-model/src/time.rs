@@ -1,4 +1,5 @@
-//! Time as the daemon keeps it: unix milliseconds in tables, RFC 3339 UTC with three digits on the wire.
+//! Time as the daemon keeps it: unix milliseconds in tables, RFC 3339 UTC with three digits on the
+//! wire.
 
 use std::{
     fmt,
@@ -12,7 +13,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// An instant, in milliseconds since the unix epoch.
 ///
-/// A number in the database, because text with a variable fraction sorts wrongly; RFC 3339 everywhere else.
+/// A number in the database, because text with a variable fraction sorts wrongly; RFC 3339
+/// everywhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -59,7 +61,8 @@ impl Timestamp {
     /// RFC 3339, in ASCII.
     fn written(self) -> [u8; 24] {
         let fraction = u16::try_from(self.0.rem_euclid(1000)).unwrap_or_default();
-        // Outside of years 0 to 9999 RFC 3339 has no form; such a value can only come from a broken row.
+        // Outside of years 0 to 9999 RFC 3339 has no form; such a value can only come from a broken
+        // row.
         let at = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1000))
             .ok()
             .filter(|at| at.year() >= 0)
@@ -131,7 +134,6 @@ impl JsonSchema for Timestamp {
 
 /// Where a service gets the time from. An argument, so that a test can say what time it is.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// The present.
     fn now(&self) -> Timestamp;
 }
 

@@ -1,9 +1,10 @@
 //! Waking readers: after a commit, the listeners of each stream that it touched are notified.
 //!
-//! A notification is a level, the seq or position of the last event, so a listener cannot miss one. Beside it the channel
-//! keeps the stream's tail: the events of the last commits, and their frames once a listener has asked for them, so that
-//! a thousand subscribers cost one rendering and no read. A reader that is behind the tail reads the table, which is
-//! always right. No producer waits for a reader, and a reader keeps nothing but its cursor.
+//! A notification is a level, the seq or position of the last event, so a listener cannot miss one.
+//! Beside it the channel keeps the stream's tail: the events of the last commits, and their frames
+//! once a listener has asked for them, so that a thousand subscribers cost one rendering and no
+//! read. A reader that is behind the tail reads the table, which is always right. No producer waits
+//! for a reader, and a reader keeps nothing but its cursor.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,7 +21,6 @@ use super::saying::Sayings;
 /// What one commit appended to one stream.
 #[derive(Debug)]
 pub struct Batch {
-    /// The stream.
     pub stream: StreamName,
     /// First and last seq that the commit gave out in it.
     pub seqs: (Seq, Seq),
@@ -30,7 +30,6 @@ pub struct Batch {
     pub closed: bool,
     /// Who may read the stream.
     pub visibility: Arc<StreamVisibility>,
-    /// The events.
     pub events: Box<[Event]>,
     bytes: usize,
     frames: [OnceLock<Bytes>; Framing::COUNT],
@@ -55,7 +54,8 @@ impl Batch {
         })
     }
 
-    /// All events of the batch, framed; rendered by whoever asks first and shared with everybody after.
+    /// All events of the batch, framed; rendered by whoever asks first and shared with everybody
+    /// after.
     pub fn frames(&self, framing: Framing) -> Bytes {
         self.frames[framing.index()].get_or_init(|| render(&self.events, framing)).clone()
     }
@@ -73,8 +73,8 @@ pub fn render(events: &[Event], framing: Framing) -> Bytes {
 /// What one commit appended to all streams, in the order of positions.
 pub type Commit = Box<[Arc<Batch>]>;
 
-/// The channels. One for each stream that somebody listens to, made by the first and gone with the last, and one
-/// for everything.
+/// The channels. One for each stream that somebody listens to, made by the first and gone with the
+/// last, and one for everything.
 #[derive(Debug)]
 pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
@@ -93,7 +93,8 @@ impl Bus {
         })
     }
 
-    /// Listens to one stream, from the next commit on. Listen first and read the table after, and nothing is missed.
+    /// Listens to one stream, from the next commit on. Listen first and read the table after, and
+    /// nothing is missed.
     pub fn listen(self: &Arc<Self>, stream: &StreamName) -> StreamListener<Batch> {
         let name = stream.shared();
         let channel = Arc::clone(self.lock().entry(Arc::clone(&name)).or_default());
@@ -265,14 +266,15 @@ impl<T: Send + Sync> StreamListener<T> {
         Self { level, channel, home, readers }
     }
 
-    /// Whether it was decided anew who may read the stream, since the listener began or this was last asked.
+    /// Whether it was decided anew who may read the stream, since the listener began or this was
+    /// last asked.
     pub fn take_readers_changed(&mut self) -> bool {
         let readers = self.level.borrow().readers;
         std::mem::replace(&mut self.readers, readers) != readers
     }
 
-    /// Number of the last event that was published while somebody listened; 0 before the first. Who asks for it, reads the
-    /// table, and then waits for what follows it, misses no event.
+    /// Number of the last event that was published while somebody listened; 0 before the first. Who
+    /// asks for it, reads the table, and then waits for what follows it, misses no event.
     pub fn last(&self) -> i64 {
         self.level.borrow().last
     }
@@ -292,8 +294,8 @@ impl<T: Send + Sync> StreamListener<T> {
             .ok();
     }
 
-    /// Waits for a commit that closes the stream. A stream that was closed before this listener existed is not noticed.
-    /// Dropping the future loses nothing.
+    /// Waits for a commit that closes the stream. A stream that was closed before this listener
+    /// existed is not noticed. Dropping the future loses nothing.
     pub async fn wait_closed(&mut self) {
         self.level.wait_for(|level| level.closed).await.ok();
     }

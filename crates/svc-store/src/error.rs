@@ -22,13 +22,13 @@ pub enum StoreError {
     /// The file is damaged.
     #[error("the file is damaged, or no database")]
     Corrupt(#[source] EngineError),
-    /// A file of the database is a link, or has a second name: another daemon could have it open there.
+    /// A file of the database is a link, or has a second name: another daemon could have it open
+    /// there.
     #[error("{0}")]
     Linked(String),
     /// The engine's check of a whole file found faults.
     #[error("{file} fails the check of its integrity: {findings}")]
     Unsound {
-        /// The file.
         file: String,
         /// The faults, as the engine words them.
         findings: String,
@@ -36,17 +36,16 @@ pub enum StoreError {
     /// A stored row breaks a rule that the program keeps.
     #[error("bad row in {table}, {id}: {why}")]
     BadRow {
-        /// The table.
         table: &'static str,
         /// Key of the row.
         id: String,
         /// The rule that it breaks.
         why: String,
     },
-    /// A write should have changed a row and changed none, because the row is gone. The job is undone.
+    /// A write should have changed a row and changed none, because the row is gone. The job is
+    /// undone.
     #[error("nothing was changed: there is no row {id} in {table}")]
     NothingChanged {
-        /// The table.
         table: &'static str,
         /// Key of the row.
         id: String,

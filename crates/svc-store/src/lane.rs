@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use svc_model::{Caller, Principal};
 
-/// The lane of the writer's queue in which a job waits. Each principal has one; the operator and the daemon itself share one.
+/// The lane of the writer's queue in which a job waits. Each principal has one; the operator and
+/// the daemon itself share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WriteLane(Option<Arc<str>>);
 

@@ -43,9 +43,9 @@
 //! # The file is opened
 //!
 //! The kernel releases `svc.db.lock` when a daemon dies. The next one takes it (`sqlite/lock.rs`),
-//! opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline makes the schema of an
-//! empty file in one piece). What was acknowledged is in the file
-//! or its write-ahead log; what was not is rolled back.
+//! opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline makes the schema of
+//! an empty file in one piece). What was acknowledged is in the file or its write-ahead log; what
+//! was not is rolled back.
 
 mod bus;
 mod error;

@@ -1,5 +1,5 @@
-//! What is being said in streams: words of an entry that no event has yet. They are kept in memory alone, and for as long as
-//! the entry is unfinished.
+//! What is being said in streams: words of an entry that no event has yet. They are kept in memory
+//! alone, and for as long as the entry is unfinished.
 
 use std::{
     collections::HashMap,
@@ -43,9 +43,7 @@ pub struct SaidAfter {
 /// Words that a reader has not heard yet.
 #[derive(Debug)]
 pub struct HeardWords {
-    /// Where.
     pub stream: StreamName,
-    /// What.
     pub words: AgentDelta,
     /// When the last of it was said.
     pub at: Timestamp,

@@ -28,7 +28,6 @@ pub struct TrimOutcome {
 /// Sizes of the files, in bytes, and the schema's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreSize {
-    /// The database.
     pub database: u64,
     /// The write-ahead log.
     pub wal: u64,
@@ -50,14 +49,13 @@ pub struct Migrations {
 /// What the writer has done since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Commits.
     pub commits: u64,
     /// Jobs that shared them.
     pub jobs: u64,
     /// Commits that failed.
     pub failures: u64,
-    /// How long commits took, with the wait for the disk: how many each of [`COMMIT_SECONDS`] bounds and no smaller one does,
-    /// and last those beyond all.
+    /// How long commits took, with the wait for the disk: how many each of [`COMMIT_SECONDS`]
+    /// bounds and no smaller one does, and last those beyond all.
     pub commit_times: [u64; COMMIT_SECONDS.len() + 1],
     /// All of that together, in microseconds.
     pub commit_micros: u64,

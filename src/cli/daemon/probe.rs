@@ -41,14 +41,15 @@ pub(in crate::cli) struct HealthDocument {
 /// The daemon of this data folder.
 #[derive(Debug)]
 pub(in crate::cli) enum DaemonProbe {
-    /// There is none: nobody listens on the socket, and the process in `daemon.json` does not hold the database.
+    /// There is none: nobody listens on the socket, and the process in `daemon.json` does not hold
+    /// the database.
     Absent,
     /// It answers on its socket.
     Running(DaemonFile, HealthAnswer),
     /// It answers on its socket that it takes no requests: it starts or ends.
     NotReady(Option<i32>),
-    /// A daemon of an earlier version holds the database and answers at its URL, under its own pid. It has no socket, so no
-    /// command of this version sends it anything but `/health`.
+    /// A daemon of an earlier version holds the database and answers at its URL, under its own pid.
+    /// It has no socket, so no command of this version sends it anything but `/health`.
     WithoutSocket(DaemonFile),
     /// A process is there that does not answer as it should.
     Silent {
@@ -104,7 +105,8 @@ pub(in crate::cli) async fn find_settled_daemon(
     }
 }
 
-/// What becomes of a `daemon.json` whose process holds the database, where nobody listens on the socket.
+/// What becomes of a `daemon.json` whose process holds the database, where nobody listens on the
+/// socket.
 async fn without_socket(file: DaemonFile) -> DaemonProbe {
     let answer = match Url::parse(&file.url) {
         Ok(url) => probe(Endpoint::Tcp(url)).await,

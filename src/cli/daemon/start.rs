@@ -18,8 +18,9 @@ use tokio::time::{Instant, sleep};
 use super::super::{ALREADY_RUNNING, Context, ServeArgs, output, serve::NO_AUTH};
 use super::probe::{DaemonProbe, find_daemon, find_settled_daemon, no_socket, not_ready, probe};
 
-/// How long the daemon may take until it answers. It makes or migrates its database first, and waits for the disk with
-/// each step: on a disk that needs a second for each, a first start takes 15.
+/// How long the daemon may take until it answers. It makes or migrates its database first, and
+/// waits for the disk with each step: on a disk that needs a second for each, a first start takes
+/// 15.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the daemon is looked for. It has no way to tell a process that may be gone by then.
 const POLL: Duration = Duration::from_millis(20);
@@ -80,7 +81,8 @@ async fn ensure(context: &Context, args: &ServeArgs) -> anyhow::Result<EnsuredDa
              config.toml"
         ));
     }
-    // If this process outlives the daemon it has to collect it, or the daemon would seem to exist for ever.
+    // If this process outlives the daemon it has to collect it, or the daemon would seem to exist
+    // for ever.
     std::thread::spawn(move || daemon.child.wait());
     ensured
 }
@@ -97,7 +99,8 @@ pub(in crate::cli) fn start_unattended(context: &Context) -> anyhow::Result<Chil
 
 /// Starts the daemon through a process that ends, so that the daemon is nobody's child.
 ///
-/// Some clients end all descendants of the processes that they have started, and the daemon serves others too.
+/// Some clients end all descendants of the processes that they have started, and the daemon serves
+/// others too.
 pub(in crate::cli) async fn ensure_apart(context: &Context) -> anyhow::Result<EnsuredDaemon> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = tokio::process::Command::new(&program);

@@ -90,7 +90,8 @@ pub(in crate::cli) async fn restart(
 
 /// Stops the daemon and gives its pid; `None` if none runs.
 ///
-/// Fails, without a signal to anyone, if the process that holds the database does not answer as the daemon.
+/// Fails, without a signal to anyone, if the process that holds the database does not answer as the
+/// daemon.
 pub(in crate::cli) async fn stop_running(context: &Context) -> anyhow::Result<Option<i32>> {
     // Others could have named any process.
     private_file::check_folder(&context.paths.home)?;

@@ -6,7 +6,8 @@ use svc_client::{ClientError, Url};
 use super::probe::{DaemonProbe, find_daemon, no_socket, not_ready};
 use crate::cli::Context;
 
-/// The URL at which others find the daemon: the one given, or the one that the running daemon wrote down.
+/// The URL at which others find the daemon: the one given, or the one that the running daemon wrote
+/// down.
 pub(in crate::cli) async fn daemon_url(context: &Context) -> anyhow::Result<String> {
     if let Some(url) = context.discovery()?.fixed() {
         return Ok(url.to_string());

@@ -1,6 +1,7 @@
 //! One event, from the payload to the daemon's answer, within a deadline.
 //!
-//! A thread reads and delivers. The main thread waits for it until the deadline, and keeps what the daemon may not have.
+//! A thread reads and delivers. The main thread waits for it until the deadline, and keeps what the
+//! daemon may not have.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,8 @@ use crate::cli::process;
 
 /// How often the main thread looks whether the event's name is known, which sets the deadline.
 const DEADLINE_POLL: Duration = Duration::from_millis(20);
-/// Events at which a person waits for the session, so that a daemon is started for it, and which may be the first that a process
-/// tells of a session that it goes on with.
+/// Events at which a person waits for the session, so that a daemon is started for it, and which
+/// may be the first that a process tells of a session that it goes on with.
 const STARTING_EVENTS: [&str; 4] =
     [SESSION_START, "UserPromptSubmit", "BeforeAgent", "chat.message"];
 /// The one of these that waits for nobody.
@@ -55,9 +56,7 @@ pub(super) struct HookAnswer {
 /// Why there is no answer. The log has the details.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum HookFailure {
-    /// The deadline passed.
     DeadlinePassed,
-    /// The request failed.
     RequestFailed,
 }
 
@@ -97,7 +96,8 @@ enum Receipt {
     Refused,
 }
 
-/// Delivers the event; gives the answer if there is one before the deadline, counted from `started`.
+/// Delivers the event; gives the answer if there is one before the deadline, counted from
+/// `started`.
 pub(super) fn attempt(
     job: HookJob,
     log: &HookLog,

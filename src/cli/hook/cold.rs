@@ -1,4 +1,5 @@
-//! A prompt that comes while no daemon is ready: it starts one, unless another hook has, and waits for it.
+//! A prompt that comes while no daemon is ready: it starts one, unless another hook has, and waits
+//! for it.
 
 use std::process::Child;
 use std::time::Duration;
@@ -18,7 +19,8 @@ const SCRIPT_WAIT: Duration = Duration::from_secs(30);
 /// How often the daemon is looked for. It has no way to tell a process that may be gone by then.
 const POLL: Duration = Duration::from_millis(25);
 
-/// How long a prompt may wait for a daemon that is not ready; `None` if one is, or if none is to be started here.
+/// How long a prompt may wait for a daemon that is not ready; `None` if one is, or if none is to be
+/// started here.
 pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<Duration> {
     // A daemon at a URL is not ours to start.
     let is_local = context.discovery().is_ok_and(|discovery| discovery.fixed().is_none());
@@ -33,7 +35,8 @@ pub(super) fn wait_for_daemon(context: &Context, format: PrintFormat) -> Option<
     Some(Duration::from_secs(config.hooks_cold_wait.value)).filter(|wait| !wait.is_zero())
 }
 
-/// Delivers an event as soon as a daemon takes it. `not_sent` is called whenever it is certain that none has it.
+/// Delivers an event as soon as a daemon takes it. `not_sent` is called whenever it is certain that
+/// none has it.
 pub(super) fn deliver_when_ready(
     context: &Context,
     arguments: &Value,

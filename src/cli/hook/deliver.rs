@@ -13,7 +13,8 @@ use crate::cli::process;
 pub(super) enum DeliveryError {
     /// Nothing was sent: no daemon is there.
     NotSent(String),
-    /// It may have been sent, and there was no answer, or the daemon says that something went wrong with itself.
+    /// It may have been sent, and there was no answer, or the daemon says that something went wrong
+    /// with itself.
     Unanswered(String),
     /// The daemon refuses the event.
     Refused(String),

@@ -1,4 +1,5 @@
-//! `hooks.log`: what went wrong in hooks, whose standard error nobody reads. It never has a payload's text.
+//! `hooks.log`: what went wrong in hooks, whose standard error nobody reads. It never has a
+//! payload's text.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ impl HookLog {
         Self(Some(context.paths.home.join("hooks.log")))
     }
 
-    /// The log in the data folder that the environment names, for a command line that cannot be read.
+    /// The log in the data folder that the environment names, for a command line that cannot be
+    /// read.
     pub(super) fn in_default_home() -> Self {
         Self::in_home(None)
     }

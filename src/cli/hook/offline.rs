@@ -68,8 +68,8 @@ pub(super) fn unprinted(home: &Path, session: &str) -> Vec<String> {
     own.map(|event| event.id).take(limits::HOOKS_LOST).collect()
 }
 
-/// Starts a daemon and does not wait for it; `None` if it is to stay stopped. Of several that are started at one moment, one
-/// stays.
+/// Starts a daemon and does not wait for it; `None` if it is to stay stopped. Of several that are
+/// started at one moment, one stays.
 pub(super) fn start_daemon(context: &Context) -> anyhow::Result<Option<Child>> {
     if stays_stopped(&context.paths) {
         return Ok(None);

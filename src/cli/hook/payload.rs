@@ -8,11 +8,13 @@ use serde_json::Value;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// A payload up to this size, in bytes, is not shortened.
 const MAX_WHOLE: usize = 256 * 1024;
-/// Bytes kept at the beginning and at the end of a long text. The result of a test run stands at the end.
+/// Bytes kept at the beginning and at the end of a long text. The result of a test run stands at
+/// the end.
 const HEAD: usize = 48 * 1024;
 const TAIL: usize = 16 * 1024;
 
-/// Reads standard input to its end, or until it is one whole JSON object: some clients do not close it.
+/// Reads standard input to its end, or until it is one whole JSON object: some clients do not close
+/// it.
 pub(super) fn read() -> Result<Value, String> {
     let mut input = std::io::stdin().lock();
     let mut bytes = Vec::new();
@@ -36,7 +38,8 @@ pub(super) fn read() -> Result<Value, String> {
     }
 }
 
-/// Reads a payload again with U+FFFD for what is not UTF-8; `problem` is why it could not be read as it is.
+/// Reads a payload again with U+FFFD for what is not UTF-8; `problem` is why it could not be read
+/// as it is.
 fn decode_lossy(bytes: &[u8], problem: &str) -> Result<Value, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("standard input: is empty".to_owned());

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 /// Writes a line to standard output or standard error: one write, or none.
 ///
 /// # Errors
-/// If it was not written, or if nobody reads: an output that was closed when the program began is `/dev/null` by now.
+/// If it was not written, or if nobody reads: an output that was closed when the program began is
+/// `/dev/null` by now.
 pub(super) fn print_line(to: impl AsFd, line: &str) -> io::Result<()> {
     // The standard library's handle reports success for a closed output.
     let mut file = File::from(to.as_fd().try_clone_to_owned()?);

@@ -1,7 +1,8 @@
-//! Starts the daemon again that was killed while all sessions were idle: a waiter is the only one of us that runs then.
+//! Starts the daemon again that was killed while all sessions were idle: a waiter is the only one
+//! of us that runs then.
 //!
-//! A daemon that ends by itself removes `daemon.json`: `svc stop`, a signal, a log-out. So the file without its process is the
-//! sign that it was killed.
+//! A daemon that ends by itself removes `daemon.json`: `svc stop`, a signal, a log-out. So the file
+//! without its process is the sign that it was killed.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
@@ -18,8 +19,8 @@ use crate::cli::daemon;
 
 /// How long the daemon is left to others, who may start it again: a service manager, or a person.
 const GRACE: Duration = Duration::from_secs(3);
-/// Most starts of all waiters together within [`STARTS_WINDOW`]: a daemon that dies at its start is not started all the time,
-/// and one that is killed again comes back.
+/// Most starts of all waiters together within [`STARTS_WINDOW`]: a daemon that dies at its start is
+/// not started all the time, and one that is killed again comes back.
 const STARTS: usize = 3;
 const STARTS_WINDOW: Duration = Duration::from_mins(1);
 
@@ -35,7 +36,8 @@ impl DaemonRevival {
         self.away_since = None;
     }
 
-    /// Notes that no daemon is there, and starts it if it was killed some time ago and nobody else does.
+    /// Notes that no daemon is there, and starts it if it was killed some time ago and nobody else
+    /// does.
     pub(super) async fn is_away(&mut self, context: &Context, log: &HookLog) {
         // Of a daemon at a URL nobody knows here what became of it.
         let is_local = context.discovery().is_ok_and(|discovery| discovery.fixed().is_none());
@@ -69,7 +71,8 @@ impl DaemonRevival {
     }
 }
 
-/// The right to start the daemon, which one waiter has at a time, at most [`STARTS`] times within [`STARTS_WINDOW`].
+/// The right to start the daemon, which one waiter has at a time, at most [`STARTS`] times within
+/// [`STARTS_WINDOW`].
 #[derive(Debug)]
 struct StartTurn {
     /// Its lock is given back when it is closed.
@@ -88,7 +91,8 @@ impl StartTurn {
         }
         let now = milliseconds();
         let window = u64::try_from(STARTS_WINDOW.as_millis()).unwrap_or(u64::MAX);
-        // Of an earlier version there may be words, and after the clock was set back a time to come.
+        // Of an earlier version there may be words, and after the clock was set back a time to
+        // come.
         let starts: Vec<u64> = std::fs::read_to_string(path)?
             .lines()
             .filter_map(|line| line.parse().ok())

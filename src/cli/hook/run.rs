@@ -31,7 +31,8 @@ pub(in crate::cli) fn run_alone(arguments: impl Iterator<Item = OsString>) -> Ex
     match HookCommand::try_parse_from(arguments) {
         Ok(HookCommand { global, args }) => run(global, args, started),
         Err(error) => {
-            // Help is printed as for any command; any other exit code would be an order to the client.
+            // Help is printed as for any command; any other exit code would be an order to the
+            // client.
             drop(error.print());
             if error.use_stderr() {
                 HookLog::in_default_home().note("usage", &error.to_string());

@@ -1,5 +1,6 @@
-//! `svc` without arguments, called as a hook: versions of Claude Code before 2.1.139 ignore the arguments of a hook that
-//! has them apart from its command, as earlier versions of `svc install` wrote it.
+//! `svc` without arguments, called as a hook: versions of Claude Code before 2.1.139 ignore the
+//! arguments of a hook that has them apart from its command, as earlier versions of `svc install`
+//! wrote it.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use super::hook_log::HookLog;
 use super::payload;
 
-/// How long a payload may take to come. Who gives none and does not close standard input waits for it.
+/// How long a payload may take to come. Who gives none and does not close standard input waits for
+/// it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether standard input has the payload of a hook. `hooks.log` then has a line that says what to do.
+/// Whether standard input has the payload of a hook. `hooks.log` then has a line that says what to
+/// do.
 pub(in crate::cli) fn is_called_without_arguments(home: Option<&Path>) -> bool {
     if std::io::stdin().is_terminal() {
         return false;

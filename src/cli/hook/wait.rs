@@ -1,5 +1,5 @@
-//! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes for it, and wakes it by
-//! ending with exit code 2 and the message on standard error.
+//! `svc hook wait`: runs beside an idle Claude Code session (`asyncRewake`) until a message comes
+//! for it, and wakes it by ending with exit code 2 and the message on standard error.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -30,8 +30,8 @@ const MAX_UNANSWERED: usize = 500;
 const CLIENT_POLL: Duration = Duration::from_secs(1);
 /// How long the waiter tries to say that it has shown nobody what it was given.
 const GIVE_BACK: Duration = Duration::from_secs(3);
-/// How long a waiter lets the hook of the same event go first: what waits already goes with that, and at the start of a session
-/// only a question wakes.
+/// How long a waiter lets the hook of the same event go first: what waits already goes with that,
+/// and at the start of a session only a question wakes.
 const AFTER_HOOK: Duration = Duration::from_millis(500);
 
 /// The daemon's answer to one request.
@@ -123,7 +123,8 @@ struct Waiter<'a> {
 impl Waiter<'_> {
     /// Waits, and prints what came. Whether it did.
     async fn run(&self, lets_hook_go_first: bool) -> Result<bool, String> {
-        // The id begins with the time, so that a later waiter's is greater; so is a later request's of one waiter.
+        // The id begins with the time, so that a later waiter's is greater; so is a later request's
+        // of one waiter.
         let waiter = HookId::new(&Ids::random(), SystemClock.now()).to_string();
         let request = RefCell::new(waiter.clone());
         let wake_up = tokio::select! {
@@ -149,7 +150,8 @@ impl Waiter<'_> {
         Ok(true)
     }
 
-    /// Tells the daemon that nobody saw the answer to a request, or notes it for the session's next hook.
+    /// Tells the daemon that nobody saw the answer to a request, or notes it for the session's next
+    /// hook.
     async fn give_back(&self, request: &str) {
         let body = json!({ "waiter": request, "lost": [request], "seconds": 1 });
         let path = self.path();
@@ -183,7 +185,8 @@ impl Waiter<'_> {
             let body = json!({ "waiter": id, "lost": unanswered });
             let error = match post(self.context, &path, &body).await {
                 Ok(WaitAnswer::Message { text, headline }) => {
-                    // Versions before 2.1.139 show all of it to the person, whose eye falls on the first line.
+                    // Versions before 2.1.139 show all of it to the person, whose eye falls on the
+                    // first line.
                     let text = format!("{headline}\n{text}").trim_start().to_owned();
                     return Ok(Some(WakeUp { text, request: id }));
                 }

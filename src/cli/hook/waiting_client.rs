@@ -1,4 +1,5 @@
-//! The client beside which `svc hook wait` runs: whether a message can wake its session, and whether waiting would hold it up.
+//! The client beside which `svc hook wait` runs: whether a message can wake its session, and
+//! whether waiting would hold it up.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -11,14 +12,14 @@ use svc_sys::bounded_file;
 use svc_sys::config::{Env, WakeMode};
 use svc_sys::process_list;
 
-/// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such a session ends only
-/// when all its hooks have, so a waiter would keep it for ever.
+/// Prefix of the entry points of sessions that a program runs: `claude -p` and the Agent SDK. Such
+/// a session ends only when all its hooks have, so a waiter would keep it for ever.
 const HEADLESS: &str = "sdk-";
-/// The first version of Claude Code that runs the waiter beside the session. An earlier one would wait for it at the start of
-/// a session and at the end of each turn.
+/// The first version of Claude Code that runs the waiter beside the session. An earlier one would
+/// wait for it at the start of a session and at the end of each turn.
 const REWAKE_SINCE: ClientVersion = ClientVersion([2, 1, 64]);
-/// The first version that wakes a session without a terminal. An earlier one keeps the message until the next prompt, and
-/// loses it if there is none.
+/// The first version that wakes a session without a terminal. An earlier one keeps the message
+/// until the next prompt, and loses it if there is none.
 const HEADLESS_SINCE: ClientVersion = ClientVersion([2, 1, 138]);
 /// Bytes at the end of a transcript in which its version is looked for.
 const MAX_TRANSCRIPT: u64 = 1024 * 1024;
@@ -43,8 +44,8 @@ impl WaitingClient {
         }
     }
 
-    /// Whether a waiter may begin at the event in `payload`: its session is one that `mode` wants to be woken, its client can
-    /// wake it, and nobody waits for the waiter.
+    /// Whether a waiter may begin at the event in `payload`: its session is one that `mode` wants
+    /// to be woken, its client can wake it, and nobody waits for the waiter.
     pub(super) fn can_be_woken(&self, mode: WakeMode, env: &Env, payload: &Value) -> bool {
         let is_before_turn = precedes_turn(payload);
         let version = self.version(env, payload, is_before_turn);
@@ -64,7 +65,8 @@ impl WaitingClient {
         }
     }
 
-    /// The version that runs. Before the first turn of a session there is no transcript yet, or one of an earlier run.
+    /// The version that runs. Before the first turn of a session there is no transcript yet, or one
+    /// of an earlier run.
     fn version(&self, env: &Env, payload: &Value, is_before_turn: bool) -> Option<ClientVersion> {
         let words = self.words.as_deref().unwrap_or_default();
         let running =
@@ -82,7 +84,8 @@ impl WaitingClient {
     }
 }
 
-/// Whether the hooks of the event in `payload` run before the model is asked: one of them has what waits for the session.
+/// Whether the hooks of the event in `payload` run before the model is asked: one of them has what
+/// waits for the session.
 pub(super) fn precedes_turn(payload: &Value) -> bool {
     let event = payload.get("hook_event_name").and_then(Value::as_str);
     matches!(event, Some("SessionStart" | "UserPromptSubmit"))
@@ -126,8 +129,8 @@ mod tests {
         WaitingClient { executable: None, words: Some(words.iter().map(OsString::from).collect()) }
     }
 
-    /// At a terminal a session is woken by default; one that a program runs only if the person says so, it takes prompts, and
-    /// its version wakes it. Nobody waits for the waiter.
+    /// At a terminal a session is woken by default; one that a program runs only if the person says
+    /// so, it takes prompts, and its version wakes it. Nobody waits for the waiter.
     #[test]
     fn who_can_be_woken() {
         use WakeMode::{Always, Never, Terminal};

@@ -28,7 +28,8 @@ pub(in crate::cli) struct InstallArgs {
     /// Change the files of the project in this folder, which a team shares, and not yours
     #[arg(long)]
     pub(super) project: bool,
-    /// Give the sessions that you start a scope; repeatable: `agents`, `approve`, `read_all`, `exec`, `read`, or the scope of a server
+    /// Give the sessions that you start a scope; repeatable: `agents`, `approve`, `read_all`,
+    /// `exec`, `read`, or the scope of a server
     #[arg(long, value_name = "SCOPE", value_parser = scope)]
     pub(super) scope: Vec<String>,
     /// Print what would change as a diff, and write nothing
@@ -46,7 +47,8 @@ pub(in crate::cli) struct InstallArgs {
     /// Mark these hooks as trusted in Codex, in place of a review there with /hooks
     #[arg(long)]
     pub(super) trust_hooks: bool,
-    /// Let models call svc's harmless tools without asking you, so that a session that a message wakes does not wait for you
+    /// Let models call svc's harmless tools without asking you, so that a session that a message
+    /// wakes does not wait for you
     #[arg(long)]
     pub(super) allow_tools: bool,
 }

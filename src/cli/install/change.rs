@@ -133,8 +133,8 @@ fn scopes_note(context: &Context) -> Option<String> {
     Some(format!("sessions have the scope {} by [sessions] scopes in {file}", scopes.join(", ")))
 }
 
-/// Adds scopes to those of sessions that a person starts (`[sessions] scopes`); gives the file and what changed in it, if
-/// anything did.
+/// Adds scopes to those of sessions that a person starts (`[sessions] scopes`); gives the file and
+/// what changed in it, if anything did.
 fn grant_scopes(
     context: &Context,
     wanted: &[String],
@@ -174,8 +174,8 @@ fn joined(changes: impl Iterator<Item = FileChange>) -> Vec<FileChange> {
     joined
 }
 
-/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to. Fails with a sentence if the
-/// person said so and Codex was not told.
+/// Tells Codex that the person trusts the hooks, if they said so; else gives a note on how to.
+/// Fails with a sentence if the person said so and Codex was not told.
 async fn trust_hooks(
     installer: &mut Installer<'_>,
     command: &ClientCommand,
@@ -243,7 +243,8 @@ pub(in crate::cli) async fn uninstall(
             .filter(|file| !args.project || file.scope == InstallScope::Project)
             .map(|file| (file.path.clone(), file.scope))
             .collect();
-        // A project's files are shared: they are changed only if svc has changed them before, or if the flag says so.
+        // A project's files are shared: they are changed only if svc has changed them before, or if
+        // the flag says so.
         let scope = if args.project { InstallScope::Project } else { InstallScope::User };
         for path in apply::files(client, &locations, &command, scope) {
             if !files.iter().any(|(known, _)| *known == path) {

@@ -1,4 +1,5 @@
-//! The daemon beside an installation: it is started for the clients, asked as a client would ask it, and stopped after the last.
+//! The daemon beside an installation: it is started for the clients, asked as a client would ask
+//! it, and stopped after the last.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::cli::daemon::{
 /// How long `svc stdio` may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the daemon unless it runs or `no_start` says otherwise. Gives sentences that say whether clients reach it.
+/// Starts the daemon unless it runs or `no_start` says otherwise. Gives sentences that say whether
+/// clients reach it.
 pub(super) async fn daemon_note(
     context: &Context,
     command: &ClientCommand,
@@ -58,7 +60,8 @@ pub(super) async fn daemon_note(
     notes
 }
 
-/// After an uninstallation: says what stays. Stops the daemon if no client is left and `no_stop` does not say otherwise.
+/// After an uninstallation: says what stays. Stops the daemon if no client is left and `no_stop`
+/// does not say otherwise.
 pub(super) async fn after_uninstall(context: &Context, no_stop: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let is_left =

@@ -1,7 +1,8 @@
-//! `svc install`, `svc install status`, `svc uninstall`: svc among the servers and hooks of coding agents.
+//! `svc install`, `svc install status`, `svc uninstall`: svc among the servers and hooks of coding
+//! agents.
 //!
-//! The package `svc-install` knows what is installed and how. Here are the flags, the way from the daemon's settings to
-//! it, and what is printed.
+//! The package `svc-install` knows what is installed and how. Here are the flags, the way from the
+//! daemon's settings to it, and what is printed.
 
 mod args;
 mod change;

@@ -73,7 +73,8 @@ impl ServerFile {
         self.written_name(document, name).is_some()
     }
 
-    /// How the file writes the name of a server: as it is, or in letters that `source_name` replaces.
+    /// How the file writes the name of a server: as it is, or in letters that `source_name`
+    /// replaces.
     fn written_name(&self, document: &ConfigDocument, name: &str) -> Option<String> {
         let value = document.value();
         let servers = value.get(self.section())?.as_object()?;
@@ -97,7 +98,8 @@ impl ServerFile {
         })
     }
 
-    /// Lets `work` change the file as `svc install` does: a project's through no link, and one change after the other.
+    /// Lets `work` change the file as `svc install` does: a project's through no link, and one
+    /// change after the other.
     fn edit<T>(
         &self,
         work: impl Fn(&ForeignFile, &mut ConfigDocument) -> anyhow::Result<T>,
@@ -142,7 +144,8 @@ impl ServerFile {
         })
     }
 
-    /// Removes an entry, and gives the text of the file before and after; `None` if it has none of that name.
+    /// Removes an entry, and gives the text of the file before and after; `None` if it has none of
+    /// that name.
     fn take(&self, name: &str) -> anyhow::Result<Option<(String, String)>> {
         // A file without the name is left alone, and may be a link.
         if !self.has(&self.read()?.1, name) {
@@ -176,7 +179,8 @@ impl ServerFile {
     }
 }
 
-/// Lets `work` change config.toml, and gives the file, and its text before and after. With `dry_run` nothing is written.
+/// Lets `work` change config.toml, and gives the file, and its text before and after. With
+/// `dry_run` nothing is written.
 pub(in crate::cli) fn change_config(
     context: &Context,
     dry_run: bool,
@@ -277,8 +281,8 @@ fn pairs_of(
     pairs.collect()
 }
 
-/// What to say of a program that is not there now. It may come later, so it is no error. One with a variable in it is only known
-/// where it is started.
+/// What to say of a program that is not there now. It may come later, so it is no error. One with a
+/// variable in it is only known where it is started.
 fn missing_program(command: &str, paths: Option<&OsStr>) -> Option<String> {
     if command.contains('$') || command.starts_with('~') {
         return None;
@@ -344,7 +348,8 @@ async fn put(
     done(context, name, &format!("{name} is in {}", target.path.display()), &target.path)
 }
 
-/// Approves a project's file after an entry was added. Who adds one has not looked at others that wait for approval.
+/// Approves a project's file after an entry was added. Who adds one has not looked at others that
+/// wait for approval.
 fn approve_own(context: &Context, path: &Path, before: &str, after: &str) -> anyhow::Result<()> {
     // One that cannot be read has no servers: with the new entry it can be.
     let had_none =
@@ -489,7 +494,8 @@ async fn approve_changes(context: &Context, name: &str) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nearest file of this folder's project that is not approved as it is; the nearest one if all are.
+/// The nearest file of this folder's project that is not approved as it is; the nearest one if all
+/// are.
 fn waiting_file(context: &Context) -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let choices = SourceChoices::load(&context.paths.home).unwrap_or_default();

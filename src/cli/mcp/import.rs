@@ -123,7 +123,8 @@ pub(super) async fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes servers out of the client's own file, on record, so that an uninstallation puts them back. Gives what changed.
+/// Takes servers out of the client's own file, on record, so that an uninstallation puts them back.
+/// Gives what changed.
 fn take_out(
     context: &Context,
     file: &ImportFile,

@@ -1,4 +1,5 @@
-//! `svc mcp`: child MCP servers. What changes files works without a daemon, and a daemon that runs hears of it at once.
+//! `svc mcp`: child MCP servers. What changes files works without a daemon, and a daemon that runs
+//! hears of it at once.
 
 mod args;
 mod edit;
@@ -162,7 +163,8 @@ pub(super) enum McpCommand {
         name: String,
         /// The tool, as the server calls it or as `svc mcp tools` shows it
         tool: String,
-        /// One argument; repeatable. KEY=@FILE reads its value from a file, KEY=@- from standard input
+        /// One argument; repeatable. KEY=@FILE reads its value from a file, KEY=@- from standard
+        /// input
         #[arg(long = "arg", value_name = "KEY=VALUE")]
         arg: Vec<String>,
     },

@@ -25,7 +25,8 @@ struct ProjectToken {
 }
 
 impl ProjectClient {
-    /// The operator's requests have no project, so it makes itself a token. Who is not the operator has its own.
+    /// The operator's requests have no project, so it makes itself a token. Who is not the operator
+    /// has its own.
     pub(super) async fn new(context: &Context, more: &[&str]) -> anyhow::Result<Self> {
         let operator = context.client()?;
         let project = std::env::current_dir().ok();

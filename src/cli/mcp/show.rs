@@ -16,7 +16,8 @@ use super::super::{Context, tools};
 use super::offers;
 use super::project::ProjectClient;
 
-/// How long a call waits for a server that was never connected to say which tools it has, and how often it looks.
+/// How long a call waits for a server that was never connected to say which tools it has, and how
+/// often it looks.
 const FIRST_LISTS: Duration = Duration::from_secs(5);
 const FIRST_LISTS_POLL: Duration = Duration::from_millis(100);
 
@@ -77,7 +78,8 @@ pub(super) async fn list(context: &Context, with_offers: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why a server is in its state and what to do, on lines of their own: in a table they would be cut.
+/// Why a server is in its state and what to do, on lines of their own: in a table they would be
+/// cut.
 fn trouble(source: &Value) -> Option<String> {
     let cell = |key| output::visible(&output::cell(source, key));
     let lines: Vec<String> = [("reason", "reason"), ("next", "next_action")]
@@ -113,7 +115,8 @@ pub(super) async fn get(context: &Context, name: &str) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// An entry without the values that may be secrets: what is written out in `env` and `headers`, and no name of a variable.
+/// An entry without the values that may be secrets: what is written out in `env` and `headers`, and
+/// no name of a variable.
 fn masked(mut entry: Value) -> Value {
     for field in ["env", "headers"] {
         let values = entry.get_mut(field).and_then(Value::as_object_mut);
@@ -178,7 +181,8 @@ pub(super) async fn call(
     done
 }
 
-/// Who may call a server: as a session of this folder's project, with the scope that the server asks for.
+/// Who may call a server: as a session of this folder's project, with the scope that the server
+/// asks for.
 async fn caller_of(context: &Context, name: &str) -> anyhow::Result<ProjectClient> {
     let here = std::env::current_dir().context("cannot tell the present folder")?;
     let plan = context.config(&Flags::default())?.sources.plan(Some(&here));

@@ -1,4 +1,5 @@
-//! The time of day of something in a feed, whose lines stay on the screen: "3 min ago" would not stay true.
+//! The time of day of something in a feed, whose lines stay on the screen: "3 min ago" would not
+//! stay true.
 
 use svc_model::Timestamp;
 use time::OffsetDateTime;
@@ -6,8 +7,8 @@ use time::OffsetDateTime;
 use super::screen::Screen;
 use super::style::Style;
 
-/// `at`, as RFC 3339 wrote it, for the beginning of a line: on a screen the local time, with the day if it is not today.
-/// Exact for a program and with `--utc`.
+/// `at`, as RFC 3339 wrote it, for the beginning of a line: on a screen the local time, with the
+/// day if it is not today. Exact for a program and with `--utc`.
 pub(crate) fn clock(screen: &Screen, at: &str) -> String {
     let local = |at: Timestamp| {
         let seconds = at.as_millis().div_euclid(1000);

@@ -16,7 +16,8 @@ pub(crate) struct Column {
     /// Name of the field in an item. With a `/` at its beginning a JSON pointer.
     pub(super) field: &'static str,
     pub(super) kind: ColumnKind,
-    /// 0 is always shown; where the screen is too narrow, the column of the highest rank goes first.
+    /// 0 is always shown; where the screen is too narrow, the column of the highest rank goes
+    /// first.
     pub(super) rank: u8,
     /// Fewest columns of the screen for a cell that is cut.
     pub(super) least: u16,
@@ -62,7 +63,6 @@ impl Column {
         Self { kind: ColumnKind::Name, ..Self::text(header, field) }
     }
 
-    /// An id.
     pub(crate) const fn id(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Id, ..Self::text(header, field) }
     }
@@ -72,7 +72,6 @@ impl Column {
         Self { kind: ColumnKind::State, ..Self::text(header, field) }
     }
 
-    /// A time.
     pub(crate) const fn time(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Time, ..Self::text(header, field) }
     }
@@ -82,7 +81,6 @@ impl Column {
         Self { kind: ColumnKind::Path, ..Self::text(header, field) }
     }
 
-    /// A number.
     pub(crate) const fn number(header: &'static str, field: &'static str) -> Self {
         Self { kind: ColumnKind::Number, ..Self::text(header, field) }
     }

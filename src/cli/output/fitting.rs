@@ -2,7 +2,8 @@
 
 use ratatui::text::Span;
 
-/// A text with lines of at most `room` columns, broken between words; as it is without a bound. A longer word stays whole.
+/// A text with lines of at most `room` columns, broken between words; as it is without a bound. A
+/// longer word stays whole.
 pub(crate) fn wrapped(text: &str, room: Option<usize>) -> String {
     let Some(room) = room.filter(|room| *room > 0) else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();

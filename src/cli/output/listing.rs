@@ -22,7 +22,8 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Prints the page: as it is with `--json`, else as a table, with the command for the next page on standard error.
+    /// Prints the page: as it is with `--json`, else as a table, with the command for the next page
+    /// on standard error.
     pub(crate) fn print(&self, context: &Context, page: &Value) -> anyhow::Result<()> {
         if context.json {
             return json(page);

@@ -1,13 +1,16 @@
 //! What goes to the terminal: tables and sentences for people, JSON for programs.
 //!
-//! - [`write`]: the door. Lines, blocks, JSON documents and exact bytes; nothing else writes to standard output or error.
-//! - [`screen`]: whom it is for. A [`Screen`] says how wide a row may be, whether colours are wanted, and which time it is.
+//! - [`write`]: the door. Lines, blocks, JSON documents and exact bytes; nothing else writes to
+//!   standard output or error.
+//! - [`screen`]: whom it is for. A [`Screen`] says how wide a row may be, whether colours are
+//!   wanted, and which time it is.
 //! - [`style`]: the few colours, and the colour of a state.
 //! - [`relative_time`]: "3 min ago".
 //! - [`clock`]: the time of day, for a feed.
 //! - [`column`]: what stands in a column: an id, a state, a time, a folder, a number, a text.
 //! - [`table`]: rows below each other, fitted to the screen.
-//! - [`listing`]: a page of a list as such a table, or as JSON; what to do if it is empty, and the command for the next page.
+//! - [`listing`]: a page of a list as such a table, or as JSON; what to do if it is empty, and the
+//!   command for the next page.
 //! - [`record`]: one object, a line for each field.
 //! - [`fitting`]: a text that is broken between words, or cut, to fit the screen.
 //!
@@ -30,10 +33,11 @@
 //! LIST.print(context, &page)?;
 //! ```
 //!
-//! A column of rank 0 is always shown. Of the others the one of the highest rank goes first where the screen is too narrow,
-//! and one without any value, or with the usual one in all rows, is not shown on a screen. A name is cut last. A program (a pipe) gets all columns, whole ids and exact times.
-//! Rows that are no JSON go through [`table`], one object through [`object`], and text that others wrote through
-//! [`visible`] wherever it becomes part of a sentence.
+//! A column of rank 0 is always shown. Of the others the one of the highest rank goes first where
+//! the screen is too narrow, and one without any value, or with the usual one in all rows, is not
+//! shown on a screen. A name is cut last. A program (a pipe) gets all columns, whole ids and exact
+//! times. Rows that are no JSON go through [`table`], one object through [`object`], and text that
+//! others wrote through [`visible`] wherever it becomes part of a sentence.
 
 mod clock;
 mod column;

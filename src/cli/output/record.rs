@@ -10,7 +10,8 @@ use super::relative_time::relative;
 use super::screen::Screen;
 use super::write::{block, json, plain, visible};
 
-/// `key: value` lines for one object, with the keys padded; further lines of a value stand below its first.
+/// `key: value` lines for one object, with the keys padded; further lines of a value stand below
+/// its first.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> anyhow::Result<()> {
     block(&layout(pairs))
 }
@@ -23,8 +24,8 @@ pub(crate) fn wrapped_fields(screen: &Screen, pairs: &[(&str, String)]) -> anyho
     fields(&pairs)
 }
 
-/// The fields of a JSON object that are set, in the order given, and then all others. On a screen a time is followed by how
-/// long ago that is.
+/// The fields of a JSON object that are set, in the order given, and then all others. On a screen a
+/// time is followed by how long ago that is.
 pub(crate) fn object(screen: &Screen, value: &Value, first: &[&str]) -> anyhow::Result<()> {
     let Some(map) = value.as_object() else {
         return json(value);

@@ -29,7 +29,8 @@ pub(crate) enum ColorChoice {
 /// What standard output is, as it was at the start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Screen {
-    /// Columns of the screen. `None` for a program, which gets whole rows, whole ids and exact times.
+    /// Columns of the screen. `None` for a program, which gets whole rows, whole ids and exact
+    /// times.
     pub(crate) width: Option<u16>,
     /// Whether colours are wanted.
     pub(crate) color: bool,
@@ -37,15 +38,16 @@ pub(crate) struct Screen {
     pub(crate) utc: bool,
     /// The time that relative times are counted from.
     pub(crate) now: Timestamp,
-    /// The distance of the local time from UTC. UTC itself if the system does not tell: it does so only before there are threads.
+    /// The distance of the local time from UTC. UTC itself if the system does not tell: it does so
+    /// only before there are threads.
     pub(crate) offset: UtcOffset,
 }
 
 impl Screen {
     /// Standard output of this process, given the flags.
     ///
-    /// A terminal tells its width. `COLUMNS` is the width where no terminal tells one, so a pipe with it is laid out
-    /// as a screen: `watch` sets it for the command that it shows.
+    /// A terminal tells its width. `COLUMNS` is the width where no terminal tells one, so a pipe
+    /// with it is laid out as a screen: `watch` sets it for the command that it shows.
     pub(crate) fn of_process(env: &Env, color: ColorChoice, utc: bool) -> Self {
         let out = io::stdout();
         let is_terminal = out.is_terminal();

@@ -9,7 +9,6 @@ pub(crate) enum Style {
     Good,
     /// It is at work.
     Busy,
-    /// It waits.
     Waiting,
     /// It went wrong.
     Bad,

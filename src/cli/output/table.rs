@@ -67,7 +67,8 @@ pub(super) fn layout(
         let Some(laid_out) = table.column_mut(index) else { continue };
         let gap = if Some(index) == last { 0 } else { GAP };
         laid_out.set_padding((0, gap));
-        // No character of a text is this one, so a text is cut where its cell ends and not between words.
+        // No character of a text is this one, so a text is cut where its cell ends and not between
+        // words.
         laid_out.set_delimiter('\0');
         laid_out.set_constraint(if hidden.contains(&index) {
             ColumnConstraint::Hidden
@@ -100,8 +101,8 @@ pub(super) fn layout(
     out
 }
 
-/// How wide each column is: as wide as it has to be, or as much narrower as the screen is. The widest is cut first, and a name
-/// after all others.
+/// How wide each column is: as wide as it has to be, or as much narrower as the screen is. The
+/// widest is cut first, and a name after all others.
 fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize]) -> Vec<u16> {
     let mut fitted = widths.to_vec();
     let Some(width) = screen.width else { return fitted };
@@ -127,8 +128,8 @@ fn fitted(screen: &Screen, columns: &[Column], widths: &[u16], hidden: &[usize])
     fitted
 }
 
-/// The columns that are left out: on a screen those that tell nobody anything, and where it is too narrow those of the highest
-/// rank.
+/// The columns that are left out: on a screen those that tell nobody anything, and where it is too
+/// narrow those of the highest rank.
 fn hidden(
     screen: &Screen,
     columns: &[Column],

@@ -1,7 +1,8 @@
 //! The door to standard output and error.
 //!
-//! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Every function but [`exact`] and
-//! [`styled`] shows control and direction characters as symbols (`terminal`), so that no message can drive someone's terminal.
+//! A closed standard output is an [`OutputClosed`] error that ends the command cleanly. Every
+//! function but [`exact`] and [`styled`] shows control and direction characters as symbols
+//! (`terminal`), so that no message can drive someone's terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -39,7 +40,8 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     exact(format!("{}\n", terminal::line(text)).as_bytes())
 }
 
-/// Text of several lines on standard output, each with its line feed; without the last one, what follows goes on in its line.
+/// Text of several lines on standard output, each with its line feed; without the last one, what
+/// follows goes on in its line.
 pub(crate) fn block(text: &str) -> anyhow::Result<()> {
     exact(terminal::block(text).as_bytes())
 }
@@ -54,8 +56,8 @@ pub(crate) fn styled_line(text: &str) -> anyhow::Result<()> {
     styled(&format!("{text}\n"))
 }
 
-/// Bytes on standard output as they are, at once: for programs that read them, such as a shell's completion and the
-/// protocol of `svc stdio`.
+/// Bytes on standard output as they are, at once: for programs that read them, such as a shell's
+/// completion and the protocol of `svc stdio`.
 pub(crate) fn exact(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {

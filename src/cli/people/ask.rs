@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::{inbox_path, name_of, note_successor, peer, present, reaches_nobody, send};
-use crate::cli::delivery::{expected, needs, when};
+use crate::cli::delivery::{expected, needs};
 use crate::cli::message::text_or_input;
 use crate::cli::naming::peer_found;
 use crate::cli::presence::OperatorPresence;
@@ -107,10 +107,9 @@ pub(in crate::cli) async fn ask(context: &Context, args: AskArgs) -> anyhow::Res
             let seconds = args.timeout.unwrap_or_default();
             let present = peer(&client, &to).await;
             let status = output::cell(&present, "status");
-            let when = when(&question, &present);
             bail!(
-                "{name} has not answered within {seconds} s: it is {status} ({when}). The question {id} \
-                 stays open, and the answer will be in `svc inbox`"
+                "{name} has not answered within {seconds} s: it is {status}. The question {id} stays \
+                 open, and the answer will be in `svc inbox`"
             )
         }
     }
@@ -154,7 +153,8 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Says that the receiver has gone, or needs a person: its answer may take a while from then on.
+    /// Says that the receiver has gone, or needs a person: its answer may take a while from then
+    /// on.
     async fn tell_change(&self, item: Option<FollowItem>) -> anyhow::Result<()> {
         let Some(FollowItem::Event { data, .. }) = item else { return Ok(()) };
         let event: Value = serde_json::from_str(&data)?;
@@ -222,7 +222,8 @@ impl AnswerWait<'_> {
         }
     }
 
-    /// Whether a message answers the question: it says so, or comes from whom was asked and says not what it answers.
+    /// Whether a message answers the question: it says so, or comes from whom was asked and says
+    /// not what it answers.
     fn is_answer(&self, message: &Value) -> bool {
         match message["correlation_id"].as_str() {
             Some(answered) => self.question["id"] == answered,
@@ -308,7 +309,8 @@ impl AnswerWait<'_> {
         Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// Whether a message is the daemon's word that the question came to nothing: its turn failed, or ended without text.
+    /// Whether a message is the daemon's word that the question came to nothing: its turn failed,
+    /// or ended without text.
     fn is_failure(&self, message: &Value) -> bool {
         let beginning = format!("No answer to {}:", output::cell(self.question, "id"));
         message["type"] == "notification"

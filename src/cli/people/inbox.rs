@@ -63,7 +63,8 @@ async fn waiting_at_terminals(client: &Client) -> Result<Vec<Value>, ClientError
     Ok(waiting.filter(|peer| !is_hosted(peer)).cloned().collect())
 }
 
-/// Open requests that no message of this page is about: to acknowledge such a message does not answer its request.
+/// Open requests that no message of this page is about: to acknowledge such a message does not
+/// answer its request.
 async fn untold_requests(client: &Client, page: &Value) -> Result<Vec<Value>, ClientError> {
     let open: Value = client.get("/v1/requests?open=true&limit=500").await?;
     let messages = output::items(page, "messages");

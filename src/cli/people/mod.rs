@@ -48,7 +48,8 @@ pub(super) struct TellArgs {
 /// Arguments of `svc reply`.
 #[derive(Debug, Args)]
 pub(super) struct ReplyArgs {
-    /// The message: its id or the beginning of it, or `latest`: the last question to you that is open
+    /// The message: its id or the beginning of it, or `latest`: the last question to you that is
+    /// open
     message: String,
     /// The answer; `-` reads it from standard input
     text: String,
@@ -205,7 +206,8 @@ fn reaches_nobody(sent: &Value) -> bool {
     sent["delivery"] == "never" || sent["state"] == "undeliverable"
 }
 
-/// Says who else of the same client is here in the folder of one who is away: that one may be meant.
+/// Says who else of the same client is here in the folder of one who is away: that one may be
+/// meant.
 async fn note_successor(client: &Client, receiver: &Value) {
     let cell = |key| output::cell(receiver, key);
     if cell("status") != "offline" || receiver["path"].is_null() {

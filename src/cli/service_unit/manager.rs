@@ -49,7 +49,8 @@ impl Unit {
                 })
             }
             Manager::Launchd => {
-                // To reach the user's domain at all is one question, whether the service is in it another.
+                // To reach the user's domain at all is one question, whether the service is in it
+                // another.
                 ask(&["launchctl", "print", &domain()])?;
                 let Ok(printed) = ask(&["launchctl", "print", &target()]) else {
                     return Ok(ServiceState {
@@ -73,7 +74,8 @@ impl Unit {
         }
     }
 
-    /// The commands that make the manager take up the file, start the service at log-in and, if `start`, now.
+    /// The commands that make the manager take up the file, start the service at log-in and, if
+    /// `start`, now.
     pub(super) fn enable(&self, start: bool) -> Vec<Vec<String>> {
         match self.manager {
             Manager::Systemd => {

@@ -1,7 +1,7 @@
 //! `svc service`: the daemon as a service of the user's own, started at log-in and after a failure.
 //!
-//! `unit` has the texts, pure but for where this program is; `manager` asks systemd or launchd. Nothing is touched that
-//! does not bear our mark.
+//! `unit` has the texts, pure but for where this program is; `manager` asks systemd or launchd.
+//! Nothing is touched that does not bear our mark.
 
 mod manager;
 mod unit;
@@ -95,7 +95,8 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
 
     let running = daemon_pid(context).await;
     let before = unit.state();
-    // A daemon that the service has not started keeps the database, so the service could not run beside it.
+    // A daemon that the service has not started keeps the database, so the service could not run
+    // beside it.
     let background = match &before {
         Ok(before) => running.filter(|_| !before.active),
         Err(_) => running,
@@ -163,7 +164,8 @@ async fn install(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Resul
     Ok(if problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits until the daemon that the service has just started answers. To be started is not yet to run.
+/// Waits until the daemon that the service has just started answers. To be started is not yet to
+/// run.
 async fn wait(context: &Context, unit: &Unit) -> anyhow::Result<ServiceState> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -271,7 +273,8 @@ async fn uninstall(context: &Context, unit: &Unit, dry_run: bool) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the link by which systemd starts the unit, as `systemctl disable` does where it can be asked.
+/// Removes the link by which systemd starts the unit, as `systemctl disable` does where it can be
+/// asked.
 fn remove_link(unit: &Path) {
     let (Some(folder), Some(name)) = (unit.parent(), unit.file_name()) else {
         return;

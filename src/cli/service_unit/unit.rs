@@ -1,4 +1,5 @@
-//! The text that tells the user's service manager how to run the daemon, and where it is looked for.
+//! The text that tells the user's service manager how to run the daemon, and where it is looked
+//! for.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -141,7 +142,8 @@ impl Unit {
         }
     }
 
-    /// Puts the unit in its place at once. Anyone may read it: there is no secret in it, and systemd warns otherwise.
+    /// Puts the unit in its place at once. Anyone may read it: there is no secret in it, and
+    /// systemd warns otherwise.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().context("a unit has a folder")?;
         let written = std::fs::create_dir_all(folder)
@@ -164,7 +166,8 @@ impl Service {
         if context.paths.explicit_home {
             environment.push(("SVC_HOME", plain(&context.paths.home)?));
         } else {
-            // The service manager need not have what this shell has, and the data folder follows from it.
+            // The service manager need not have what this shell has, and the data folder follows
+            // from it.
             for name in ["XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
                 if let Some(value) = context.env.os(name) {
                     environment.push((name, plain(Path::new(value))?));

@@ -1,4 +1,5 @@
-//! What all exchanges share, and the requests that the bridge makes itself: it renews the session and lists the tools.
+//! What all exchanges share, and the requests that the bridge makes itself: it renews the session
+//! and lists the tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +22,11 @@ use super::link::{DaemonLink, Effort, LinkError};
 use super::session::{CurrentSession, LegacySession};
 use super::tools::{ToolCache, ToolPage};
 
-/// How often a request is sent again that brings no answer. A request that brings the daemon down must not do so for ever.
+/// How often a request is sent again that brings no answer. A request that brings the daemon down
+/// must not do so for ever.
 pub(super) const REPEATS: u32 = 3;
-/// Pages of the list of tools that are read; a daemon that has more sends the same page again and again.
+/// Pages of the list of tools that are read; a daemon that has more sends the same page again and
+/// again.
 const MAX_TOOL_PAGES: usize = 100;
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -52,8 +55,9 @@ impl Bridge {
         Self { link, output, session, tools, expose }
     }
 
-    /// Sends a request of the bridge's own, outside of any session. Gives the result, and the session that it grants if
-    /// the method is `initialize`. The request must be one that may be sent twice.
+    /// Sends a request of the bridge's own, outside of any session. Gives the result, and the
+    /// session that it grants if the method is `initialize`. The request must be one that may be
+    /// sent twice.
     async fn request(
         &self,
         request: &Bytes,
@@ -89,8 +93,8 @@ impl Bridge {
         }
     }
 
-    /// Begins another session in the place of one that the daemon does not know, with what the client said in
-    /// `initialize`. Of many calls at once, one begins it.
+    /// Begins another session in the place of one that the daemon does not know, with what the
+    /// client said in `initialize`. Of many calls at once, one begins it.
     pub(super) async fn renew(
         &self,
         stale: &Arc<LegacySession>,
@@ -115,7 +119,8 @@ impl Bridge {
         Ok(self.session.begin(session))
     }
 
-    /// Fetches the list of tools, which a restart may have changed, with the `_meta` of the call that needs it.
+    /// Fetches the list of tools, which a restart may have changed, with the `_meta` of the call
+    /// that needs it.
     pub(super) async fn learn_tools(&self, call: &ClientCall) -> Result<(), String> {
         let (mut tools, mut cursor) = (HashMap::new(), None::<String>);
         for _ in 0..MAX_TOOL_PAGES {
@@ -154,7 +159,8 @@ impl Bridge {
         }
     }
 
-    /// Says on standard error that the daemon refused something, where there is no request to answer.
+    /// Says on standard error that the daemon refused something, where there is no request to
+    /// answer.
     pub(super) async fn note_refusal(&self, answer: StreamingReply) {
         let Ok(reply) = answer.collect().await else {
             return;
@@ -168,7 +174,8 @@ impl Bridge {
     }
 }
 
-/// The answer to a request of the bridge's own. The outer error is one that another attempt may mend.
+/// The answer to a request of the bridge's own. The outer error is one that another attempt may
+/// mend.
 async fn own_answer(mut answer: McpReply) -> Result<Result<Box<RawValue>, String>, String> {
     while let Some(text) = answer.next().await.map_err(|error| error.to_string())? {
         let Ok(message) = JsonRpcEnvelope::parse(text.as_bytes()) else {

@@ -17,7 +17,8 @@ use super::lines;
 
 /// How long requests may take to finish when the client has closed our input.
 const FINISH: Duration = Duration::from_secs(10);
-/// How long each step of the end may take: cancelled calls, the end of the session, lines that the client has not read.
+/// How long each step of the end may take: cancelled calls, the end of the session, lines that the
+/// client has not read.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Notifications and responses that wait to be sent.
 const ONE_WAY_QUEUE: usize = 256;
@@ -83,7 +84,8 @@ impl CallDispatcher {
         Ok(())
     }
 
-    /// Starts a call. `initialize` is answered before the next line is read, since what follows belongs to its session.
+    /// Starts a call. `initialize` is answered before the next line is read, since what follows
+    /// belongs to its session.
     async fn call(&mut self, call: ClientCall) {
         let first = call.kind == CallKind::Initialize;
         let done = self.spawn(call);

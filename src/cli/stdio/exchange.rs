@@ -1,4 +1,5 @@
-//! One call of the client, from its line to the last line of the answer, over as many connections as it takes.
+//! One call of the client, from its line to the last line of the answer, over as many connections
+//! as it takes.
 
 use std::sync::Arc;
 
@@ -47,7 +48,8 @@ impl Bridge {
         }
     }
 
-    /// Delivers a message that wants no answer. Sending it twice does no harm, so it is sent until it has arrived.
+    /// Delivers a message that wants no answer. Sending it twice does no harm, so it is sent until
+    /// it has arrived.
     pub(super) async fn deliver(&self, note: &OneWayMessage) {
         let (mut repeats, mut renewed) = (0, false);
         loop {
@@ -259,7 +261,8 @@ impl Bridge {
     }
 }
 
-/// The code of an error as JSON-RPC has it. Other documents have a member named `error` too, without a code.
+/// The code of an error as JSON-RPC has it. Other documents have a member named `error` too,
+/// without a code.
 fn code(error: &RawValue) -> Option<i64> {
     serde_json::from_str::<Value>(error.get()).ok()?.get("code")?.as_i64()
 }

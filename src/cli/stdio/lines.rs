@@ -9,7 +9,8 @@ use super::super::output;
 
 /// Longest line that is taken, in bytes: the daemon takes no larger body.
 pub(super) const MAX_LINE: usize = 4 * 1024 * 1024;
-/// Lines that wait for the client. When the queue is full the exchanges wait, so memory stays bounded.
+/// Lines that wait for the client. When the queue is full the exchanges wait, so memory stays
+/// bounded.
 const QUEUE: usize = 64;
 /// Bytes read at once.
 const BLOCK: usize = 64 * 1024;

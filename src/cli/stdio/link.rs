@@ -1,4 +1,5 @@
-//! The connection to the daemon: the token is read for every request, and a daemon that is away is waited for or started.
+//! The connection to the daemon: the token is read for every request, and a daemon that is away is
+//! waited for or started.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,8 +25,8 @@ const STAYS_STOPPED: &str = "the daemon was stopped with `svc stop --stay`: `svc
 const PATH: &str = "/mcp";
 /// How long a request waits for a daemon that is away.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a daemon that was there may be away before another is started: `svc restart` and service managers bring
-/// it back themselves, with the flags that they know.
+/// How long a daemon that was there may be away before another is started: `svc restart` and
+/// service managers bring it back themselves, with the flags that they know.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How much is done for a request while the daemon is away.
@@ -33,9 +34,11 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) enum Effort {
     /// One attempt.
     Once,
-    /// The client waits for the answer: start a daemon if there is none, and try for up to [`PATIENCE`].
+    /// The client waits for the answer: start a daemon if there is none, and try for up to
+    /// [`PATIENCE`].
     Demand,
-    /// Nobody waits: try for ever, and start nothing, since the daemon may have been stopped on purpose.
+    /// Nobody waits: try for ever, and start nothing, since the daemon may have been stopped on
+    /// purpose.
     Background,
 }
 
@@ -55,7 +58,8 @@ pub(super) enum LinkError {
 pub(super) struct DaemonLink {
     context: Context,
     discovery: Discovery,
-    /// The token of the client's process, where this speaks as that: with `SVC_TOKEN`, or for a person, it does not.
+    /// The token of the client's process, where this speaks as that: with `SVC_TOKEN`, or for a
+    /// person, it does not.
     process_token: Option<tokio::sync::Mutex<Option<Token>>>,
     state: Mutex<LinkState>,
     starting: tokio::sync::Mutex<()>,
@@ -72,7 +76,8 @@ struct LinkState {
 }
 
 impl DaemonLink {
-    /// Speaks with the token of a file, else as the client's process, or for a person as the operator.
+    /// Speaks with the token of a file, else as the client's process, or for a person as the
+    /// operator.
     ///
     /// Fails if a URL is given and no token for it, or if the file holds none.
     pub(super) fn new(
@@ -175,8 +180,8 @@ impl DaemonLink {
         Ok(stream)
     }
 
-    /// One attempt, with the token as it is now. A token of the process that the daemon does not know any more is replaced:
-    /// a request that was answered 401 was not looked at.
+    /// One attempt, with the token as it is now. A token of the process that the daemon does not
+    /// know any more is replaced: a request that was answered 401 was not looked at.
     async fn send(&self, outgoing: &McpRequest) -> Result<StreamingReply, ClientError> {
         let Some(kept) = &self.process_token else {
             return Client::new(self.discovery.target()?).open(PATH, outgoing).await;
@@ -197,7 +202,8 @@ impl DaemonLink {
         }
     }
 
-    /// The token of the client's process; another one in place of the stale one. Of many requests at once, one gets it.
+    /// The token of the client's process; another one in place of the stale one. Of many requests
+    /// at once, one gets it.
     async fn process_token(
         &self,
         kept: &tokio::sync::Mutex<Option<Token>>,
@@ -256,7 +262,8 @@ impl DaemonLink {
     }
 }
 
-/// Whether the daemon may have got the request. [`Client::open`] limits the time of connecting alone.
+/// Whether the daemon may have got the request. [`Client::open`] limits the time of connecting
+/// alone.
 fn was_sent(error: &ClientError) -> bool {
     matches!(error, ClientError::Connection { sent: true, .. })
 }

@@ -13,8 +13,8 @@ use super::link::{Effort, LinkError};
 use super::session::LegacySession;
 
 impl Bridge {
-    /// Passes on the messages of the session's own stream. Ends only if there is no session, or the daemon has no such
-    /// stream.
+    /// Passes on the messages of the session's own stream. Ends only if there is no session, or the
+    /// daemon has no such stream.
     pub(super) async fn listen(&self) {
         let mut last: Option<String> = None;
         let mut heard_in: Option<Arc<LegacySession>> = None;

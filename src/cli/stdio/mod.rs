@@ -1,8 +1,10 @@
-//! `svc stdio`: MCP on standard input and output, for clients that start their servers as processes.
+//! `svc stdio`: MCP on standard input and output, for clients that start their servers as
+//! processes.
 //!
-//! The way of a message: [`lines`] → [`call`] → [`dispatcher`] → [`exchange`] → [`link`] → daemon, and back through
-//! [`exchange`] to [`lines`]. The bridge keeps the session's id, what the client said in `initialize`, and the calls
-//! under way; all else is the daemon's. So a restart of the daemon costs the client a delay at most.
+//! The way of a message: [`lines`] → [`call`] → [`dispatcher`] → [`exchange`] → [`link`] → daemon,
+//! and back through [`exchange`] to [`lines`]. The bridge keeps the session's id, what the client
+//! said in `initialize`, and the calls under way; all else is the daemon's. So a restart of the
+//! daemon costs the client a delay at most.
 //!
 //! A client may mix revisions with sessions and the one without; each message says which it speaks.
 

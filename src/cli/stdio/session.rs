@@ -1,4 +1,5 @@
-//! The session of a revision that has them: granted by `initialize`, and kept to begin another one with.
+//! The session of a revision that has them: granted by `initialize`, and kept to begin another one
+//! with.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,5 @@
-//! What the bridge knows of the daemon's tools: which may be called twice, and which arguments are repeated in headers.
+//! What the bridge knows of the daemon's tools: which may be called twice, and which arguments are
+//! repeated in headers.
 //!
 //! The list is fetched only after a call was cut off, or refused for its headers.
 

@@ -20,7 +20,8 @@ pub(super) async fn check_reachable(discovery: &Discovery) -> anyhow::Result<()>
     request(discovery, Method::GET, "/v1/tasks?limit=1", None, is_starting).await.map(drop)
 }
 
-/// Makes the task of a run that has a key. Gives the task that was there already, if it is another run's.
+/// Makes the task of a run that has a key. Gives the task that was there already, if it is another
+/// run's.
 pub(super) async fn claim(
     discovery: &Discovery,
     header: &SpoolHeader,
@@ -28,7 +29,8 @@ pub(super) async fn claim(
     let body = Bytes::from(serde_json::to_vec(&header.create)?);
     let is_transient = ClientError::is_transient;
     let task = request(discovery, Method::POST, "/v1/tasks", Some(body), is_transient).await?;
-    // The answer to a first try may have been lost: then the task is there and this run's all the same.
+    // The answer to a first try may have been lost: then the task is there and this run's all the
+    // same.
     let is_ours = task["metadata"] == header.create["metadata"];
     Ok((!is_ours).then_some(TaskDocument(task)))
 }

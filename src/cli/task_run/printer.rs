@@ -1,6 +1,8 @@
-//! A run on our own outputs: the program's bytes or, with `--json`, its events; notices on standard error.
+//! A run on our own outputs: the program's bytes or, with `--json`, its events; notices on standard
+//! error.
 //!
-//! The bytes are printed as they come: the program is the person's own, and would write them to the same terminal itself.
+//! The bytes are printed as they come: the program is the person's own, and would write them to the
+//! same terminal itself.
 
 use serde_json::{Value, json};
 use svc_host::runner::{OutputFrame, RunNotice, RunObserver, TaskDocument};

@@ -32,7 +32,8 @@ the daemon is back. `svc task cancel` ends the command.
 
 With --json the events are printed, one per line, and not the output. It has no terminal to read from.";
 
-/// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says otherwise.
+/// How long the daemon may be away at the end, unless `SVC_TASK_RUN_PATIENCE_SECONDS` says
+/// otherwise.
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Longest title made from a command line, in characters.
 const TITLE: usize = 200;

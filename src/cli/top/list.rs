@@ -89,7 +89,8 @@ fn scrolled(chosen: Option<usize>, area: Rect) -> usize {
     chosen.map_or(0, |index| (index + 1).saturating_sub(height))
 }
 
-/// How wide the columns are. Names and who waits for whom take what they need, as far as something is left for the rest.
+/// How wide the columns are. Names and who waits for whom take what they need, as far as something
+/// is left for the rest.
 fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Constraint> {
     let widest = |column: usize| {
         let width = |text: &Vec<CellText>| Span::raw(text[column].0.as_str()).width();
@@ -101,7 +102,8 @@ fn widths(pane: Pane, wide: bool, room: u16, texts: &[Vec<CellText>]) -> Vec<Con
             let name = widest(0).min(room * 2 / 5);
             let (status, seen) = (8, 12);
             let left = room.saturating_sub(name + status + seen + 4 * GAP);
-            // What is tried and who is waited for share what is left; what one of them does not need the other has.
+            // What is tried and who is waited for share what is left; what one of them does not
+            // need the other has.
             let waits = widest(3).min(left.saturating_sub(widest(2)).max(left * 2 / 5));
             vec![
                 Constraint::Length(name),

@@ -1,7 +1,8 @@
 //! The page on a terminal: keys in, frames out, and the daemon's feeds, which say when to fetch.
 //!
-//! Nothing is asked while nothing happens, and the person is here for as long as the page is open. A feed that moves has the lists fetched once, a moment later, so that a hundred
-//! events cost one fetch. The followers come back by themselves after a restart of the daemon.
+//! Nothing is asked while nothing happens, and the person is here for as long as the page is open.
+//! A feed that moves has the lists fetched once, a moment later, so that a hundred events cost one
+//! fetch. The followers come back by themselves after a restart of the daemon.
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -39,7 +40,8 @@ const WAITING: &str = "the daemon is away; this view waits for it";
 const LAST_LINES: u64 = 20;
 /// How often relative times are counted again.
 const TICK: Duration = Duration::from_secs(5);
-/// The feeds that say that something of the page may have changed, by prefix and kind: no output of tasks.
+/// The feeds that say that something of the page may have changed, by prefix and kind: no output of
+/// tasks.
 const FEEDS: [(&str, Option<&str>); 5] = [
     ("team", None),
     ("peer/", None),
@@ -188,7 +190,8 @@ fn give_back() {
     disable_raw_mode().ok();
 }
 
-/// Reads keys on a thread of its own, for as long as the process lives: a read cannot be called off.
+/// Reads keys on a thread of its own, for as long as the process lives: a read cannot be called
+/// off.
 fn read_keys(inputs: mpsc::Sender<ScreenInput>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
@@ -346,7 +349,8 @@ async fn send(context: &Context, draft: Draft) -> anyhow::Result<String> {
     Ok(terminal::line(delivery::when(&sent, &receiver)).into_owned())
 }
 
-/// Why the daemon does not answer, as far as a person has to do something: that it is away is waited for.
+/// Why the daemon does not answer, as far as a person has to do something: that it is away is
+/// waited for.
 fn away(error: &anyhow::Error) -> String {
     let is_away = error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>());
     if is_away.into_iter().any(ClientError::is_transient) {

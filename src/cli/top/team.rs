@@ -1,4 +1,5 @@
-//! The team as the daemon tells it. Texts of others are made harmless when they come in, so nothing else has to.
+//! The team as the daemon tells it. Texts of others are made harmless when they come in, so nothing
+//! else has to.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -13,7 +14,6 @@ use crate::cli::terminal;
 pub(super) struct TeamSnapshot {
     /// Peers: the living first.
     pub(super) peers: Vec<TeamPeer>,
-    /// Open attempts.
     pub(super) attempts: Vec<OpenAttempt>,
     /// What agents need permission for, the latest first.
     pub(super) requests: Vec<TeamRequest>,
@@ -273,7 +273,8 @@ impl TeamSnapshot {
     }
 }
 
-/// The messages with one row for each broadcast: the first of its copies, which stand beside each other.
+/// The messages with one row for each broadcast: the first of its copies, which stand beside each
+/// other.
 pub(super) fn without_copies(messages: Vec<TeamMessage>) -> Vec<TeamMessage> {
     let mut rows: Vec<TeamMessage> = Vec::with_capacity(messages.len());
     for message in messages {

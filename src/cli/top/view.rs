@@ -14,7 +14,6 @@ use super::look::look;
 use super::model::{DaemonConnectionState, Model, Overlay, Pane};
 use crate::cli::output::Style;
 
-/// Draws the model.
 pub(super) fn draw(model: &Model, frame: &mut Frame<'_>) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])

@@ -1,4 +1,5 @@
-//! What the suite wants of a server beside what ours has: tools, resources and prompts with names that it knows.
+//! What the suite wants of a server beside what ours has: tools, resources and prompts with names
+//! that it knows.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

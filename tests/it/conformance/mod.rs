@@ -1,7 +1,8 @@
-//! The protocol's official conformance suite against the server that we ship. What the suite wants beside it, tools and
-//! resources with certain names, is added here and in no other build.
+//! The protocol's official conformance suite against the server that we ship. What the suite wants
+//! beside it, tools and resources with certain names, is added here and in no other build.
 //!
-//! Needs Node and the suite's package: `SVC_CONFORMANCE` names the `node_modules` folder that has both.
+//! Needs Node and the suite's package: `SVC_CONFORMANCE` names the `node_modules` folder that has
+//! both.
 
 mod fixtures;
 
@@ -82,7 +83,8 @@ async fn serve(home: &Path, stop: &CancellationToken) -> String {
     format!("http://{address}/mcp")
 }
 
-/// Runs the server scenarios of a revision: those required and, beside them, those that are not scored.
+/// Runs the server scenarios of a revision: those required and, beside them, those that are not
+/// scored.
 #[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run(requirements: &str) {
     let Some(modules) = suite() else { return };
@@ -108,8 +110,8 @@ fn run(requirements: &str) {
     assert!(warnings.is_empty(), "warnings:\n{}", warnings.join("\n"));
 }
 
-/// Scenarios of extensions that no revision requires and that this client does not have: a login is a person's, with a token of
-/// the server's issuer that the bearer sends as it is.
+/// Scenarios of extensions that no revision requires and that this client does not have: a login is
+/// a person's, with a token of the server's issuer that the bearer sends as it is.
 const NOT_APPLICABLE: [&str; 6] = [
     // A program logs in by itself, and no person stands behind it.
     "auth/client-credentials-basic",
@@ -122,8 +124,9 @@ const NOT_APPLICABLE: [&str; 6] = [
     "auth/wif-jwt-bearer",
 ];
 
-/// Runs the client scenarios of a revision: those required, and beside them those of extensions, which fail if they are not
-/// applicable. The client is the daemon, with the suite's server as its child.
+/// Runs the client scenarios of a revision: those required, and beside them those of extensions,
+/// which fail if they are not applicable. The client is the daemon, with the suite's server as its
+/// child.
 #[expect(clippy::print_stdout, reason = "the suite says what fails")]
 fn run_as_client(requirements: &str) {
     let Some(modules) = suite() else { return };

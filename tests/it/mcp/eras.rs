@@ -279,7 +279,8 @@ fn a_stateless_client_has_only_post() {
     session.ask("ping", &json!({}));
 }
 
-/// Whatever was wrong with it, a request of an older era is not refused in the words of the new one.
+/// Whatever was wrong with it, a request of an older era is not refused in the words of the new
+/// one.
 #[track_caller]
 fn not_modern(reply: &Reply) {
     let code = message(reply)["error"]["code"].as_i64().expect("an error");

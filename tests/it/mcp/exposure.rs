@@ -1,4 +1,5 @@
-//! What a model is shown of the tools, and told at the start: little, and all else is a search away.
+//! What a model is shown of the tools, and told at the start: little, and all else is a search
+//! away.
 
 use serde_json::{Value, json};
 
@@ -30,7 +31,8 @@ fn tools(result: &Value) -> Vec<String> {
     each(result["tools"].as_array().expect("tools"), "name")
 }
 
-/// A short list: at most ten tools, at most 8 KB, and as tokens (four characters each) at most 2,048.
+/// A short list: at most ten tools, at most 8 KB, and as tokens (four characters each) at most
+/// 2,048.
 #[track_caller]
 fn is_short(result: &Value) {
     let names = tools(result);
@@ -167,7 +169,8 @@ fn a_slow_tool_behind_tool_call_survives_a_crash() {
     is_wait_answer(&client.listen(Some(primed.event_id())).answer().json, id);
 }
 
-/// What `svc stdio` passes on: the list as it was started, and the name of the session that the hooks made known.
+/// What `svc stdio` passes on: the list as it was started, and the name of the session that the
+/// hooks made known.
 #[test]
 fn a_client_of_svc_stdio_is_shown_a_few_unless_it_is_started_otherwise() {
     let d = Daemon::start();

@@ -1,4 +1,5 @@
-//! The MCP server, spoken to as its clients do: by hand, so that every header and every byte of a stream can be seen.
+//! The MCP server, spoken to as its clients do: by hand, so that every header and every byte of a
+//! stream can be seen.
 
 mod bare;
 mod crash;
@@ -81,7 +82,8 @@ fn result(reply: &Reply) -> Value {
     message["result"].take()
 }
 
-/// The error of a request that was refused with this status and code. Whatever was wrong, the body is JSON-RPC.
+/// The error of a request that was refused with this status and code. Whatever was wrong, the body
+/// is JSON-RPC.
 #[track_caller]
 fn refused(reply: &Reply, status: u16, code: i64) -> Value {
     assert_eq!(reply.status(), status, "{reply:?}");

@@ -152,7 +152,8 @@ fn an_end_that_nobody_waits_for_any_more_is_no_fault() {
     assert_eq!(get(&d, &first["taskId"]), over);
     let params = json!({ "taskId": first["taskId"], "inputResponses": { "x": {} } });
     result(&modern_post(&d, &modern_body(1, "tasks/update", &params, &with_tasks())).send());
-    // The client that is gone before it has its task has taken the call back, or has a task on record.
+    // The client that is gone before it has its task has taken the call back, or has a task on
+    // record.
     let params = tool("TaskWait", &wait_for(&two));
     let mut conn = crate::wire::Conn::open(d.addr).expect("a connection");
     let body = modern_body(1, "tools/call", &params, &with_tasks());

@@ -1,5 +1,5 @@
-//! What others wrote, wherever a model reads it: no line like the daemon's, no tag of a client, nothing that a person does not
-//! see. REST gives it as it is.
+//! What others wrote, wherever a model reads it: no line like the daemon's, no tag of a client,
+//! nothing that a person does not see. REST gives it as it is.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -33,7 +33,8 @@ const SIGNS: [&str; 7] = [
     "</system\u{2010}reminder",
 ];
 
-/// A text as a strict reader takes it: compatibility forms, without what is not seen, without case, and with single spaces.
+/// A text as a strict reader takes it: compatibility forms, without what is not seen, without case,
+/// and with single spaces.
 fn as_read(text: &str) -> String {
     let text: String = text.nfkc().flat_map(char::to_lowercase).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -248,7 +248,8 @@ fn a_cursor_that_no_list_gave_is_refused() {
     }
 }
 
-/// A client without hooks says whose its calls are by beginning a session by name, and it stays so over a restart.
+/// A client without hooks says whose its calls are by beginning a session by name, and it stays so
+/// over a restart.
 #[test]
 fn a_session_that_a_connection_begins_is_its_own() {
     let mut d = Daemon::start();

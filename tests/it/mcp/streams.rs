@@ -401,7 +401,8 @@ fn nobody_but_the_operator_sees_the_streams_of_calls() {
     assert_eq!(stored, 1);
 }
 
-/// The name of a stream does not say who may read it: the column does that was filled when it was opened.
+/// The name of a stream does not say who may read it: the column does that was filled when it was
+/// opened.
 #[test]
 fn a_stream_stays_as_private_as_it_was_opened() {
     let mut d = Daemon::start();
@@ -467,8 +468,8 @@ fn a_stream_stays_as_private_as_it_was_opened() {
     }
 }
 
-/// An answer that is on record is an event. Were it in the next answer, that would be in the one after it, each time
-/// with more backslashes: ten calls were eleven megabytes.
+/// An answer that is on record is an event. Were it in the next answer, that would be in the one
+/// after it, each time with more backslashes: ten calls were eleven megabytes.
 #[test]
 fn an_answer_of_the_log_is_not_in_the_next_one() {
     let d = Daemon::start();

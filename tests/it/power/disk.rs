@@ -1,7 +1,8 @@
 //! A disk whose power can be cut: a file system in memory that forgets what was not synced.
 //!
-//! What is written is seen by everybody at once, as the page cache has it. It is on the disk once the file was synced, and a name
-//! once its folder was. What a disk has of the rest after a cut is chance, as the kernel writes when it likes.
+//! What is written is seen by everybody at once, as the page cache has it. It is on the disk once
+//! the file was synced, and a name once its folder was. What a disk has of the rest after a cut is
+//! chance, as the kernel writes when it likes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -259,13 +260,15 @@ impl Disk {
         }
     }
 
-    /// Takes the power away after so many more changes and syncs: nothing is read or written from then on.
+    /// Takes the power away after so many more changes and syncs: nothing is read or written from
+    /// then on.
     pub(super) fn cut_after(&mut self, steps: u64) {
         self.steps_left = Some(steps);
         self.is_off |= steps == 0;
     }
 
-    /// Brings the power back: what is seen is what the disk has, and of the rest what chance has left.
+    /// Brings the power back: what is seen is what the disk has, and of the rest what chance has
+    /// left.
     pub(super) fn restore(&mut self, chance: &mut Chance) {
         let pending = std::mem::take(&mut self.pending);
         let loss =

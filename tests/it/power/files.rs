@@ -15,7 +15,8 @@ pub(super) struct ChangedFiles {
     pub(super) count: u64,
     /// Servers that were named.
     servers: BTreeSet<String>,
-    /// Whether the hooks were put into the client's settings, or taken out, by the last command; `None` if it did not end.
+    /// Whether the hooks were put into the client's settings, or taken out, by the last command;
+    /// `None` if it did not end.
     is_installed: Option<bool>,
 }
 

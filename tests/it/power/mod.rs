@@ -1,8 +1,9 @@
-//! The power goes, and not only a process: what is not on the disk is lost. `kill -9` leaves what the kernel has, so it does not
-//! show that a sync is missing.
+//! The power goes, and not only a process: what is not on the disk is lost. `kill -9` leaves what
+//! the kernel has, so it does not show that a sync is missing.
 //!
-//! Daemon, hooks, runs, hosts and commands work on a disk that forgets what was not synced (`disk`). It goes off after some
-//! number of writes, all processes with it, and comes back with what it has.
+//! Daemon, hooks, runs, hosts and commands work on a disk that forgets what was not synced
+//! (`disk`). It goes off after some number of writes, all processes with it, and comes back with
+//! what it has.
 
 mod disk;
 mod files;
@@ -131,7 +132,8 @@ fn work_until_the_cut(round: &Round<'_>, d: &Daemon, tasks: &[String], place: &P
     })
 }
 
-/// Runs a command to its end. The folder that it runs in has power: no program is started in one that has none.
+/// Runs a command to its end. The folder that it runs in has power: no program is started in one
+/// that has none.
 fn run(home: &Home, args: &[&str], input: &str) -> Ran {
     let mut command = home.command(args);
     command.current_dir("/").env("SVC_HOOK_DEADLINE_MS", "60000").stdin(Stdio::piped());
@@ -143,7 +145,8 @@ fn run(home: &Home, args: &[&str], input: &str) -> Ran {
     running.wait(WITHIN)
 }
 
-/// Kills all that was started on the disk, as the power that goes takes all along; gives how many those were.
+/// Kills all that was started on the disk, as the power that goes takes all along; gives how many
+/// those were.
 fn end_all(place: &Path) -> usize {
     let place = place.as_os_str().as_encoded_bytes();
     let is_on_disk = |pid: &i32| {

@@ -391,7 +391,8 @@ impl Filesystem for Mounted {
                 return;
             }
         };
-        // A name is given by its id, which grows: so one that is removed meanwhile makes nobody pass over another.
+        // A name is given by its id, which grows: so one that is removed meanwhile makes nobody
+        // pass over another.
         let mut entries: Vec<_> = names.into_iter().map(|(name, id)| (id, name)).collect();
         entries.sort();
         let dots = [(1, ".".into()), (2, "..".into())].map(|(at, name)| (at, ino.0, name));

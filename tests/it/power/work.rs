@@ -230,7 +230,8 @@ fn check_hosts(away: &Home, kept: &Kept) {
     }
 }
 
-/// A run that ended is there whole. What a run left in its spool can be sent, and is what it printed up to some line.
+/// A run that ended is there whole. What a run left in its spool can be sent, and is what it
+/// printed up to some line.
 fn check_runs(d: &Daemon, round: u64, kept: &Kept) {
     let spools = fs::read_dir(d.home.path("spool")).into_iter().flatten().flatten();
     let spools: Vec<_> = spools.map(|entry| entry.path()).collect();

@@ -1,4 +1,5 @@
-//! What servers ask on the way to a prompt, a resource or the end of a task reaches the session that wants it.
+//! What servers ask on the way to a prompt, a resource or the end of a task reaches the session
+//! that wants it.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -13,7 +14,8 @@ fn accepted() -> Value {
     json!({ "action": "accept", "content": { "n": 1 } })
 }
 
-/// Makes a request in a session that can be asked, answers the question that comes, and gives the result.
+/// Makes a request in a session that can be asked, answers the question that comes, and gives the
+/// result.
 #[track_caller]
 fn asked_in_session(caller: &Caller, id: &str, method: &str, params: &Value) -> Value {
     let request = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": params });
@@ -58,7 +60,8 @@ fn modern_request(
         .json(&request)
 }
 
-/// Two rounds of such a client: the question, and the request again with its answer. Gives the result.
+/// Two rounds of such a client: the question, and the request again with its answer. Gives the
+/// result.
 #[track_caller]
 fn asked_in_rounds(caller: &Caller, method: &str, name: &str, params: &Value) -> Value {
     let first = modern(caller, method, name, params.clone());

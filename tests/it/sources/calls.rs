@@ -1,4 +1,5 @@
-//! Calls of a server's tools: byte for byte, to the right session, and what becomes of them when the server ends.
+//! Calls of a server's tools: byte for byte, to the right session, and what becomes of them when
+//! the server ends.
 
 use serde_json::{Value, json};
 

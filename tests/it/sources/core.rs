@@ -1,4 +1,5 @@
-//! The built-in server: files, searches, the shell and the web, for who has the scope, in the folder of its project.
+//! The built-in server: files, searches, the shell and the web, for who has the scope, in the
+//! folder of its project.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -10,7 +10,8 @@ use super::toy_http::{ToyEra, ToyHttp};
 use super::{SOON, body, call, entry, in_state, said};
 use crate::daemon::{Daemon, Home, free_port, svc, until};
 
-/// All files below a folder, with their bytes: the database, its log of writes, spools, what a crash has left.
+/// All files below a folder, with their bytes: the database, its log of writes, spools, what a
+/// crash has left.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -121,7 +121,8 @@ fn a_page_of_servers_is_asked_for_as_of_other_lists() {
     assert_eq!(d.get("/v1/sources").ok(200)["count"], 3);
 }
 
-/// What a server writes reaches a model in the reason of its state. REST gives texts as they were sent.
+/// What a server writes reaches a model in the reason of its state. REST gives texts as they were
+/// sent.
 #[test]
 fn a_model_reads_no_line_of_a_server_that_passes_for_one_of_ours() {
     let home = Home::new();

@@ -242,7 +242,8 @@ fn a_projects_server_of_the_same_name_gets_no_secret_that_was_set_for_another() 
     for (server, key) in [(&mine, "hush-mine"), (&theirs, "hush-theirs")] {
         *server.toy.wants.lock().expect("a lock") = Some(("x-key".to_owned(), key.to_owned()));
     }
-    // Before there is an entry, as earlier versions kept it: it becomes that of the person's own entry.
+    // Before there is an entry, as earlier versions kept it: it becomes that of the person's own
+    // entry.
     svc_with_input(&home, &["mcp", "secret", "set", "web", "WEB_KEY"], b"hush-mine").ok();
     let project = home.user().join("project");
     std::fs::create_dir_all(project.join(".git")).expect("can be made");

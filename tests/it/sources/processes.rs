@@ -10,7 +10,8 @@ use serde_json::json;
 use super::{SOON, call, entry, in_state, said, source, with_servers};
 use crate::daemon::{Home, until};
 
-/// Processes of the small server and of what it has started, by the variable that marks them, and zombies of ours.
+/// Processes of the small server and of what it has started, by the variable that marks them, and
+/// zombies of ours.
 fn marked(home: &Home) -> Vec<String> {
     let wanted = format!("HOME={}", home.user().display());
     let mut found = Vec::new();
@@ -54,7 +55,8 @@ fn sockets_of(home: &Home) -> Vec<String> {
 /// Longest time until a server that died is started again.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// Kills of the daemon, of servers and of both, at any moment, with calls under way. `SVC_CRASH_ROUNDS` says how many.
+/// Kills of the daemon, of servers and of both, at any moment, with calls under way.
+/// `SVC_CRASH_ROUNDS` says how many.
 #[test]
 fn kills_of_daemon_and_servers_leave_nothing() {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
@@ -133,7 +135,8 @@ fn kills_of_daemon_and_servers_leave_nothing() {
     until(SOON, || boxed.running().is_empty().then_some(()));
 }
 
-/// What a server leaves behind may take seconds to end; nobody is told meanwhile that the server works.
+/// What a server leaves behind may take seconds to end; nobody is told meanwhile that the server
+/// works.
 #[test]
 fn a_server_that_was_killed_is_down_at_once_also_while_its_children_end() {
     let home = Home::new();
@@ -187,7 +190,8 @@ fn a_list_that_is_none_stands_as_a_problem() {
     until(SOON, || source(&d, "later")["reason"].is_null().then_some(()));
 }
 
-/// A server that refuses one list, or does not answer it, offers all that it gives: its tools above all.
+/// A server that refuses one list, or does not answer it, offers all that it gives: its tools above
+/// all.
 #[test]
 fn a_list_that_fails_takes_no_other_along() {
     let home = Home::new();
@@ -227,7 +231,8 @@ fn a_daemon_that_stops_takes_its_servers_along() {
     assert_eq!(source(&d, "toy")["pid"].to_string(), pid);
 }
 
-/// A program that does of a runtime of containers what a server needs: `run` starts a process that no mark and no group finds.
+/// A program that does of a runtime of containers what a server needs: `run` starts a process that
+/// no mark and no group finds.
 const RUNTIME: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 case $1 in

@@ -1,4 +1,5 @@
-//! Calls of a server's tools are on record as all calls are: what a daemon leaves undone is answered by the next.
+//! Calls of a server's tools are on record as all calls are: what a daemon leaves undone is
+//! answered by the next.
 
 use serde_json::{Value, json};
 

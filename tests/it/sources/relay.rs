@@ -1,4 +1,5 @@
-//! Resources, templates, prompts and completions of servers by the protocol's own methods, and results that are too large.
+//! Resources, templates, prompts and completions of servers by the protocol's own methods, and
+//! results that are too large.
 
 use serde_json::{Value, json};
 

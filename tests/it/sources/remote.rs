@@ -36,7 +36,8 @@ fn a_server_of_either_era_is_called_and_heard() {
         call(&d, &format!("{name}__grow"), &json!({}));
         until(SOON, || (source(&d, name)["tools"] == 7).then_some(()));
     }
-    // Arguments that its schema wants in headers, in the revision that has them and where nobody minds.
+    // Arguments that its schema wants in headers, in the revision that has them and where nobody
+    // minds.
     let region = call(&d, "new__head", &json!({ "region": "west" }));
     assert_eq!(said(&region), "west", "{region}");
     let warnings = source(&d, "new")["warnings"].to_string();
@@ -113,7 +114,8 @@ fn a_server_is_told_what_the_client_has_named_its_request_by() {
     assert!(!called("toy__raw", false).contains("_meta"));
 }
 
-/// A server that answers no call, or whose proxy says that it is down, is not shown as connected, and is tried again by itself.
+/// A server that answers no call, or whose proxy says that it is down, is not shown as connected,
+/// and is tried again by itself.
 #[test]
 fn a_remote_server_that_is_down_is_shown_so() {
     for sickness in [1, 502, 503, 504] {

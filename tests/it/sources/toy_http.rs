@@ -1,4 +1,5 @@
-//! A small MCP server over HTTP that does what tests need of one, and an issuer that lets people in to it.
+//! A small MCP server over HTTP that does what tests need of one, and an issuer that lets people in
+//! to it.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;

@@ -1,8 +1,9 @@
-//! Which file of a crate takes names from which other, read from the syntax trees and not from the text: a name may be
-//! reached by `crate::`, `super::`, `self::`, a group, an alias, a re-export, or a path inside a macro's arguments.
+//! Which file of a crate takes names from which other, read from the syntax trees and not from the
+//! text: a name may be reached by `crate::`, `super::`, `self::`, a group, an alias, a re-export,
+//! or a path inside a macro's arguments.
 //!
-//! A name counts as taken from the file that defines it, whatever `mod.rs` it is reached through. A public `use` is a
-//! re-export and no arrow of its own. Code that only tests compile is left out.
+//! A name counts as taken from the file that defines it, whatever `mod.rs` it is reached through. A
+//! public `use` is a re-export and no arrow of its own. Code that only tests compile is left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;

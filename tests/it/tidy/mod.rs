@@ -1,5 +1,5 @@
-//! The house rules that no compiler checks: which crate may ask for which, that files import each other in no circle, that
-//! rooms of one crate meet at their doors, and where SQL may stand.
+//! The house rules that no compiler checks: which crate may ask for which, that files import each
+//! other in no circle, that rooms of one crate meet at their doors, and where SQL may stand.
 
 mod imports;
 
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use imports::{Arrow, Crate, circles, collect};
 use syn::visit::Visit;
 
-/// The crates of the program, in the order in which they may name each other: each those before it, but for what its line bars.
+/// The crates of the program, in the order in which they may name each other: each those before it,
+/// but for what its line bars.
 const CRATES: [(&str, &[&str]); 9] = [
     ("svc-model", &[]),
     ("svc-sys", &[]),
@@ -23,7 +24,8 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("svc-host", &["svc-store", "svc-core", "svc-sources", "svc-server"]),
 ];
 
-/// Rooms of one crate from the lowest up: a room may name those before its own group, and nothing beside it.
+/// Rooms of one crate from the lowest up: a room may name those before its own group, and nothing
+/// beside it.
 const ROOMS: [(&str, &[&[&str]]); 3] = [
     ("svc-core", &[&["service"], &["tools"]]),
     ("svc-server", &[&["web"], &["http", "mcp"], &["daemon"]]),
@@ -129,8 +131,8 @@ fn files_import_each_other_in_no_circle() {
     }
 }
 
-/// In every folder of the program two files are taken that know each other one way, and the way back is planted in each
-/// form that the language has.
+/// In every folder of the program two files are taken that know each other one way, and the way
+/// back is planted in each form that the language has.
 #[test]
 fn a_circle_planted_in_any_room_is_found() {
     let mut folders = 0;
@@ -233,8 +235,8 @@ fn code() -> Vec<(String, usize, String)> {
 fn sql_stands_in_the_engine_alone() {
     let mut strays = Vec::new();
     for (file, n, line) in code() {
-        // The load generator measures bare SQLite beside us, which is what it is for. `columns` gives values the traits of the
-        // drivers, which only their own crate may.
+        // The load generator measures bare SQLite beside us, which is what it is for. `columns`
+        // gives values the traits of the drivers, which only their own crate may.
         let own = [
             "crates/svc-store/src/sqlite/",
             "crates/svc-bench/",
@@ -282,7 +284,8 @@ fn queries_leave_the_check_of_the_compiler_in_few_files() {
     assert!(strays.is_empty(), "queries that nobody checks:\n{}", strays.join("\n"));
 }
 
-/// Files that print past `src/cli/output/write.rs`, or print exact bytes through it, and who reads those.
+/// Files that print past `src/cli/output/write.rs`, or print exact bytes through it, and who reads
+/// those.
 const EXACT: [(&str, &str); 15] = [
     ("src/cli/output/write.rs", "the door itself"),
     ("src/cli/output/screen.rs", "asks for the width and prints nothing"),

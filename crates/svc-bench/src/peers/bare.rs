@@ -1,5 +1,6 @@
-//! The least that one stack and one database can do: an axum handler, and a bare group commit behind it. No rules, no
-//! identity, no parsing. Not a peer: the ceiling of svc on this stack, measured beside the peers.
+//! The least that one stack and one database can do: an axum handler, and a bare group commit
+//! behind it. No rules, no identity, no parsing. Not a peer: the ceiling of svc on this stack,
+//! measured beside the peers.
 
 use anyhow::bail;
 

@@ -57,7 +57,6 @@ fn version(program: &str, mark: &str) -> Option<String> {
     text[at..].split_whitespace().next().map(str::to_owned)
 }
 
-/// Appends.
 pub(crate) fn run_append(bench: &mut Bench) -> anyhow::Result<()> {
     let mut peers = start(bench)?;
     peers.push(Box::new(BareAxum::start(bench)?));

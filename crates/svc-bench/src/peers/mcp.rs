@@ -1,5 +1,6 @@
-//! Another MCP server: calls of a tool that only reads, each connection in a session of its own. Like is compared with
-//! like if that server keeps its sessions in a database, too; `cargo bench --bench mcp` starts one that does.
+//! Another MCP server: calls of a tool that only reads, each connection in a session of its own.
+//! Like is compared with like if that server keeps its sessions in a database, too;
+//! `cargo bench --bench mcp` starts one that does.
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,6 @@ use crate::{
 /// Connections, each with a session.
 const CONNECTIONS: usize = 16;
 
-/// Runs it.
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let Some(address) = bench.mcp_peer else { return Ok(()) };
     let daemon = Daemon::start(&bench.sandbox, "peers-mcp")?;

@@ -45,7 +45,8 @@ pub(super) trait Peer {
     /// Appends by `producers`, one event at a time each.
     fn append(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice>;
 
-    /// Appends in the contest of batches. The protocol of a peer has one event in a request, so this is [`Self::append`].
+    /// Appends in the contest of batches. The protocol of a peer has one event in a request, so
+    /// this is [`Self::append`].
     fn append_batches(&self, window_of: WindowOf, producers: usize) -> anyhow::Result<Slice> {
         self.append(window_of, producers)
     }
@@ -60,7 +61,8 @@ pub(super) trait Peer {
     fn replay(&self) -> anyhow::Result<Slice>;
 }
 
-/// Retries `work` until it succeeds or patience is over: a server that was just started does not listen yet.
+/// Retries `work` until it succeeds or patience is over: a server that was just started does not
+/// listen yet.
 pub(super) fn until_ready<T>(mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let end = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,5 +1,6 @@
-//! `PostgreSQL`, over its protocol 3.0 in text: a row for each event, `COPY` for replay, and `NOTIFY` with the event for those who
-//! `LISTEN`. `synchronous_commit` and `fsync` are on, as they are by default: what is answered is on the disk.
+//! `PostgreSQL`, over its protocol 3.0 in text: a row for each event, `COPY` for replay, and
+//! `NOTIFY` with the event for those who `LISTEN`. `synchronous_commit` and `fsync` are on, as they
+//! are by default: what is answered is on the disk.
 
 use std::{
     cell::Cell,
@@ -30,7 +31,8 @@ use crate::{
 
 /// The user that it runs as where we are root: it refuses to.
 const USER: &str = "postgres";
-/// What the answer to a `prepare` ends with: that it was done, and that the server is ready for more.
+/// What the answer to a `prepare` ends with: that it was done, and that the server is ready for
+/// more.
 const PREPARED: &[u8] = b"C\0\0\0\x0cPREPARE\0Z\0\0\0\x05I";
 const STREAMS: usize = 100;
 
@@ -103,7 +105,6 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Starts one.
     pub(super) fn start(sandbox: &Sandbox, from: &Installation) -> anyhow::Result<Self> {
         let address = sandbox::free_address()?;
         let port = address.port().to_string();

@@ -1,5 +1,5 @@
-//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay. Or `XADD` with `PUBLISH`, and
-//! `SUBSCRIBE` for those who follow.
+//! Redis Streams, over RESP: `XADD`, `XREAD BLOCK` for those who follow, `XREAD COUNT` for replay.
+//! Or `XADD` with `PUBLISH`, and `SUBSCRIBE` for those who follow.
 
 use std::{
     cell::Cell,
@@ -68,7 +68,6 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    /// Starts one.
     pub(super) fn start(sandbox: &Sandbox, usage: RedisUse) -> anyhow::Result<Self> {
         let address = sandbox::free_address()?;
         let fsync = if usage == RedisUse::EverySecond { "everysec" } else { "always" };
@@ -226,7 +225,8 @@ fn two_replies(bytes: &[u8]) -> Result<Option<usize>, BadAnswer> {
     Ok(simple_reply(&bytes[first..])?.map(|second| first + second))
 }
 
-/// Replies to `XREAD`, and what is published, as they come in, cut anywhere. Keeps the last id and the number of events.
+/// Replies to `XREAD`, and what is published, as they come in, cut anywhere. Keeps the last id and
+/// the number of events.
 #[derive(Debug, Default)]
 struct Reply {
     events: u64,

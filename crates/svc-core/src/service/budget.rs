@@ -1,7 +1,8 @@
 //! Where the five bounds of a principal are taken.
 //!
-//! What this process holds for a principal (requests, streams, unread bytes) is a level with a guard. Bytes stored within the
-//! hour are a rate. Rows are counted in the database, so a restart changes nothing.
+//! What this process holds for a principal (requests, streams, unread bytes) is a level with a
+//! guard. Bytes stored within the hour are a rate. Rows are counted in the database, so a restart
+//! changes nothing.
 
 use std::{
     collections::HashMap,
@@ -25,8 +26,8 @@ struct TakenParts {
     held: HashMap<(Principal, BudgetKind), u64>,
     /// Unix nanoseconds at which all that a principal has stored is an hour's worth in the past.
     stored_until: HashMap<Principal, i128>,
-    /// Rows that a principal may still store before they are counted again. Rows that go leave this as it is, so it is
-    /// never too large.
+    /// Rows that a principal may still store before they are counted again. Rows that go leave this
+    /// as it is, so it is never too large.
     row_room: HashMap<Principal, u64>,
 }
 
@@ -69,7 +70,8 @@ impl Budget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes requests, streams or unread bytes until the hold is dropped; `None` for the operator, who has no bounds.
+    /// Takes requests, streams or unread bytes until the hold is dropped; `None` for the operator,
+    /// who has no bounds.
     pub(in crate::service) fn hold(
         &self,
         caller: &Caller,
@@ -114,7 +116,8 @@ impl Budget {
         Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
     }
 
-    /// Takes bytes that are about to be stored, all or none of them. They come back evenly within an hour.
+    /// Takes bytes that are about to be stored, all or none of them. They come back evenly within
+    /// an hour.
     pub(in crate::service) fn take_stored(
         &self,
         caller: &Caller,
@@ -132,7 +135,8 @@ impl Budget {
             taken.stored_until.retain(|_, until| *until > now);
         }
         let principal = caller.principal();
-        // A clock that was set back by more than an hour leaves a principal an hour's worth at most.
+        // A clock that was set back by more than an hour leaves a principal an hour's worth at
+        // most.
         let until = taken.stored_until.get(&principal).copied().unwrap_or(now);
         let until = until.clamp(now, now + HOUR_NANOS);
         let next = until + i128::from(bytes) * HOUR_NANOS / bound;

@@ -1,4 +1,5 @@
-//! What every room stands on: the store, the clock, the maker of ids, and times that a test shortens.
+//! What every room stands on: the store, the clock, the maker of ids, and times that a test
+//! shortens.
 
 use std::{
     ops::Deref,
@@ -12,8 +13,8 @@ use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
 use super::{budget::Budget, read_turns::ReadTurns};
 
-/// The means that all rooms share. A clone is one count: rooms hold it, and so do readers of the log, of which there are
-/// thousands.
+/// The means that all rooms share. A clone is one count: rooms hold it, and so do readers of the
+/// log, of which there are thousands.
 #[derive(Debug, Clone)]
 pub(in crate::service) struct Core(Arc<SharedMeans>);
 
@@ -91,7 +92,8 @@ impl Core {
         self.session_secrets.set(secrets).ok();
     }
 
-    /// Where the secrets of sessions are kept; `None` without a data folder, and then no session goes over.
+    /// Where the secrets of sessions are kept; `None` without a data folder, and then no session
+    /// goes over.
     pub(in crate::service) fn session_secrets(&self) -> Option<&SessionSecrets> {
         self.session_secrets.get()
     }

@@ -1,4 +1,5 @@
-//! What can go wrong with a request, by outcome: what the caller can do about it decides the variant.
+//! What can go wrong with a request, by outcome: what the caller can do about it decides the
+//! variant.
 
 use std::fmt;
 
@@ -32,7 +33,6 @@ pub enum Error {
     /// A value that the rules do not allow.
     #[error("{field}: {why}")]
     Invalid {
-        /// The field.
         field: String,
         /// The rule.
         why: String,
@@ -62,17 +62,13 @@ pub enum Error {
     /// Not for this caller.
     #[error("{0}")]
     Forbidden(String),
-    /// A session that is not there, or that the settings do not show to the caller: both are the same.
+    /// A session that is not there, or that the settings do not show to the caller: both are the
+    /// same.
     #[error("{}: {}", .0.as_str(), .0.explanation())]
     Unseen(SessionDenial),
     /// A name or an id that is not the caller's to take.
     #[error("{field}: {why}")]
-    NotYours {
-        /// The field.
-        field: String,
-        /// Whose it is.
-        why: String,
-    },
+    NotYours { field: String, why: String },
     /// The caller's credential was good when the request came, and is so no more.
     #[error("the token of this request is no longer good")]
     Unauthorized,
@@ -98,7 +94,6 @@ pub enum Error {
 /// One of several things that have one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its id.
     pub id: String,
     /// What tells it from the others.
     pub about: String,
@@ -126,21 +121,16 @@ const SHOWN_ID_CHARS: usize = 64;
 /// Kinds of things that have an id. The words are in the errors of every adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
-    /// Any peer.
     Peer,
     /// The peer that sends a heartbeat.
     ReportingPeer,
     /// The peer of the session with this id.
     PeerOfSession,
-    /// Any task.
     Task,
-    /// Any message.
     Message,
     /// A message in the inbox of the peer that acts.
     MessageToPeer,
-    /// Any session.
     Session,
-    /// Any GHAP record.
     GhapRecord,
     /// The active GHAP record of the session with this id.
     ActiveRecord,
@@ -152,9 +142,7 @@ pub enum ResourceKind {
     Outcome,
     /// A cluster of records.
     Cluster,
-    /// Any memory.
     Memory,
-    /// Any stream.
     Stream,
     /// A session's token.
     Token,

@@ -1,11 +1,13 @@
 //! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these rooms.
 //!
-//! [`Services`] has one door for each room. A room is a struct over the shared means of `core`, and names the rooms that it
-//! calls as its fields, so that the direction between rooms is plain: `hooks` calls `journal`, `team` and `access`;
-//! `journal` calls `search` and `team`; `team` calls `access`; `conversations` calls `agents`.
+//! [`Services`] has one door for each room. A room is a struct over the shared means of `core`, and
+//! names the rooms that it calls as its fields, so that the direction between rooms is plain:
+//! `hooks` calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
+//! `access`; `conversations` calls `agents`.
 //!
-//! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A change and its
-//! event are one write job, so they commit together, and a caller that goes away tears nothing.
+//! Each call gets the [`Caller`](svc_model::Caller), whose identity comes from the credential. A
+//! change and its event are one write job, so they commit together, and a caller that goes away
+//! tears nothing.
 
 pub mod access;
 pub mod agents;

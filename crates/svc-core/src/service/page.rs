@@ -155,7 +155,8 @@ impl<T> Page<T> {
 
     /// Reads a page.
     ///
-    /// `read` gets the key in the cursor and how much to read. `key` makes the cursor's key of the page's last row.
+    /// `read` gets the key in the cursor and how much to read. `key` makes the cursor's key of the
+    /// page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
         bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,

@@ -7,8 +7,8 @@ pub(in crate::service) use svc_sys::process_list::{
     is_running as is_alive, is_same_running as is_running,
 };
 
-/// When a process started, in the system's own count, to tell it from a later one with the same id. `None` where
-/// the system does not say.
+/// When a process started, in the system's own count, to tell it from a later one with the same id.
+/// `None` where the system does not say.
 pub fn started(pid: u32) -> Option<String> {
     ProcessEntry::read(pid).map(|entry| entry.started.to_string())
 }

@@ -1,5 +1,6 @@
-//! What was read lately. A read costs a few hand-overs to a thread of the store's; agents that look at the same thing
-//! again and again, as they do, are told from here for as long as nothing was written.
+//! What was read lately. A read costs a few hand-overs to a thread of the store's; agents that look
+//! at the same thing again and again, as they do, are told from here for as long as nothing was
+//! written.
 
 use std::{
     collections::HashMap,
@@ -12,7 +13,8 @@ use svc_store::Store;
 
 use super::Error;
 
-/// Results of one kind of read, by what was asked for. All of them are of one state of the database.
+/// Results of one kind of read, by what was asked for. All of them are of one state of the
+/// database.
 #[derive(Debug)]
 pub(super) struct ReadCache<V>(Mutex<Known<V>>);
 
@@ -31,8 +33,8 @@ impl<V> Default for ReadCache<V> {
 }
 
 impl<V: Serialize + Send + Sync> ReadCache<V> {
-    /// What `read` gives for `key`, or what it gave before if it would give the same now: it must depend on the key
-    /// and on the database alone. A failure is not kept.
+    /// What `read` gives for `key`, or what it gave before if it would give the same now: it must
+    /// depend on the key and on the database alone. A failure is not kept.
     pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
         &self,
         store: &Store,
@@ -48,7 +50,8 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
         }
         // Boxed: whoever is told from memory does not carry the room for a query about.
         let result = Arc::new(Box::pin(read()).await?);
-        // The same number before and after: no commit could be seen in between, so it is of that state and no other.
+        // The same number before and after: no commit could be seen in between, so it is of that
+        // state and no other.
         if let Some(version) = before
             && store.version() == before
         {

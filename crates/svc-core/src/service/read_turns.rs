@@ -1,7 +1,8 @@
 //! Turns for heavy reads: pages of lists, searches, and what is rendered of them.
 //!
-//! They run on threads beside the runtime's, a few at a time, and principals take turns. So a light read or a write waits behind
-//! nobody's heavy ones, and a heavy read behind one of each other principal at most.
+//! They run on threads beside the runtime's, a few at a time, and principals take turns. So a light
+//! read or a write waits behind nobody's heavy ones, and a heavy read behind one of each other
+//! principal at most.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -69,7 +70,8 @@ impl Turns {
         self.next()
     }
 
-    /// Begins the turn of the next principal that may have one. It goes to the end of the order if it waits for more.
+    /// Begins the turn of the next principal that may have one. It goes to the end of the order if
+    /// it waits for more.
     fn next(&mut self) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
         loop {
             let place = self.order.iter().position(|principal| self.has_room(principal))?;
@@ -117,7 +119,8 @@ impl ReadTurns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a turn that has begun. That of a reader who went away ends here, and the next begins.
+    /// Hands over a turn that has begun. That of a reader who went away ends here, and the next
+    /// begins.
     fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
         waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
     }
@@ -135,8 +138,8 @@ impl ReadTurns {
         waiting.await.ok()
     }
 
-    /// Runs a read when it is the principal's turn, on a thread beside the runtime's. A reader that goes away before its turn
-    /// takes none; afterwards the read runs to its end.
+    /// Runs a read when it is the principal's turn, on a thread beside the runtime's. A reader that
+    /// goes away before its turn takes none; afterwards the read runs to its end.
     pub(in crate::service) async fn run<T: Send + 'static>(
         &self,
         principal: &Principal,

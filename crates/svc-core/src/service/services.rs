@@ -140,7 +140,8 @@ impl Services {
         &self.core.store
     }
 
-    /// Takes a part of the caller's budget until it is dropped; `None` for the operator, who has none.
+    /// Takes a part of the caller's budget until it is dropped; `None` for the operator, who has
+    /// none.
     ///
     /// # Errors
     /// [`Error::LimitReached`] says what to free.
@@ -166,8 +167,9 @@ impl Services {
         self.core.budget.take_stored(caller, bytes, self.now())
     }
 
-    /// Runs a heavy read of a caller's (a page of a list, a search, with what is rendered of it) when it is its turn, on a thread
-    /// beside the runtime's. All heavy reads go this way, and none begins another.
+    /// Runs a heavy read of a caller's (a page of a list, a search, with what is rendered of it)
+    /// when it is its turn, on a thread beside the runtime's. All heavy reads go this way, and none
+    /// begins another.
     pub async fn read_in_turn<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -183,7 +185,6 @@ impl Services {
         Ok(held)
     }
 
-    /// The present.
     pub fn now(&self) -> Timestamp {
         self.core.now()
     }

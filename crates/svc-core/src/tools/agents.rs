@@ -52,7 +52,8 @@ struct SendMessageArguments {
     /// An ended conversation to continue: an agent's id or session key.
     #[schemars(regex(pattern = NOT_BLANK))]
     session: Option<String>,
-    /// `spawn-only`: a new agent. `peer-only`: a live one. `peer-prefer`: a live one, else a new one.
+    /// `spawn-only`: a new agent. `peer-only`: a live one. `peer-prefer`: a live one, else a new
+    /// one.
     #[schemars(extend("default" = "spawn-only"))]
     mode: Option<WantedMode>,
     /// The vendor's model.

@@ -1,7 +1,8 @@
 //! One call of a tool: who makes it, and what the tool tells and asks its client before the result.
 //!
-//! A tool has no connection to its client. It sends [`ToolSignal`]s to the adapter that runs the call, which knows whether a
-//! response is open, a row has to be written, or the client asks for the state of a task.
+//! A tool has no connection to its client. It sends [`ToolSignal`]s to the adapter that runs the
+//! call, which knows whether a response is open, a row has to be written, or the client asks for
+//! the state of a task.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -25,17 +26,20 @@ pub struct Call {
     pub services: Services,
     /// Who calls, by credential.
     pub caller: Caller,
-    /// The session on whose behalf the call is made: that of the token, else the one that the operator names with
-    /// the `Svc-Session-Id` header, else the MCP session; `None` if there is none of these.
+    /// The session on whose behalf the call is made: that of the token, else the one that the
+    /// operator names with the `Svc-Session-Id` header, else the MCP session; `None` if there is
+    /// none of these.
     pub session: Option<Arc<str>>,
-    /// When the call came in. One that is run again after a restart keeps its time, so that a bound on waiting holds
-    /// across it.
+    /// When the call came in. One that is run again after a restart keeps its time, so that a bound
+    /// on waiting holds across it.
     pub started_at: Timestamp,
-    /// The client, whose model calls; `None` for a program that gets the result and nothing before it: a hook, `curl`.
+    /// The client, whose model calls; `None` for a program that gets the result and nothing before
+    /// it: a hook, `curl`.
     pub client: Option<ToolClient>,
     /// What the client has named the request by, which servers behind the daemon are told.
     pub trace: RequestTrace,
-    /// The request's `params` as they came, for a server behind the daemon; `None` if the call was put together here.
+    /// The request's `params` as they came, for a server behind the daemon; `None` if the call was
+    /// put together here.
     pub params: Option<Arc<RawValue>>,
 }
 
@@ -62,8 +66,8 @@ impl Call {
         self.client.is_some() && self.params.is_none()
     }
 
-    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call that is run again
-    /// waits no longer.
+    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call
+    /// that is run again waits no longer.
     pub fn time_left(&self, bound: Duration) -> Duration {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
@@ -84,10 +88,12 @@ impl Call {
         self.send(ToolSignal::Note(note)).await;
     }
 
-    /// Asks the client (a person, a model, a list of roots), and gives its answers by the keys of the questions.
+    /// Asks the client (a person, a model, a list of roots), and gives its answers by the keys of
+    /// the questions.
     ///
-    /// Depending on the client's revision the tool waits here, or is run again from its beginning with the answers. So
-    /// what stands before the question must be harmless to repeat, and a failure must be passed on with `?`.
+    /// Depending on the client's revision the tool waits here, or is run again from its beginning
+    /// with the answers. So what stands before the question must be harmless to repeat, and a
+    /// failure must be passed on with `?`.
     pub async fn ask(&self, mut questions: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
         let unavailable =
             |text: &str| ToolError::new(ErrorType::Unavailable, text.to_owned()).retryable(false);
@@ -103,7 +109,8 @@ impl Call {
         answers.await.unwrap_or_else(|_| Err(unavailable("the client is gone").into()))
     }
 
-    /// Goes on in the background: a client that can gets a task in place of the result. What follows may take long.
+    /// Goes on in the background: a client that can gets a task in place of the result. What
+    /// follows may take long.
     pub async fn detach(&self) -> Result<(), Failure> {
         let (reply, done) = oneshot::channel();
         self.send(ToolSignal::Detach(reply)).await;
@@ -134,7 +141,8 @@ impl Call {
         self.client.as_ref().and_then(ToolClient::kept)
     }
 
-    /// Whether a question ends the request, and the client makes the request again with the answers.
+    /// Whether a question ends the request, and the client makes the request again with the
+    /// answers.
     pub fn asks_between_requests(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.0.asks_between_requests)
     }
@@ -303,14 +311,14 @@ pub type ClientAnswers = Map<String, Value>;
 pub struct CancelReason(Arc<OnceLock<String>>);
 
 impl CancelReason {
-    /// Keeps the reason that a client gave, cut to [`limits::CANCEL_REASON_CHARS`]. The first counts.
+    /// Keeps the reason that a client gave, cut to [`limits::CANCEL_REASON_CHARS`]. The first
+    /// counts.
     pub fn give(&self, reason: &str) {
         let cut = reason.chars().take(limits::CANCEL_REASON_CHARS).collect();
         // One that came before stays.
         self.0.set(cut).ok();
     }
 
-    /// The reason.
     pub fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

@@ -1,4 +1,5 @@
-//! Which tool a call of `ToolCall` was: `_meta` of the result names it, for clients and people who saw only `ToolCall`.
+//! Which tool a call of `ToolCall` was: `_meta` of the result names it, for clients and people who
+//! saw only `ToolCall`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};

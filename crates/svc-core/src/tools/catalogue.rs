@@ -37,10 +37,11 @@ pub struct Catalogue {
 pub trait ForeignTools: fmt::Debug + Send + Sync {
     /// Those of a caller, by name.
     fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
-    /// Whether a server of the caller's may still come to have a tool of this name: it has not said yet which it has.
+    /// Whether a server of the caller's may still come to have a tool of this name: it has not said
+    /// yet which it has.
     fn may_come(&self, caller: &Caller, name: &str) -> bool;
-    /// Why a tool of this name cannot be called: a server of the caller's would have it, which has never said which tools it
-    /// has, and does not work now.
+    /// Why a tool of this name cannot be called: a server of the caller's would have it, which has
+    /// never said which tools it has, and does not work now.
     fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError>;
     /// Those of all callers. Of two of one name it has one.
     fn all(&self) -> Vec<Arc<Tool>>;
@@ -125,8 +126,8 @@ impl Catalogue {
         own.or_else(|| self.foreign.get()?.offered_to(caller).get(name).cloned())
     }
 
-    /// The same, of a server that is connecting for the first time as soon as it has said which tools it has, for at most
-    /// `bound`.
+    /// The same, of a server that is connecting for the first time as soon as it has said which
+    /// tools it has, for at most `bound`.
     pub async fn find_soon(
         &self,
         caller: &Caller,
@@ -151,8 +152,9 @@ impl Catalogue {
         }
     }
 
-    /// Why this caller cannot call a tool of this name: it takes a scope that the caller does not have, or the server that it
-    /// is to come from has none. `None` if there is no such tool, and no server of the caller's is to have it.
+    /// Why this caller cannot call a tool of this name: it takes a scope that the caller does not
+    /// have, or the server that it is to come from has none. `None` if there is no such tool, and
+    /// no server of the caller's is to have it.
     pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
         if let Some(tool) = self.named(caller, name) {
             return tool
@@ -162,8 +164,8 @@ impl Catalogue {
         self.foreign.get()?.absence(caller, name)
     }
 
-    /// Those that this caller may call: the daemon's own in the order of names, without those that no list shows, then
-    /// those of servers behind it.
+    /// Those that this caller may call: the daemon's own in the order of names, without those that
+    /// no list shows, then those of servers behind it.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
         let (own, foreign) =
             (self.all(), self.foreign.get().map(|foreign| foreign.offered_to(caller)));
@@ -229,7 +231,8 @@ impl Catalogue {
         self.changes.subscribe()
     }
 
-    /// A hash of all declarations, and of which of them are shown: the same list has the same one, also after a restart.
+    /// A hash of all declarations, and of which of them are shown: the same list has the same one,
+    /// also after a restart.
     pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
         let mut hash = Sha256::new();
         hash.update(exposure.map_or("", ToolExposure::as_str));

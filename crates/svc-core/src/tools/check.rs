@@ -1,7 +1,9 @@
-//! Arguments checked against the schema of one of our tools, with an error that names the argument and what it may be.
+//! Arguments checked against the schema of one of our tools, with an error that names the argument
+//! and what it may be.
 //!
-//! A validator of any schema would bring two dozen crates. Ours come from our own types, and use the rules below and no others:
-//! a test looks at every tool, and compares the verdicts with those of a complete validator.
+//! A validator of any schema would bring two dozen crates. Ours come from our own types, and use
+//! the rules below and no others: a test looks at every tool, and compares the verdicts with those
+//! of a complete validator.
 
 use std::cmp::Ordering;
 
@@ -23,7 +25,8 @@ const PATTERNS: [(&str, TextCheck); 2] = [
     }),
 ];
 
-/// Checks an object: what it has, that it has nothing else, and that nothing is missing. `at` is the way to it, such as `a[0].b`.
+/// Checks an object: what it has, that it has nothing else, and that nothing is missing. `at` is
+/// the way to it, such as `a[0].b`.
 pub(super) fn members(
     schema: &Value,
     object: &Map<String, Value>,
@@ -126,7 +129,8 @@ fn list(schema: &Value, items: &[Value], at: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The error about a value that breaks a rule. It never has the value itself: that may be a secret, or megabytes.
+/// The error about a value that breaks a rule. It never has the value itself: that may be a secret,
+/// or megabytes.
 fn broken(schema: &Value, at: &str, why: &str) -> ToolError {
     let error = ToolError::invalid(at, format!("{at}: {why}"));
     ToolError { allowed: allowed(schema).map(Box::new), ..error }

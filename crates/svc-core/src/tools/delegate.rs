@@ -15,9 +15,7 @@ Give its name, and arguments as its input_schema says. You get its result. Allow
 /// The call of another tool, which a call stands for.
 #[derive(Debug)]
 pub struct DelegatedCall {
-    /// The tool.
     pub tool: Arc<Tool>,
-    /// Its arguments.
     pub arguments: Map<String, Value>,
 }
 
@@ -50,8 +48,8 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
 }
 
 impl Catalogue {
-    /// The call that a call of `tool` with these parameters stands for; `None` if it is a call of `tool` itself, or if that has
-    /// to say what is wrong with it.
+    /// The call that a call of `tool` with these parameters stands for; `None` if it is a call of
+    /// `tool` itself, or if that has to say what is wrong with it.
     pub fn called_by(
         &self,
         caller: &Caller,

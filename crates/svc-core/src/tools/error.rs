@@ -23,7 +23,8 @@ pub enum ErrorType {
     Conflict,
     /// Not for this caller.
     Forbidden,
-    /// Not now: the daemon restarts, a bound is reached, the disk is full. The same call may do better later.
+    /// Not now: the daemon restarts, a bound is reached, the disk is full. The same call may do
+    /// better later.
     Unavailable,
     /// A fault of the daemon.
     InternalError,
@@ -62,7 +63,8 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// An error of this kind. One that is unavailable may be tried again, unless [`Self::retryable`] says otherwise.
+    /// An error of this kind. One that is unavailable may be tried again, unless
+    /// [`Self::retryable`] says otherwise.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -77,7 +79,8 @@ impl ToolError {
         }
     }
 
-    /// An error of a call that was begun and of which nobody knows what it did. A repeat may do it twice.
+    /// An error of a call that was begun and of which nobody knows what it did. A repeat may do it
+    /// twice.
     pub fn unknown_outcome(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Unavailable, message)
             .retryable(false)
@@ -175,8 +178,8 @@ fn tool_hint(error: &service::Error) -> &'static str {
 pub enum Failure {
     /// It failed, and the model is told why.
     Tool(ToolError),
-    /// It needs an answer from the client first. The protocol asks, and runs the tool again with it: see
-    /// [`Call::ask`](super::Call::ask).
+    /// It needs an answer from the client first. The protocol asks, and runs the tool again with
+    /// it: see [`Call::ask`](super::Call::ask).
     NeedsInput,
     /// The client cannot do what the tool needs of it (-32021). An object of client capabilities.
     MissingCapability(Value),

@@ -91,7 +91,8 @@ struct LogGap {
     oldest: i64,
     /// The latest position there is.
     latest: i64,
-    /// `pruned`: removed by age or size. `ahead`: the log was set back to a backup, and is given from its start.
+    /// `pruned`: removed by age or size. `ahead`: the log was set back to a backup, and is given
+    /// from its start.
     reason: &'static str,
 }
 

@@ -26,7 +26,8 @@ fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A token is taken for four characters: what English and JSON come to with the models of today, within a fifth.
+/// A token is taken for four characters: what English and JSON come to with the models of today,
+/// within a fifth.
 #[tokio::test]
 async fn the_short_list_is_short_and_the_whole_one_bounded() {
     let world = World::open().await;
@@ -336,8 +337,8 @@ async fn every_fault_in_every_argument_is_named() {
                         error.kind == ErrorType::ValidationError
                             && error.field.as_ref() == Some(argument)
                     });
-                    // These are the service's: a cursor that nobody gave, a sender that is not there, no such family, no
-                    // such time, an event that has no name.
+                    // These are the service's: a cursor that nobody gave, a sender that is not
+                    // there, no such family, no such time, an event that has no name.
                     let deeper = [
                         "cursor",
                         "event",
@@ -371,7 +372,8 @@ async fn every_fault_in_every_argument_is_named() {
     assert!(count > 300, "only {count} faults were tried");
 }
 
-/// Our own check knows every rule that schemas of arguments have, and its verdicts are those of a complete validator.
+/// Our own check knows every rule that schemas of arguments have, and its verdicts are those of a
+/// complete validator.
 #[tokio::test]
 async fn arguments_are_judged_as_by_a_complete_validator() {
     const KNOWN: [&str; 18] = [
@@ -434,7 +436,8 @@ fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Texts that break what is put together from texts, and very long ones: a refusal at worst, and never a fault of ours.
+/// Texts that break what is put together from texts, and very long ones: a refusal at worst, and
+/// never a fault of ours.
 #[tokio::test]
 async fn odd_texts_are_texts() {
     let world = World::open().await;

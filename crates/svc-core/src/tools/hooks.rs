@@ -41,20 +41,21 @@ struct HookEventArguments {
     payload: Option<Map<String, Value>>,
     /// The shape of the answer; the client's own by default.
     format: Option<HookFormat>,
-    /// Names this event: one that is sent again with the same id counts once. If it is sent again with `at`, nobody saw
-    /// the first answer, and what was given with it is given again.
+    /// Names this event: one that is sent again with the same id counts once. If it is sent again
+    /// with `at`, nobody saw the first answer, and what was given with it is given again.
     #[schemars(regex(pattern = NOT_BLANK), length(max = limits::SHORT_TEXT_BYTES))]
     id: Option<String>,
     /// When it happened, if it is told late. Then nothing is said in return.
     at: Option<Timestamp>,
-    /// Ids of earlier events of this session whose answers nobody saw. What was given with them is given again.
+    /// Ids of earlier events of this session whose answers nobody saw. What was given with them is
+    /// given again.
     #[schemars(
         length(max = limits::HOOKS_LOST),
         inner(length(max = limits::SHORT_TEXT_BYTES), regex(pattern = NOT_BLANK))
     )]
     lost: Option<Vec<String>>,
-    /// The secret of the session, from its file in the data folder, at an event with which a session may begin again: it goes on
-    /// in another process of its client.
+    /// The secret of the session, from its file in the data folder, at an event with which a
+    /// session may begin again: it goes on in another process of its client.
     #[schemars(length(max = limits::SHORT_TEXT_BYTES))]
     secret: Option<String>,
     /// The client's process on the daemon's machine.

@@ -36,11 +36,11 @@ pub enum ParamKind {
     Boolean,
 }
 
-/// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats of numbers that
-/// JSON Schema does not know, a list of words as an `enum`.
+/// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats
+/// of numbers that JSON Schema does not know, a list of words as an `enum`.
 pub(super) fn of_type<T: JsonSchema>() -> Value {
-    // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred types. (Without names
-    // `SchemaGenerator::root_schema_for` would add nothing.)
+    // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred
+    // types. (Without names `SchemaGenerator::root_schema_for` would add nothing.)
     shown(T::json_schema)
 }
 
@@ -56,8 +56,8 @@ fn shown(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     schema
 }
 
-/// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too, and clients check that
-/// against the same schema.
+/// The schema of a tool's result: a `T`, or an error. A failed call has structured content, too,
+/// and clients check that against the same schema.
 pub(super) fn of_result<T: JsonSchema>() -> Value {
     or_error(of_type::<T>())
 }
@@ -132,8 +132,8 @@ fn words(object: &mut Map<String, Value>) {
 const UNSAID: [&str; 6] =
     ["pattern", "minLength", "maxLength", "minItems", "maxItems", "additionalProperties"];
 
-/// Optional arguments that a short schema leaves out: those that the caller's credential says, those of programs, and what
-/// is seldom wanted: `ToolSearch` shows those.
+/// Optional arguments that a short schema leaves out: those that the caller's credential says,
+/// those of programs, and what is seldom wanted: `ToolSearch` shows those.
 const KNOWN: [&str; 20] = [
     "session_id",
     "peer_id",
@@ -157,7 +157,8 @@ const KNOWN: [&str; 20] = [
     "cleanup",
 ];
 
-/// The schema of arguments as a model in the middle of its work needs it. What it leaves out is taken all the same.
+/// The schema of arguments as a model in the middle of its work needs it. What it leaves out is
+/// taken all the same.
 pub(super) fn brief(schema: &Value) -> Value {
     let mut brief = schema.clone();
     let needs = |name: &str| {
@@ -189,8 +190,8 @@ fn leave_out(schema: &mut Value) {
     }
 }
 
-/// Removes `null` from the types of optional arguments: that an argument may be `null` is understood, and some clients
-/// cannot read it.
+/// Removes `null` from the types of optional arguments: that an argument may be `null` is
+/// understood, and some clients cannot read it.
 fn without_null(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return;
@@ -250,7 +251,8 @@ impl Input {
     }
 }
 
-/// Annotated arguments. Those that break the rules of SEP-2243 are left out: a client drops such a tool.
+/// Annotated arguments. Those that break the rules of SEP-2243 are left out: a client drops such a
+/// tool.
 fn find_headers(schema: &Value, path: &mut Vec<String>, found: &mut Vec<HeaderParam>) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
     for (name, property) in properties {

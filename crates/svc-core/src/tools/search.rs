@@ -1,7 +1,8 @@
 //! Finding tools by what they are for.
 //!
-//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title, description, and names
-//! and descriptions of arguments, each with a weight of its own. Names are split where people see words in them.
+//! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title,
+//! description, and names and descriptions of arguments, each with a weight of its own. Names are
+//! split where people see words in them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -171,7 +172,8 @@ impl ToolSearcher {
     }
 
     fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
-        // The number is read before the list: a change in between makes one index too many, and none too few.
+        // The number is read before the list: a change in between makes one index too many, and
+        // none too few.
         let version = catalogue.version();
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match &*index {
@@ -193,7 +195,8 @@ struct Weights {
     argument_text: f64,
 }
 
-/// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's k1 and b).
+/// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's
+/// k1 and b).
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.75;
 /// What a word that only begins like the one asked for counts.
@@ -353,8 +356,8 @@ impl ToolIndex {
         Self { version, entries, words, mean }
     }
 
-    /// What a word counts in each entry: fully where it stands, partly where one stands that begins so, or that it
-    /// begins with (`send`, `sends`, `sending`).
+    /// What a word counts in each entry: fully where it stands, partly where one stands that begins
+    /// so, or that it begins with (`send`, `sends`, `sending`).
     fn count(&self, word: &str, counts: &mut WordCounts) {
         counts.clear();
         let longer = self
@@ -436,8 +439,9 @@ fn words_of(tool: &Tool) -> HashMap<String, f64> {
     all
 }
 
-/// The words of a text, in lower case: split at everything that is no letter or digit, within names where case or
-/// digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), and without those that say nothing.
+/// The words of a text, in lower case: split at everything that is no letter or digit, within names
+/// where case or digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), and without those
+/// that say nothing.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric()) {

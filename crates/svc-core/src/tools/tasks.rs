@@ -285,7 +285,8 @@ struct TaskReplyResult {
 }
 
 async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult, Failure> {
-    // A session's peer is found by the service; the operator speaks for the peer of the session that it names.
+    // A session's peer is found by the service; the operator speaks for the peer of the session
+    // that it names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
     let event_id = call

@@ -22,7 +22,6 @@ impl World {
         Self { test, services, catalogue: super::catalogue() }
     }
 
-    /// Lets time pass.
     pub(super) fn let_pass(&self, time: std::time::Duration) {
         self.test.clock.advance(time);
     }

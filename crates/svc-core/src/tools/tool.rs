@@ -56,7 +56,6 @@ pub struct ForeignDeclaration {
 /// An entry of `tools/list` that passes as its server has written it.
 #[derive(Debug, Clone)]
 pub struct ForeignEntry {
-    /// As it reads.
     pub read: Value,
     written: Arc<RawValue>,
 }
@@ -137,8 +136,8 @@ impl fmt::Debug for Tool {
 impl Tool {
     /// A tool with arguments `A` and result `R`, each a struct.
     ///
-    /// The first line of `description` is what a person reads in a list; a model reads all of it. Unless told
-    /// otherwise, the tool answers at once, changes something, and destroys nothing.
+    /// The first line of `description` is what a person reads in a list; a model reads all of it.
+    /// Unless told otherwise, the tool answers at once, changes something, and destroys nothing.
     pub fn new<A, R, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send,
@@ -146,7 +145,8 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
-        // The compiler makes one of these for each tool, so it is thin: the arguments are read before the future begins.
+        // The compiler makes one of these for each tool, so it is thin: the arguments are read
+        // before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
             async move { Output::from_result(&running?.await?) }.boxed()
@@ -181,7 +181,8 @@ impl Tool {
         Self::bare(name.into(), description.into(), input, Arc::new(run))
     }
 
-    /// A tool of a server behind the daemon. That server checks the arguments, and its results pass as they are.
+    /// A tool of a server behind the daemon. That server checks the arguments, and its results pass
+    /// as they are.
     pub fn foreign<F, Fut>(declaration: ForeignDeclaration, run: F) -> Self
     where
         F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
@@ -235,8 +236,8 @@ impl Tool {
         Self::bare(name.into(), description.into(), schema::Input::from_type::<A>(), Arc::new(run))
     }
 
-    /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as they are: what a file or a
-    /// command says is given byte for byte, as that of any other server.
+    /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as
+    /// they are: what a file or a command says is given byte for byte, as that of any other server.
     #[must_use]
     pub fn of_builtin_server(self, source: &str, is_listed: bool) -> Self {
         let declaration = ForeignDeclaration {
@@ -315,8 +316,8 @@ impl Tool {
         self.idempotent()
     }
 
-    /// Once more with the same arguments changes nothing further. Such a call is run again if the daemon went away
-    /// in the middle of it.
+    /// Once more with the same arguments changes nothing further. Such a call is run again if the
+    /// daemon went away in the middle of it.
     #[must_use]
     pub fn idempotent(mut self) -> Self {
         self.annotations.idempotent_hint = true;
@@ -464,7 +465,8 @@ impl Tool {
         self.foreign.as_deref()
     }
 
-    /// Its entry in `tools/list`. That of a server behind the daemon is as the server has written it.
+    /// Its entry in `tools/list`. That of a server behind the daemon is as the server has written
+    /// it.
     pub fn listed(&self, exposure: ToolExposure) -> Box<RawValue> {
         match &self.foreign {
             Some(foreign) => foreign.entry.written.as_ref().to_owned(),
@@ -511,8 +513,8 @@ impl Tool {
         entry
     }
 
-    /// Checks the arguments and runs it. A panic is a failure like another. The result is for a model: what others wrote
-    /// is [plain](svc_model::quote::plain) in it.
+    /// Checks the arguments and runs it. A panic is a failure like another. The result is for a
+    /// model: what others wrote is [plain](svc_model::quote::plain) in it.
     pub async fn call(
         &self,
         call: Call,
@@ -545,10 +547,11 @@ fn raw_value(value: &Value) -> Box<RawValue> {
     to_raw_value(value).expect("a value has a JSON form")
 }
 
-/// The arguments as their type. The schema has checked them; what is still wrong is named by the argument it is in.
+/// The arguments as their type. The schema has checked them; what is still wrong is named by the
+/// argument it is in.
 fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
-    // Only the name of the argument is kept. A path into it would double the code of every tool, for an error that
-    // hardly ever happens.
+    // Only the name of the argument is kept. A path into it would double the code of every tool,
+    // for an error that hardly ever happens.
     let current = Cell::new("arguments");
     let parse = |without: Option<&String>| -> Result<A, serde_json::Error> {
         let others = arguments.iter().filter(|(name, _)| Some(*name) != without);

@@ -206,8 +206,8 @@ struct DistanceMetrics {
     mean_distance: f64,
     /// Their standard deviation.
     std_distance: f64,
-    /// How far the sentence may be: the mean and half a deviation, and 0.75 at least, as a sentence has fewer words than
-    /// a record.
+    /// How far the sentence may be: the mean and half a deviation, and 0.75 at least, as a sentence
+    /// has fewer words than a record.
     threshold: f64,
 }
 

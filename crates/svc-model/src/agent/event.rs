@@ -7,18 +7,17 @@ use serde_json::Value;
 use super::{AgentState, HistoryEntry, HistoryRole};
 use crate::{AgentId, AgentRequestId, Timestamp};
 
-/// One event, as it stands in the spool, on the host's socket and, but for `agent_id` and `offset`, in the log.
+/// One event, as it stands in the spool, on the host's socket and, but for `agent_id` and `offset`,
+/// in the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentEvent {
     /// What happened.
     #[serde(flatten)]
     pub body: AgentEventBody,
-    /// Whose event it is.
     pub agent_id: AgentId,
     /// Its number in the stream: 1, 2, 3 …; `seq` in the log. 0 of a `delta`, which has none.
     #[serde(default, skip_serializing_if = "has_no_number")]
     pub offset: u64,
-    /// When.
     #[serde(deserialize_with = "super::wire::moment")]
     pub timestamp: Timestamp,
 }
@@ -55,10 +54,7 @@ pub enum AgentEventBody {
         turn: Option<TurnEnd>,
     },
     /// An entry of the conversation.
-    ChatEntry {
-        /// The entry.
-        chat_entry: HistoryEntry,
-    },
+    ChatEntry { chat_entry: HistoryEntry },
     /// What it is saying. It stands in no spool and in no log.
     Delta(AgentDelta),
     /// Input that is given to the agent now. It is on record before the agent has it.
@@ -75,7 +71,6 @@ pub enum AgentEventBody {
     Request(AgentRequest),
     /// A request is answered.
     Answer {
-        /// The request.
         request_id: AgentRequestId,
         /// The option that was chosen.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,13 +81,9 @@ pub enum AgentEventBody {
     /// What a turn has used.
     Usage(AgentUsage),
     /// Something failed.
-    Error {
-        /// What.
-        error: String,
-    },
+    Error { error: String },
     /// The program ended. The last event of a stream.
     Exit {
-        /// Its exit code.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         /// The number of the signal that ended it.

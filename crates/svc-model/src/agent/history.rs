@@ -78,7 +78,6 @@ impl HistoryEntry {
         }
     }
 
-    /// A text.
     pub fn text(role: HistoryRole, content: impl Into<String>) -> Self {
         Self { content: Some(content.into()), ..Self::empty(role) }
     }

@@ -1,4 +1,5 @@
-//! Hosted agents as they are on the wire: what an agent is, its events, its history, and the host's protocol 1.1.
+//! Hosted agents as they are on the wire: what an agent is, its events, its history, and the host's
+//! protocol 1.1.
 
 mod backend;
 mod event;

@@ -12,11 +12,13 @@ use subtle::ConstantTimeEq as _;
 use super::{AgentBackend, PermissionMode};
 use crate::{AgentId, new_secret};
 
-/// The variable by which an agent and all that it has started are found. Its value is the agent's id.
+/// The variable by which an agent and all that it has started are found. Its value is the agent's
+/// id.
 pub const AGENT_MARK: &str = "SVC_AGENT_ID";
 
-/// By this the host knows that an answer to a request of its agent comes from the daemon. The host gets it over standard input,
-/// the daemon keeps it in its database, and nobody else is told it. An empty one is nobody's: then nobody answers.
+/// By this the host knows that an answer to a request of its agent comes from the daemon. The host
+/// gets it over standard input, the daemon keeps it in its database, and nobody else is told it. An
+/// empty one is nobody's: then nobody answers.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AnswerKey(String);
@@ -54,7 +56,6 @@ impl fmt::Debug for AnswerKey {
 /// All that a host needs to know. It comes over standard input: it holds secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// The agent's id.
     pub agent_id: AgentId,
     /// Folder of sockets and spools, absolute.
     pub folder: PathBuf,
@@ -135,7 +136,6 @@ impl HostSpec {
     }
 }
 
-/// Input for an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInput {
     /// The text.
@@ -151,8 +151,8 @@ pub struct AgentInput {
     pub idempotency_key: Option<String>,
 }
 
-/// The MCP server that an agent gets for one run: a program, which proves on the daemon's socket that the agent's process
-/// started it. There is no secret in it.
+/// The MCP server that an agent gets for one run: a program, which proves on the daemon's socket
+/// that the agent's process started it. There is no secret in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentMcpServer {
     /// The program.

@@ -1,5 +1,5 @@
-//! Values as hosts of earlier versions wrote them: a time was a number, and the input of a call was no text. Such hosts may
-//! still run, and their events stay in the log.
+//! Values as hosts of earlier versions wrote them: a time was a number, and the input of a call was
+//! no text. Such hosts may still run, and their events stay in the log.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;

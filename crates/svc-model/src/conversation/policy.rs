@@ -117,13 +117,13 @@ impl SessionDenial {
 /// One end of a send, as `allow` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionParty<'a> {
-    /// Its key.
     pub key: &'a str,
     /// Its instance, or the backend of one that a person started.
     pub agent_id: &'a str,
 }
 
-/// `from->to`: who may send to whom. Each side is an instance, a backend or a key, with `*` for any part of it.
+/// `from->to`: who may send to whom. Each side is an instance, a backend or a key, with `*` for any
+/// part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowRule {
     from: String,
@@ -203,8 +203,8 @@ impl SessionsPolicy {
     }
 }
 
-/// Whether a text is like a pattern, in which `*` stands for any text. Case does not count. It takes a time that grows with
-/// the product of both lengths at worst.
+/// Whether a text is like a pattern, in which `*` stands for any text. Case does not count. It
+/// takes a time that grows with the product of both lengths at worst.
 fn is_like(pattern: &str, text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let mut parts = pattern.split('*');

@@ -105,8 +105,8 @@ impl TurnReply {
     }
 }
 
-/// The number of the turn in which these words are answered, if a turn of this number said them: replies answer replies in
-/// at most `most` turns.
+/// The number of the turn in which these words are answered, if a turn of this number said them:
+/// replies answer replies in at most `most` turns.
 pub fn next_turn(turn: u32, most: u32, words: &TurnReply) -> Option<u32> {
     (*words != TurnReply::Silence && turn < most).then_some(turn + 1)
 }

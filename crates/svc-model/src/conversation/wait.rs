@@ -11,8 +11,8 @@ pub struct WaitEdge {
     pub awaited: String,
 }
 
-/// The circle that would be closed if `from` waited for `to`, from `from` back to itself by the shortest way; `None` if there
-/// would be none.
+/// The circle that would be closed if `from` waited for `to`, from `from` back to itself by the
+/// shortest way; `None` if there would be none.
 pub fn wait_circle(edges: &[WaitEdge], from: &str, to: &str) -> Option<Vec<String>> {
     let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
     for WaitEdge { waiter, awaited } in edges {

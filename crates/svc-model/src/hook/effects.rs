@@ -1,5 +1,5 @@
-//! What an event changes: given what is known and what happened, these effects. Pure, so that each rule is a line of a
-//! test; the service applies the effects in one write job.
+//! What an event changes: given what is known and what happened, these effects. Pure, so that each
+//! rule is a line of a test; the service applies the effects in one write job.
 
 use super::{HookClient, HookEvent, HookMoment, HookPrompt, HookToolUse};
 use crate::{
@@ -31,11 +31,9 @@ pub enum HookTiming {
     /// The hook waits for the reply.
     #[default]
     Live,
-    /// Nobody waits for the reply: the daemon was away, or the hook has given up. What is known from later on stays.
-    Late {
-        /// When it happened.
-        happened_at: Timestamp,
-    },
+    /// Nobody waits for the reply: the daemon was away, or the hook has given up. What is known
+    /// from later on stays.
+    Late { happened_at: Timestamp },
 }
 
 impl HookTiming {
@@ -76,7 +74,8 @@ pub enum HookReception {
     New(HookTiming),
     /// It counts once, so nothing follows.
     Repeated {
-        /// A repeat from the spool shows that nobody saw the first reply. What that handed over is taken back.
+        /// A repeat from the spool shows that nobody saw the first reply. What that handed over is
+        /// taken back.
         first_reply_unseen: bool,
     },
 }
@@ -97,7 +96,6 @@ pub fn reception(history: HookIdHistory, timing: HookTiming, now: Timestamp) -> 
 /// Who reads the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HookAudience {
-    /// Nobody.
     #[default]
     Nobody,
     /// The session itself.
@@ -134,7 +132,8 @@ pub enum SessionEffect {
     },
 }
 
-/// What an event does to the row of its session, which is `known` so far. A late event opens no session again.
+/// What an event does to the row of its session, which is `known` so far. A late event opens no
+/// session again.
 pub fn session_effect(
     event: &HookEvent,
     timing: HookTiming,
@@ -170,7 +169,8 @@ pub enum PresenceChange {
     Report(PeerStatus),
 }
 
-/// What an event does to its session's peer, which is `known` so far. `session` is what it does to the session.
+/// What an event does to its session's peer, which is `known` so far. `session` is what it does to
+/// the session.
 pub fn presence_change(
     event: &HookEvent,
     timing: HookTiming,
@@ -178,7 +178,8 @@ pub fn presence_change(
     known: Option<&Peer>,
 ) -> PresenceChange {
     let said = said_status(event, known);
-    // An event without a status, such as the end of a sub-agent, comes after the session's end and is no sign of life.
+    // An event without a status, such as the end of a sub-agent, comes after the session's end and
+    // is no sign of life.
     let is_echo = said.is_none() && *session == SessionEffect::Keep { is_over: true };
     let is_of_another = event.is_of_sub_agent() && !concerns_the_prompt(event, known);
     if is_of_another || is_echo {
@@ -203,7 +204,8 @@ pub fn presence_change(
     }
 }
 
-/// The status that an event tells of. While a person is asked about one tool, another that runs beside it ends nothing.
+/// The status that an event tells of. While a person is asked about one tool, another that runs
+/// beside it ends nothing.
 fn said_status(event: &HookEvent, known: Option<&Peer>) -> Option<PeerStatus> {
     let asked = known.and_then(|peer| peer.waiting_for.as_ref()?.tool.as_deref());
     match (&event.moment, asked) {
@@ -241,8 +243,8 @@ pub fn waiting_for(event: &HookEvent, known: &Peer, at: Timestamp) -> Option<Wai
     }
 }
 
-/// Notes which calls of tools are open after an event; answers whether that is another set. What is told late opens none: its
-/// end may have been told.
+/// Notes which calls of tools are open after an event; answers whether that is another set. What is
+/// told late opens none: its end may have been told.
 pub fn follow_calls(
     calls: &mut OpenCalls,
     event: &HookEvent,
@@ -286,7 +288,8 @@ pub enum MailOffer {
     Nothing,
     /// Those that the session has not been given.
     New,
-    /// Also those that it was given and has not acknowledged: a session that begins anew may never have seen them.
+    /// Also those that it was given and has not acknowledged: a session that begins anew may never
+    /// have seen them.
     NewAndGiven,
 }
 
@@ -337,8 +340,8 @@ pub fn tool_count_effect(
     }
 }
 
-/// Whether an event changes nothing but when session and peer were last heard of, and that was a moment ago. `calls` are the
-/// open calls so far. With mail in the inbox it changes more.
+/// Whether an event changes nothing but when session and peer were last heard of, and that was a
+/// moment ago. `calls` are the open calls so far. With mail in the inbox it changes more.
 pub fn is_sign_of_life(
     event: &HookEvent,
     session: &Session,
@@ -362,8 +365,9 @@ pub fn is_sign_of_life(
         && said_status(event, Some(peer)).is_none_or(|status| status == peer.status)
 }
 
-/// How the session begins, if this is the first event at which the client takes context. `peer` is what was known of its
-/// peer before. opencode takes none at a session's start, so there it is the first prompt.
+/// How the session begins, if this is the first event at which the client takes context. `peer` is
+/// what was known of its peer before. opencode takes none at a session's start, so there it is the
+/// first prompt.
 pub fn session_source_of_start(event: &HookEvent, peer: Option<&Peer>) -> Option<SessionSource> {
     match event.moment {
         HookMoment::Start { source } => Some(source),

@@ -8,7 +8,6 @@ use crate::{PeerStatus, WaitingKind, journal::SessionSource};
 /// Something that happened in a client's session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HookEvent {
-    /// Which client.
     pub client: HookClient,
     /// The client's own name of the event.
     pub name: String,
@@ -84,7 +83,6 @@ pub struct HookToolUse {
     pub tool: String,
     /// The client's id of this use.
     pub use_id: Option<String>,
-    /// Its arguments.
     pub arguments: serde_json::Value,
     /// Set once the use is over, if it was a test, a build or a check.
     pub run: Option<CheckedRun>,
@@ -93,7 +91,6 @@ pub struct HookToolUse {
 /// A test, a build or a check that a session ran.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedRun {
-    /// The command.
     pub command: String,
     /// How it went.
     pub verdict: RunVerdict,
@@ -105,8 +102,8 @@ impl HookToolUse {
         self.use_id.as_deref().unwrap_or(&self.tool)
     }
 
-    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`, and so is a `ToolCall` of
-    /// it.
+    /// Whether it calls this tool of ours: `mcp_svc_peer_list` and `svc_peer_list` are `peer_list`,
+    /// and so is a `ToolCall` of it.
     pub fn calls(&self, ours: &str) -> bool {
         self.is_named(ours) || (self.is_named("ToolCall") && self.arguments["name"] == ours)
     }
@@ -118,7 +115,8 @@ impl HookToolUse {
 }
 
 impl HookMoment {
-    /// The status that the session's peer has from now on; `None` if the event says nothing about that.
+    /// The status that the session's peer has from now on; `None` if the event says nothing about
+    /// that.
     pub fn peer_status(&self) -> Option<PeerStatus> {
         match self {
             // A context is cut down within a turn as well as between two.
@@ -145,8 +143,9 @@ impl HookEvent {
         matches!(self.moment, HookMoment::Start { .. })
     }
 
-    /// The tool call that this event counts: of a use's start and end, the one at which the client takes context, so that
-    /// a reminder reaches the model. Gemini drops what comes before a tool, and opencode takes nothing there.
+    /// The tool call that this event counts: of a use's start and end, the one at which the client
+    /// takes context, so that a reminder reaches the model. Gemini drops what comes before a tool,
+    /// and opencode takes nothing there.
     pub fn counted_tool(&self) -> Option<&HookToolUse> {
         match (self.client, &self.moment) {
             (HookClient::ClaudeCode | HookClient::Codex, HookMoment::ToolStart(tool))
@@ -171,7 +170,8 @@ impl HookEvent {
                 self.client != HookClient::Opencode
                     || matches!(self.moment, Prompt { .. } | ToolEnd(_))
             }
-            // Claude Code overrules a hook that goes on too often, and its idle session can be woken.
+            // Claude Code overrules a hook that goes on too often, and its idle session can be
+            // woken.
             (HookClient::ClaudeCode, Stop { again, .. }) => !again,
             (HookClient::ClaudeCode | HookClient::Codex, ToolStart(_))
             | (HookClient::Codex | HookClient::Gemini, Stop { .. }) => true,

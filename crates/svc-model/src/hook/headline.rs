@@ -22,7 +22,8 @@ pub fn headline(message: &Message, from: &str) -> ModelText {
     model_text!("svc: {} {}: {}", quote::line(from, NAME_BYTES), verb(message), text)
 }
 
-/// These lines, one below the other, and how many further messages there are: those whose line has no room, and `others`.
+/// These lines, one below the other, and how many further messages there are: those whose line has
+/// no room, and `others`.
 pub fn headlines(lines: &[ModelText], others: usize) -> Option<ModelText> {
     let mut shown = ModelText::default();
     for line in lines.iter().take(LINES) {
@@ -38,7 +39,8 @@ pub fn headlines(lines: &[ModelText], others: usize) -> Option<ModelText> {
     (!lines.is_empty()).then_some(shown)
 }
 
-/// The line above the text of messages that wake a session: the first one's sender, and how many others there are.
+/// The line above the text of messages that wake a session: the first one's sender, and how many
+/// others there are.
 pub(super) fn wake_line(first: &Message, from: &str, others: usize) -> ModelText {
     let mut line = model_text!("svc: {} {}", quote::line(from, NAME_BYTES), verb(first));
     if others > 0 {

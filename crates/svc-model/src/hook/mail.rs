@@ -25,7 +25,8 @@ pub struct MailDigest {
 }
 
 impl MailDigest {
-    /// Adds a message with its stamp; `false` if there is no room for it. The first always has room.
+    /// Adds a message with its stamp; `false` if there is no room for it. The first always has
+    /// room.
     #[must_use]
     pub fn add(&mut self, message: Message, stamp: &MessageStamp) -> bool {
         let text = message_text(&message, stamp);
@@ -57,8 +58,9 @@ impl MailDigest {
         ModelText::paragraphs(&self.texts)
     }
 
-    /// The line above the text of a wake: who wrote, and how many more there are. `from` is the name of the first one's
-    /// sender. What was written stands below. Empty where the words around the text have no room for it.
+    /// The line above the text of a wake: who wrote, and how many more there are. `from` is the
+    /// name of the first one's sender. What was written stands below. Empty where the words around
+    /// the text have no room for it.
     pub fn wake_line(&self, from: &str) -> ModelText {
         let Some(first) = self.messages.first() else { return ModelText::default() };
         let line = wake_line(first, from, self.messages.len() - 1);
@@ -83,7 +85,8 @@ fn message_text(message: &Message, stamp: &MessageStamp) -> ModelText {
     text
 }
 
-/// A whole message as the turn of a session's model: the lines of the stamp, the text as a quotation, and what answers it.
+/// A whole message as the turn of a session's model: the lines of the stamp, the text as a
+/// quotation, and what answers it.
 pub fn turn_text(message: &Message, stamp: &MessageStamp) -> ModelText {
     let mut text = model_text!("{}\n{}", stamp.before, QuotedText::new(&message.text));
     if let Some(answer) = &stamp.answer {

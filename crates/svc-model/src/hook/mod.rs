@@ -1,9 +1,12 @@
-//! Hooks: what a coding agent's client tells of its session as it goes on, and what it can be told in return.
+//! Hooks: what a coding agent's client tells of its session as it goes on, and what it can be told
+//! in return.
 //!
-//! `payload` makes one vocabulary (`event`, `client`) of four clients' payloads. `effects` decides what an event changes,
-//! `record_notes` what a session is told about GHAP records, `mail` how messages are written for a model. `reply` puts
-//! what there is to say into the client's own shape, and `output` says which answers a hook prints. Shapes are those that the installed clients really send and accept
-//! (`fixtures/hooks`), and what one of them would refuse, or show as an error, is not sent to it.
+//! `payload` makes one vocabulary (`event`, `client`) of four clients' payloads. `effects` decides
+//! what an event changes, `record_notes` what a session is told about GHAP records, `mail` how
+//! messages are written for a model. `reply` puts what there is to say into the client's own shape,
+//! and `output` says which answers a hook prints. Shapes are those that the installed clients
+//! really send and accept (`fixtures/hooks`), and what one of them would refuse, or show as an
+//! error, is not sent to it.
 
 mod client;
 mod effects;

@@ -1,7 +1,8 @@
-//! What a hook may print, whatever the answer says that it got: the shapes of [`HookReply`](super::HookReply), and no other.
+//! What a hook may print, whatever the answer says that it got: the shapes of
+//! [`HookReply`](super::HookReply), and no other.
 //!
-//! A client obeys its hooks. A field that this version of the daemon never sends at an event, such as
-//! `permissionDecision`, does not come from the daemon.
+//! A client obeys its hooks. A field that this version of the daemon never sends at an event, such
+//! as `permissionDecision`, does not come from the daemon.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,7 +18,8 @@ use crate::quote::is_invisible;
 #[error("the answer was dropped, as the daemon gives no such answer at this event: {0}")]
 pub struct UnexpectedOutput(String);
 
-/// What Claude Code takes at a prompt: a text for the model, and a line that it shows to the person.
+/// What Claude Code takes at a prompt: a text for the model, and a line that it shows to the
+/// person.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptOutput {
@@ -72,7 +74,8 @@ enum ScriptOutput {
 
 /// What the hook prints of an answer; `None` if the answer is to print nothing.
 ///
-/// `event` is `None` if the payload does not say which event it is: the daemon has nothing to say to that.
+/// `event` is `None` if the payload does not say which event it is: the daemon has nothing to say
+/// to that.
 ///
 /// # Errors
 /// [`UnexpectedOutput`] if the answer has another shape than the daemon gives at this event.

@@ -21,7 +21,8 @@ const SESSION: MissingField =
 const TOOL: MissingField =
     MissingField { field: "tool_name", names: "tool_name, or for opencode tool" };
 
-/// Reads what a client's hook was given. `event` stands for the name in the payload where there is none.
+/// Reads what a client's hook was given. `event` stands for the name in the payload where there is
+/// none.
 ///
 /// # Errors
 /// [`MissingField`] if the payload does not name its event, its session or its tool.

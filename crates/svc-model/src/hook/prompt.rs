@@ -23,7 +23,8 @@ pub(super) fn of_tool(tool: &HookToolUse) -> HookPrompt {
     HookPrompt { kind, title: Some(one_line(title)), tool: Some(tool.tool.clone()) }
 }
 
-/// A prompt that a notification tells of: Claude Code's says no more than that there is one, Gemini's says what for.
+/// A prompt that a notification tells of: Claude Code's says no more than that there is one,
+/// Gemini's says what for.
 pub(super) fn of_notification(kind: &str, payload: &Value) -> Option<HookPrompt> {
     let kind = match kind {
         "permission_prompt" | "agent_needs_input" | "ToolPermission" => WaitingKind::Permission,

@@ -1,4 +1,5 @@
-//! What a session is told about GHAP records: open ones when it begins, and its own after a run that may decide it.
+//! What a session is told about GHAP records: open ones when it begins, and its own after a run
+//! that may decide it.
 
 use svc_outcome::RunKind;
 
@@ -41,13 +42,14 @@ pub fn abandoned_record_note(orphan: &Ghap) -> HookNote {
     ))
 }
 
-/// Whether a run can confirm or falsify a prediction. A check says little about it, a run of unknown verdict nothing.
+/// Whether a run can confirm or falsify a prediction. A check says little about it, a run of
+/// unknown verdict nothing.
 pub fn is_evidence(kind: RunKind, verdict: OutcomeVerdict) -> bool {
     kind != RunKind::Check && verdict != OutcomeVerdict::Unknown
 }
 
-/// What the session is told about an outcome. `earlier` are its last two runs before that, the latest first, `active` is
-/// its active record. The verdict on the record is the session's own.
+/// What the session is told about an outcome. `earlier` are its last two runs before that, the
+/// latest first, `active` is its active record. The verdict on the record is the session's own.
 pub fn run_note(
     outcome: &Outcome,
     earlier: &[EarlierRun],
@@ -60,7 +62,8 @@ pub fn run_note(
             .is_none_or(|last| last.verdict != outcome.verdict || last.at < ghap.updated_at);
         return is_news.then(|| verdict_question(ghap, outcome));
     }
-    // A session begins to guess with the second failure in a row. The first is everyday, and the third says nothing new.
+    // A session begins to guess with the second failure in a row. The first is everyday, and the
+    // third says nothing new.
     let failed =
         |index: usize| earlier.get(index).is_some_and(|run| run.verdict == OutcomeVerdict::Fail);
     let is_second_failure = outcome.verdict == OutcomeVerdict::Fail && failed(0) && !failed(1);

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{HookClient, HookEvent, HookFormat, HookMoment};
 use crate::quote::{self, ModelText};
 
-/// Claude Code writes a longer text into a file that its model may not read. The other clients get no more either.
+/// Claude Code writes a longer text into a file that its model may not read. The other clients get
+/// no more either.
 const TEXT_CHARS: usize = 10_000;
 
 /// One part of a reply.
@@ -21,7 +22,6 @@ pub enum HookNote {
     Reminder(ModelText),
     /// A test, a build or a check ran.
     Outcome {
-        /// The text.
         text: ModelText,
         /// The way to resolve the active record by it.
         action: &'static str,
@@ -123,7 +123,8 @@ impl HookReply {
         let context = || json!({ "hookSpecificOutput": { "hookEventName": event.name, "additionalContext": text } });
         match (event.client, &event.moment) {
             (HookClient::Opencode, _) => json!({ "context": text }),
-            // These two clients go on only if the stop is refused; Claude Code goes on by context alone.
+            // These two clients go on only if the stop is refused; Claude Code goes on by context
+            // alone.
             (HookClient::Codex, HookMoment::Stop { .. }) => {
                 json!({ "decision": "block", "reason": text })
             }

@@ -1,7 +1,8 @@
 //! What the hooks of each client tell of a shell command, as one [`ToolRun`].
 //!
-//! The shapes are those of the payloads in `fixtures/hooks`, captured from the clients of the versions named there; what
-//! is read beyond them (a status in the text, an object for a string) is what other versions write.
+//! The shapes are those of the payloads in `fixtures/hooks`, captured from the clients of the
+//! versions named there; what is read beyond them (a status in the text, an object for a string) is
+//! what other versions write.
 
 use serde_json::Value;
 
@@ -9,8 +10,8 @@ use svc_outcome::ToolRun;
 
 use super::HookClient;
 
-/// What `payload`, of a hook of `client` after a tool, tells of a shell command. Nothing, if it is of another tool or event,
-/// or of a command that runs on in the background.
+/// What `payload`, of a hook of `client` after a tool, tells of a shell command. Nothing, if it is
+/// of another tool or event, or of a command that runs on in the background.
 pub(super) fn run_of_tool(client: HookClient, payload: &Value) -> Option<ToolRun> {
     match client {
         HookClient::ClaudeCode => of_claude(payload),
@@ -45,7 +46,8 @@ fn joined(parts: [&str; 2]) -> String {
     parts.join("\n")
 }
 
-/// `PostToolUse` comes after a success only, and has no status; `PostToolUseFailure` has an `error` that begins with it.
+/// `PostToolUse` comes after a success only, and has no status; `PostToolUseFailure` has an `error`
+/// that begins with it.
 fn of_claude(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["Bash", "PowerShell"])?;
     match text(payload, "/hook_event_name")? {
@@ -116,8 +118,8 @@ fn of_codex(payload: &Value) -> Option<ToolRun> {
     Some(ToolRun { command, output, exit_code, timed_out, ..ToolRun::default() })
 }
 
-/// The output and the status of a text that says at its head `Exit code: 1`, `Wall time: …`, `Output:`, as the model is
-/// told it.
+/// The output and the status of a text that says at its head `Exit code: 1`, `Wall time: …`,
+/// `Output:`, as the model is told it.
 fn status_in_text(told: &str) -> (String, Option<i32>) {
     let found = told.strip_prefix("Exit code: ").and_then(|rest| {
         let (code, rest) = rest.split_once('\n')?;
@@ -131,7 +133,8 @@ fn exit_code_of(value: &Value) -> Option<i32> {
     value.as_i64().and_then(|code| i32::try_from(code).ok())
 }
 
-/// `llmContent` is a text: `Output: …`, then lines `Error: …`, `Exit Code: 1` (none after a success), `Signal: …`.
+/// `llmContent` is a text: `Output: …`, then lines `Error: …`, `Exit Code: 1` (none after a
+/// success), `Signal: …`.
 fn of_gemini(payload: &Value) -> Option<ToolRun> {
     let command = command(payload, &["run_shell_command"])?;
     if text(payload, "/hook_event_name")? != "AfterTool" {
@@ -177,7 +180,8 @@ fn of_gemini(payload: &Value) -> Option<ToolRun> {
     })
 }
 
-/// `tool.execute.after` as the plugin gives it on: `{hook, input: {tool, args}, output: {output, metadata}}`.
+/// `tool.execute.after` as the plugin gives it on:
+/// `{hook, input: {tool, args}, output: {output, metadata}}`.
 fn of_opencode(payload: &Value) -> Option<ToolRun> {
     if text(payload, "/hook")? != "tool.execute.after" || text(payload, "/input/tool")? != "bash" {
         return None;
@@ -274,7 +278,8 @@ mod tests {
         }
     }
 
-    /// The captured payload of each client after a shell command, with this command and what `with` makes of its answer.
+    /// The captured payload of each client after a shell command, with this command and what `with`
+    /// makes of its answer.
     fn changed(path: &str, command: &str, with: impl FnOnce(&mut Value)) -> Value {
         let mut payload = payload(path);
         for pointer in ["/tool_input/command", "/input/args/command"] {

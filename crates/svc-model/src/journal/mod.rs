@@ -1,4 +1,5 @@
-//! The journal: sessions of clients, and records of what they tried (goal, hypothesis, action, prediction).
+//! The journal: sessions of clients, and records of what they tried (goal, hypothesis, action,
+//! prediction).
 
 mod outcome;
 mod record;

@@ -235,7 +235,8 @@ impl Ghap {
         self.probability = change.probability.or(self.probability);
     }
 
-    /// Ends the record. Its tier follows from the verdict, from what that rests on, and from the hypothesis.
+    /// Ends the record. Its tier follows from the verdict, from what that rests on, and from the
+    /// hypothesis.
     pub fn resolve(&mut self, resolution: Resolution, at: Timestamp) {
         let cites_outcome = resolution.outcome_id.is_some();
         self.status = resolution.verdict.status();

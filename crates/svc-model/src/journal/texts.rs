@@ -52,8 +52,8 @@ impl Ghap {
         )
     }
 
-    /// What to think about after so many tool calls. Facts and a question, no orders: what is injected in a voice of
-    /// command is not trusted.
+    /// What to think about after so many tool calls. Facts and a question, no orders: what is
+    /// injected in a voice of command is not trusted.
     pub fn reminder(&self, count: i64) -> ModelText {
         model_text!(
             "{} tool calls since the active GHAP record {} was last looked at.\nGoal: {}\nHypothesis: {}\n\

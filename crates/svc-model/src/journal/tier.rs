@@ -66,8 +66,8 @@ const EMPTY: &[&str] = &[
     "wrong",
 ];
 
-/// Whether a hypothesis says too little to be wrong: it repeats the goal, has fewer than four words, or says of
-/// nothing in particular that something is wrong with it.
+/// Whether a hypothesis says too little to be wrong: it repeats the goal, has fewer than four
+/// words, or says of nothing in particular that something is wrong with it.
 pub fn is_vague(goal: &str, hypothesis: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())

@@ -35,7 +35,6 @@ words! {
     SessionSource, "snake_case" {
         /// Afresh.
         Startup,
-        /// From where it was.
         Resume,
         /// Afresh, by the person's wish.
         Clear,
@@ -55,7 +54,6 @@ words! {
         Refactoring,
         /// Something new.
         Feature,
-        /// Tests.
         Testing,
         /// Settings and surroundings.
         Configuration,

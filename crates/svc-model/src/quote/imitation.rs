@@ -17,7 +17,8 @@ use super::{
 /// What a broken imitation says of itself.
 const MARK: &str = "(quoted)";
 
-/// Phrases that only the daemon may write: what stands before the mark in a broken one, the rest, and what makes one of them.
+/// Phrases that only the daemon may write: what stands before the mark in a broken one, the rest,
+/// and what makes one of them.
 const STAMPS: [(&str, &str, Needs); 19] = [
     ("Inter-session", "message", Needs::Nothing),
     ("the person at this", "machine's terminal", Needs::Nothing),
@@ -134,7 +135,8 @@ const TAG_CHARS: usize = 200;
 /// No imitation is as short as this, in bytes.
 const SHORT: usize = 6;
 
-/// A text without invisible characters and without imitations. Each end of a line is a line feed; all else is as it was.
+/// A text without invisible characters and without imitations. Each end of a line is a line feed;
+/// all else is as it was.
 pub fn plain(text: &str) -> Cow<'_, str> {
     rendered(text, |c| ends_line(c).then_some('\n'))
 }
@@ -305,7 +307,8 @@ impl LocatedText {
         }
     }
 
-    /// The skeleton of what stands behind the equals sign that follows this character; `None` if none does.
+    /// The skeleton of what stands behind the equals sign that follows this character; `None` if
+    /// none does.
     fn value(&self, last: usize) -> Option<&[u8]> {
         // Whatever the skeleton leaves out: blanks, marks, signs and symbols.
         let is_between =

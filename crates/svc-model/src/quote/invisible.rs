@@ -2,7 +2,8 @@
 
 use unicode_normalization::char::{canonical_combining_class, is_combining_mark};
 
-/// Whether nobody sees a character, or it changes the direction of what stands beside it. Line feed and tab are none.
+/// Whether nobody sees a character, or it changes the direction of what stands beside it. Line feed
+/// and tab are none.
 pub fn is_invisible(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control() && !matches!(c, '\n' | '\t');
@@ -15,7 +16,8 @@ pub fn is_invisible(c: char) -> bool {
             | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
             | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
             | '\u{feff}' | '\u{ffa0}'
-            // Separators of lines and paragraphs, embeddings, overrides and isolates, invisible operators.
+            // Separators of lines and paragraphs, embeddings, overrides and isolates, invisible
+            // operators.
             | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             // Annotations, and what is reserved for such.
             | '\u{fff0}'..='\u{fffb}'
@@ -28,8 +30,9 @@ pub fn is_invisible(c: char) -> bool {
     ) || u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// The characters of a text, and of each whether nobody sees it. A joiner within an emoji, or within a word of a script that
-/// needs it, is seen in what it joins; so is a choice of picture behind a sign that has two.
+/// The characters of a text, and of each whether nobody sees it. A joiner within an emoji, or
+/// within a word of a script that needs it, is seen in what it joins; so is a choice of picture
+/// behind a sign that has two.
 pub fn chars_with_visibility(text: &str) -> impl Iterator<Item = (char, bool)> {
     let mut before = None;
     text.char_indices().map(move |(at, c)| {
@@ -65,8 +68,8 @@ const ZERO_WIDTH_JOINER: char = '\u{200d}';
 /// The combining class of signs that take the vowel from a consonant.
 const VIRAMA: u8 = 9;
 
-/// Whether a character is of a script whose letters change with their neighbours: Arabic and its kin, and those of India and
-/// around it.
+/// Whether a character is of a script whose letters change with their neighbours: Arabic and its
+/// kin, and those of India and around it.
 fn needs_joiners(c: char) -> bool {
     matches!(c,
         '\u{600}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{1000}'..='\u{109f}' | '\u{1700}'..='\u{18af}'

@@ -9,14 +9,14 @@ use super::{
     plain,
 };
 
-/// A JSON text with plain strings, names of members too. Ends of lines stay, escaped. All else passes byte for byte. What is
-/// no JSON is given as it is.
+/// A JSON text with plain strings, names of members too. Ends of lines stay, escaped. All else
+/// passes byte for byte. What is no JSON is given as it is.
 pub fn json(text: &str) -> Cow<'_, str> {
     with_strings(text, plain_literal)
 }
 
-/// A JSON text in which a string that holds an imitation is plain, names of members too. All else passes byte for byte. What
-/// is no JSON is given as it is.
+/// A JSON text in which a string that holds an imitation is plain, names of members too. All else
+/// passes byte for byte. What is no JSON is given as it is.
 pub fn unimitated_json(text: &str) -> Cow<'_, str> {
     with_strings(text, |literal| {
         let string = string_of(literal)?;

@@ -29,7 +29,8 @@ macro_rules! for_models {
 for_models!(u32, u64, usize, i32, i64);
 for_models!(PeerId, MessageId, TaskId, GhapId, OutcomeId, HookId, ValueId);
 
-/// Makes a [`ModelText`] as `format!` makes a string. Each argument has to be [`ForModels`], and none is captured by name.
+/// Makes a [`ModelText`] as `format!` makes a string. Each argument has to be [`ForModels`], and
+/// none is captured by name.
 #[macro_export]
 macro_rules! model_text {
     ($format:literal $(, $argument:expr)* $(,)?) => {
@@ -87,7 +88,6 @@ impl ModelText {
         self.0.is_empty()
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

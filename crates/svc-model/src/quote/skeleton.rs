@@ -1,9 +1,10 @@
-//! What a text looks like: letters and digits as a reader sees them, without what stands between them.
+//! What a text looks like: letters and digits as a reader sees them, without what stands between
+//! them.
 //!
-//! Two texts that look alike have the same skeleton. Compatibility forms, cases, accents and confusable letters (Unicode
-//! Technical Standard 39) are folded to ASCII; spaces, punctuation and symbols are left out, so a word is the same
-//! however it is spaced, hyphenated and bracketed. `i`, `l`, `1` and `|` look like each other and like a separator, so they
-//! are left out as well.
+//! Two texts that look alike have the same skeleton. Compatibility forms, cases, accents and
+//! confusable letters (Unicode Technical Standard 39) are folded to ASCII; spaces, punctuation and
+//! symbols are left out, so a word is the same however it is spaced, hyphenated and bracketed. `i`,
+//! `l`, `1` and `|` look like each other and like a separator, so they are left out as well.
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 use unicode_security::confusable_detection::skeleton as confusable;
@@ -89,7 +90,8 @@ const FOLDED: [u8; 256] = {
     folded
 };
 
-/// The letter of letters in boxes and circles, flags and small capitals, of which neither table knows.
+/// The letter of letters in boxes and circles, flags and small capitals, of which neither table
+/// knows.
 fn dressed(c: char) -> Option<char> {
     let nth = |first: u32| char::from_u32(u32::from('a') + u32::from(c) - first);
     match c {

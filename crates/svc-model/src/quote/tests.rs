@@ -36,8 +36,8 @@ const TAGS: [&str; 6] = [
     "<|im_start|>",
 ];
 
-/// What a strict reader makes of a text, written without the code under test: compatibility forms, no format characters,
-/// no case, one space for each run of blanks.
+/// What a strict reader makes of a text, written without the code under test: compatibility forms,
+/// no format characters, no case, one space for each run of blanks.
 fn as_read(text: &str) -> String {
     let folded: String =
         text.nfkc().filter(|c| !is_format(*c)).flat_map(char::to_lowercase).collect();

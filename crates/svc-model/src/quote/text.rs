@@ -8,12 +8,12 @@ use super::{is_invisible, plain};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotedText(String);
 
-/// A text as one line of Markdown within a line of ours: it begins no heading, block of code or tag, and ends no list.
+/// A text as one line of Markdown within a line of ours: it begins no heading, block of code or
+/// tag, and ends no list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotedLine(String);
 
 impl QuotedText {
-    /// Quotes a text.
     pub fn new(text: &str) -> Self {
         Self(format!("> {}", plain(text).replace('\n', "\n> ")))
     }
@@ -31,7 +31,6 @@ impl QuotedText {
 }
 
 impl QuotedLine {
-    /// The line.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Where the secrets of a server go. A secret that was set for one destination is given to no other, whatever entry bears the
-//! server's name.
+//! Where the secrets of a server go. A secret that was set for one destination is given to no
+//! other, whatever entry bears the server's name.
 
 use std::fmt;
 
@@ -10,18 +10,21 @@ use super::{SourceEntry, SourceTransport};
 /// What stands for the person's own files.
 const OWN: &str = "own";
 
-/// Where the secrets of an entry go: the origin of a server at a URL, the file that names a program.
+/// Where the secrets of an entry go: the origin of a server at a URL, the file that names a
+/// program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretDestination(String);
 
 impl SecretDestination {
-    /// That of an entry. `file` is the project's or plugin's that names it; `None` for the person's own files.
+    /// That of an entry. `file` is the project's or plugin's that names it; `None` for the person's
+    /// own files.
     pub fn from_entry(entry: &SourceEntry, file: Option<&str>) -> Self {
         let file = file.unwrap_or(OWN);
         let SourceTransport::Remote { url, headers_helper, .. } = &entry.transport else {
             return Self(file.to_owned());
         };
-        // What is filled in may be any address, and a helper is told the URL with all that is filled in.
+        // What is filled in may be any address, and a helper is told the URL with all that is
+        // filled in.
         let helper = headers_helper.as_ref().filter(|_| url.contains("${"));
         match (literal_origin(url), helper) {
             (Some(origin), None) => Self(origin),

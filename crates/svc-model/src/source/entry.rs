@@ -54,9 +54,7 @@ pub enum SourceTransport {
     },
     /// A server at a URL.
     Remote {
-        /// Which transport.
         kind: RemoteKind,
-        /// Where it is.
         url: String,
         /// Headers of each request.
         headers: BTreeMap<String, String>,
@@ -67,7 +65,6 @@ pub enum SourceTransport {
     },
     /// A server inside the daemon.
     Builtin {
-        /// Which.
         name: String,
         /// Folders that paths may lead into; empty for the caller's own.
         roots: Vec<String>,
@@ -153,8 +150,8 @@ const KNOWN: [&str; 22] = [
 ];
 
 impl SourceEntry {
-    /// Reads an entry, and what is odd about it. `trusted` says that it stands in the person's own configuration, where
-    /// variables that load code into a program are allowed.
+    /// Reads an entry, and what is odd about it. `trusted` says that it stands in the person's own
+    /// configuration, where variables that load code into a program are allowed.
     pub fn parse(value: &Value, trusted: bool) -> Result<(Self, Vec<String>), SourceProblem> {
         let Value::Object(object) = value else {
             return Err(SourceProblem::new("", "must be an object"));

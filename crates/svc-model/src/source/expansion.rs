@@ -6,7 +6,8 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingVariable(pub String);
 
-/// Fills in `${VAR}` and `${VAR:-default}`; `$${` is a literal `${`. Values that were filled in go to `used`.
+/// Fills in `${VAR}` and `${VAR:-default}`; `$${` is a literal `${`. Values that were filled in go
+/// to `used`.
 pub fn expand(
     text: &str,
     value_of: &dyn Fn(&str) -> Option<String>,

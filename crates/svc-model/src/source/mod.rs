@@ -1,8 +1,9 @@
-//! Child MCP servers: their entries, what becomes of the variables in them, the names of their tools, and their states.
+//! Child MCP servers: their entries, what becomes of the variables in them, the names of their
+//! tools, and their states.
 //!
-//! Reading order: `entry` is one server as it is configured, `expansion` fills in its variables, `destination`
-//! says where its secrets go, `tool_name` makes names
-//! that every client takes, `state` is what a server is doing, `pause` when one that ended is started again.
+//! Reading order: `entry` is one server as it is configured, `expansion` fills in its variables,
+//! `destination` says where its secrets go, `tool_name` makes names that every client takes,
+//! `state` is what a server is doing, `pause` when one that ended is started again.
 
 mod destination;
 mod entry;

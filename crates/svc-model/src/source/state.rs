@@ -88,8 +88,8 @@ pub struct SourceView {
     pub resources: usize,
     /// How many prompts it has.
     pub prompts: usize,
-    /// How many of its definitions (tools, resources, prompts) are not those that a person has approved. Of a project's server
-    /// they wait; a person's own server shows them.
+    /// How many of its definitions (tools, resources, prompts) are not those that a person has
+    /// approved. Of a project's server they wait; a person's own server shows them.
     #[serde(default, skip_serializing_if = "is_none_changed")]
     pub changed: usize,
     /// Its process.

@@ -79,7 +79,6 @@ pub enum ReplyKind {
 /// The `data` of a stored `reply` event of a task.
 #[derive(Debug, Serialize)]
 pub struct TaskReply<'a> {
-    /// What it is.
     pub kind: ReplyKind,
     /// What the caller has to say.
     pub body: &'a str,

@@ -33,7 +33,8 @@ pub struct Task {
     /// What its runner reported of the process. A runner may report before the end.
     #[serde(flatten)]
     pub report: TaskReport,
-    /// What the task waits for: a free agent, the end of a turn, a person who types, or an answer to a permission request.
+    /// What the task waits for: a free agent, the end of a turn, a person who types, or an answer
+    /// to a permission request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What came of it, in the words of the agent that did it.
@@ -84,7 +85,8 @@ impl NewTask {
     }
 }
 
-/// Metadata without the member `run`, by which `svc task run` knows its own task from that of an earlier run.
+/// Metadata without the member `run`, by which `svc task run` knows its own task from that of an
+/// earlier run.
 fn without_run(metadata: Option<&Map<String, Value>>) -> Map<String, Value> {
     let mut metadata = metadata.cloned().unwrap_or_default();
     metadata.remove("run");

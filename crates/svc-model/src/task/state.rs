@@ -40,7 +40,8 @@ impl TaskStatus {
     }
 }
 
-/// What a runner reports of the process. A runner may report before the end, and a report keeps what an earlier one said.
+/// What a runner reports of the process. A runner may report before the end, and a report keeps
+/// what an earlier one said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskReport {
     /// Exit code of the process.

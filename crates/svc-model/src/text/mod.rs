@@ -1,9 +1,10 @@
 //! From text to the terms that it is found by, and from a prompt to what is looked for.
 //!
-//! There is no model here. What a model knows of words that mean the same stands in lists: `thesaurus.txt`, for what
-//! developers call one thing; `common.txt`, words of everyday English, which say little of a subject however rare they are
-//! among a few hundred records; and `stop.txt`, words that say nothing. What a prompt is after is told by `orders.txt`, words
-//! that an order begins with, after some of `openings.txt`.
+//! There is no model here. What a model knows of words that mean the same stands in lists:
+//! `thesaurus.txt`, for what developers call one thing; `common.txt`, words of everyday English,
+//! which say little of a subject however rare they are among a few hundred records; and `stop.txt`,
+//! words that say nothing. What a prompt is after is told by `orders.txt`, words that an order
+//! begins with, after some of `openings.txt`.
 
 mod stem;
 
@@ -27,7 +28,8 @@ const OF_PHRASE: f64 = 0.85;
 const TYPO: f64 = 0.7;
 /// What a longer or shorter form counts.
 const FORM: f64 = 0.5;
-/// Synonyms of a word from which on each counts for less: what may mean so many things says little of which.
+/// Synonyms of a word from which on each counts for less: what may mean so many things says little
+/// of which.
 const MANY_SYNONYMS: f64 = 10.0;
 /// Digits of a number that is no quantity, but may be a code, a port or a version.
 const CODE_DIGITS: usize = 3;
@@ -135,14 +137,14 @@ pub fn plain_stem(word: &str) -> String {
 pub struct Prompt {
     /// Its words, each with what may stand for it.
     pub groups: Vec<WordGroup>,
-    /// It orders some work done rather than telling of a trouble: then little that is remembered helps.
+    /// It orders some work done rather than telling of a trouble: then little that is remembered
+    /// helps.
     pub is_chore: bool,
 }
 
 /// A word, or some that belong together, and what may stand for it.
 #[derive(Debug, Clone)]
 pub struct WordGroup {
-    /// Its term.
     pub term: String,
     /// Whether it is several words, which only their meaning is looked for by.
     pub is_phrase: bool,
@@ -168,8 +170,8 @@ impl WordGroup {
         !self.is_common && !self.is_phrase
     }
 
-    /// Whether it is worth looking for terms that look like it, if no record has it. An everyday word is spelt as it is
-    /// meant: a mouth is no month.
+    /// Whether it is worth looking for terms that look like it, if no record has it. An everyday
+    /// word is spelt as it is meant: a mouth is no month.
     pub fn may_be_misspelt(&self) -> bool {
         !self.is_phrase
             && !self.is_known
@@ -197,8 +199,8 @@ impl WordGroup {
         }
     }
 
-    /// A query for [`resembles`](Self::resembles): one of its parts as it stands. It has one part more than there may be
-    /// mistakes, so one is left.
+    /// A query for [`resembles`](Self::resembles): one of its parts as it stands. It has one part
+    /// more than there may be mistakes, so one is left.
     pub fn parts(&self) -> String {
         let term = self.term.as_str();
         let (count, length) = (mistakes(term) + 1, (term.len() / (mistakes(term) + 1)).max(3));
@@ -255,7 +257,8 @@ impl Prompt {
     }
 }
 
-/// The index of the identifier that a word is a part of: [`words`] gives an identifier without its seams, and then its parts.
+/// The index of the identifier that a word is a part of: [`words`] gives an identifier without its
+/// seams, and then its parts.
 fn whole_of(words: &[String], part: usize) -> Option<usize> {
     (part.saturating_sub(MOST_PARTS)..part).rev().find(|&whole| {
         let mut rest = words[whole].as_str();
@@ -292,8 +295,8 @@ fn says_something(word: &str) -> bool {
     !STOP.contains(word) && (word.len() > 1) && !(is_number && word.len() > 4)
 }
 
-/// The words of a text, folded. An identifier gives itself without its seams, and its parts; text without spaces gives each
-/// two characters that follow each other.
+/// The words of a text, folded. An identifier gives itself without its seams, and its parts; text
+/// without spaces gives each two characters that follow each other.
 pub fn words(text: &str) -> impl Iterator<Item = String> {
     let mut all = Vec::new();
     let mut rest = text;
@@ -329,7 +332,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || matches!(c, '\u{300}'..='\u{36f}')
 }
 
-/// Of scripts that put no space between words. Their blocks have signs, too, which are no part of any.
+/// Of scripts that put no space between words. Their blocks have signs, too, which are no part of
+/// any.
 fn is_dense(c: char) -> bool {
     c.is_alphanumeric()
         && matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}')

@@ -1,5 +1,6 @@
-//! Stems of English words: Porter's algorithm (M. F. Porter, "An algorithm for suffix stripping", 1980), which is FTS5's
-//! too. Ours, as terms that are split, matched with the thesaurus and compared for typos are stems already.
+//! Stems of English words: Porter's algorithm (M. F. Porter, "An algorithm for suffix stripping",
+//! 1980), which is FTS5's too. Ours, as terms that are split, matched with the thesaurus and
+//! compared for typos are stems already.
 
 const SECOND: &[(&str, &str)] = &[
     ("ational", "ate"),

@@ -1,7 +1,7 @@
 //! The daemon, put together, from its start to its end.
 //!
-//! Start: bind, open, migrate, recover, ready. The port is bound before the database is touched, so that a busy port
-//! changes nothing, and answers 503 until all is ready.
+//! Start: bind, open, migrate, recover, ready. The port is bound before the database is touched, so
+//! that a busy port changes nothing, and answers 503 until all is ready.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,8 +32,8 @@ use crate::web::Beat;
 
 /// How many threads the daemon's runtime has.
 ///
-/// One core is left to the writer's thread: where there are two, a second worker costs a fifth of the appends of 256
-/// producers, and gains nothing anywhere.
+/// One core is left to the writer's thread: where there are two, a second worker costs a fifth of
+/// the appends of 256 producers, and gains nothing anywhere.
 pub fn worker_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }

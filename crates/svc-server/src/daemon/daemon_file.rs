@@ -19,7 +19,8 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// The daemon that holds the database's lock, if it says who it is within `patience`.
 ///
-/// Of several daemons that start at once, the one that has the lock is not ready yet and has written no file.
+/// Of several daemons that start at once, the one that has the lock is not ready yet and has
+/// written no file.
 pub fn lock_holder(paths: &Paths, patience: Duration) -> Option<DaemonFile> {
     let deadline = Instant::now() + patience;
     loop {
@@ -41,20 +42,22 @@ pub fn live_file(paths: &Paths) -> Option<DaemonFile> {
     DaemonFile::read(&paths.daemon_json).filter(|file| holds(file.pid))
 }
 
-/// Whether the last daemon was killed: it left its file behind, and no daemon holds the database. One that ends by itself
-/// removes the file.
+/// Whether the last daemon was killed: it left its file behind, and no daemon holds the database.
+/// One that ends by itself removes the file.
 pub fn was_killed(paths: &Paths) -> bool {
     DaemonFile::read(&paths.daemon_json).is_some() && !DatabaseLock::is_held(&paths.lock)
 }
 
-/// Removes what a daemon that was killed left behind, so that nobody takes it for one that should run.
+/// Removes what a daemon that was killed left behind, so that nobody takes it for one that should
+/// run.
 pub fn forget_killed(paths: &Paths) {
     if was_killed(paths) {
         std::fs::remove_file(&paths.daemon_json).ok();
     }
 }
 
-/// Whether a person wants the daemon to stay stopped: no hook and no client starts it before `svc start`.
+/// Whether a person wants the daemon to stay stopped: no hook and no client starts it before
+/// `svc start`.
 pub fn stays_stopped(paths: &Paths) -> bool {
     paths.home.join(STOPPED).exists()
 }

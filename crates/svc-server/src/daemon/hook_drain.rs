@@ -8,8 +8,8 @@ use svc_core::tools::{Call, Catalogue, ErrorType, Failure};
 use svc_model::Caller;
 use svc_sys::hook_spool::{HookSpool, SPOOLED_PROCESS, SPOOLED_UNPRINTED};
 
-/// Takes in every event that waits, and gives their number. An event that cannot be read or is refused is passed over:
-/// the next time would end the same way.
+/// Takes in every event that waits, and gives their number. An event that cannot be read or is
+/// refused is passed over: the next time would end the same way.
 pub(super) async fn drain_hook_spool(
     services: &Services,
     catalogue: &Catalogue,
@@ -19,7 +19,8 @@ pub(super) async fn drain_hook_spool(
     let spool = HookSpool::in_home(home);
     let mut count = 0;
     loop {
-        // The lines that a killed daemon had taken come first, and those appended since come after them.
+        // The lines that a killed daemon had taken come first, and those appended since come after
+        // them.
         let lines = spool.take()?;
         if lines.is_empty() {
             return Ok(count);
@@ -51,8 +52,9 @@ pub(super) async fn drain_hook_spool(
     }
 }
 
-/// Who told of an event: the client's process that the line names, which may be gone by now. `None` if it may tell of nothing.
-/// A line without a process is from a system that has no list of them, and is the operator's.
+/// Who told of an event: the client's process that the line names, which may be gone by now. `None`
+/// if it may tell of nothing. A line without a process is from a system that has no list of them,
+/// and is the operator's.
 async fn caller_of_line(
     services: &Services,
     arguments: &mut Map<String, Value>,

@@ -45,8 +45,8 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a daemon is worse than
-    /// none.
+    /// Runs `work` until the soft end. If it ends earlier, or panics, the daemon goes down: half a
+    /// daemon is worse than none.
     pub(super) fn run(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let soft = self.soft.clone();
         self.background.spawn(async move {
@@ -85,7 +85,8 @@ async fn next(signals: Option<&mut Signal>) {
     }
 }
 
-/// Whether this process was started by `nohup` or the like, and is to outlive the terminal. Known on Linux only.
+/// Whether this process was started by `nohup` or the like, and is to outlive the terminal. Known
+/// on Linux only.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
 //! The host name of the page: `svc-<random>.localhost`, made once for each data folder.
 //!
-//! A browser keeps cookies by the host and not by the port. Under `localhost` or `127.0.0.1` it would send the page's cookie to
-//! every server of this machine; under a name that no other server knows it sends it to the daemon alone. So the name stands in
-//! no unauthenticated response.
+//! A browser keeps cookies by the host and not by the port. Under `localhost` or `127.0.0.1` it
+//! would send the page's cookie to every server of this machine; under a name that no other server
+//! knows it sends it to the daemon alone. So the name stands in no unauthenticated response.
 
 use std::io::{self, ErrorKind};
 

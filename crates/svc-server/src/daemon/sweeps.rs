@@ -1,4 +1,5 @@
-//! What the daemon does by itself, again and again: silent peers and tasks, hooks' spools, maintenance, retention.
+//! What the daemon does by itself, again and again: silent peers and tasks, hooks' spools,
+//! maintenance, retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,8 @@ async fn sweep_mcp_sessions(services: Services) {
     }
 }
 
-/// A hook that missed its deadline is in the spool although the daemon runs, so the spool is looked at all the time.
+/// A hook that missed its deadline is in the spool although the daemon runs, so the spool is looked
+/// at all the time.
 async fn sweep_hooks(services: Services, catalogue: Arc<Catalogue>, home: std::path::PathBuf) {
     let maintenance = services.tuning().maintenance;
     let mut forgotten: Option<Instant> = None;

@@ -1,9 +1,10 @@
 //! What a request takes of its caller's budget, from its beginning until its answer is written.
 //!
-//! Four of the five bounds are taken here: requests at once, until the answer is made; open streams, until they end; bytes
-//! that are sent to be stored; and bytes of answers that were not read, each piece of an answer until the system has taken
-//! it. An answer for which there is no room is a refusal that says what to free, and a stream waits for room. Rows are
-//! counted in the transactions that store them.
+//! Four of the five bounds are taken here: requests at once, until the answer is made; open
+//! streams, until they end; bytes that are sent to be stored; and bytes of answers that were not
+//! read, each piece of an answer until the system has taken it. An answer for which there is no
+//! room is a refusal that says what to free, and a stream waits for room. Rows are counted in the
+//! transactions that store them.
 
 use std::{
     collections::HashMap,
@@ -78,7 +79,8 @@ impl Admission {
         })
     }
 
-    /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential that it was opened with.
+    /// The answer as it goes out: it keeps what it takes, and a stream ends with the credential
+    /// that it was opened with.
     pub(super) async fn answer(mut self, response: Response) -> Response {
         let is_endless = response.extensions().get::<web::Endless>().is_some();
         let is_stream = sse::is_event_stream(response.headers());
@@ -182,7 +184,6 @@ struct WaitingStreams {
     by_principal: Mutex<HashMap<Principal, Arc<Notify>>>,
 }
 
-/// A stream that waits.
 struct WaitingStream<'a>(&'a WaitingStreams);
 
 impl Drop for WaitingStream<'_> {
@@ -223,7 +224,8 @@ struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// A piece of the answer that gives its part of the budget back when the last of its bytes was written.
+    /// A piece of the answer that gives its part of the budget back when the last of its bytes was
+    /// written.
     fn counted(&self, bytes: Bytes, hold: Option<BudgetHold>) -> Bytes {
         match hold {
             Some(hold) => {

@@ -1,4 +1,5 @@
-//! A router and its description, made together: no route is undescribed, and no description is unserved.
+//! A router and its description, made together: no route is undescribed, and no description is
+//! unserved.
 
 use axum::{
     Router,

@@ -1,4 +1,5 @@
-//! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with the name of the field.
+//! Extractors of request parts: JSON bodies and query strings, read with bounds and refused with
+//! the name of the field.
 
 use std::{fmt, marker::PhantomData};
 
@@ -94,7 +95,8 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-/// A value that is a JSON object. By itself a parser would also take an array for a struct, field by field.
+/// A value that is a JSON object. By itself a parser would also take an array for a struct, field
+/// by field.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -148,9 +150,10 @@ fn field_of<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     if path != "." {
         return path;
     }
-    // serde says which field is missing in its text alone. Only a deserializer with an error type of its own hears the
-    // name (`de::Error::missing_field`), and that is an adapter of every method of `Deserializer` and its four kinds of
-    // access. So the text it is; the test below holds serde to these words.
+    // serde says which field is missing in its text alone. Only a deserializer with an error type
+    // of its own hears the name (`de::Error::missing_field`), and that is an adapter of every
+    // method of `Deserializer` and its four kinds of access. So the text it is; the test below
+    // holds serde to these words.
     let text = error.inner().to_string();
     match text.split_once('`').filter(|(before, _)| before.starts_with("missing field")) {
         Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),

@@ -1,5 +1,5 @@
-//! What each route takes and gives at most, by method and path: whether it asks for a credential, how
-//! long a body it reads, whether its answer may be a stream, and whether it waits for a start.
+//! What each route takes and gives at most, by method and path: whether it asks for a credential,
+//! how long a body it reads, whether its answer may be a stream, and whether it waits for a start.
 //! Routes that read much are in turns with those of other callers: `Api::list` says so.
 
 use http::Method;

@@ -1,8 +1,10 @@
-//! What is known of a client's connection, and the bound on connections whose client has shown no credential.
+//! What is known of a client's connection, and the bound on connections whose client has shown no
+//! credential.
 //!
-//! A connection that waits for a client without a good credential is on a list of at most 64. One more closes the one that is
-//! idle longest, also when that has sent half a head or nothing at all. Those whose credential is being looked at wait for us
-//! and are not closed. Connections over TCP leave descriptors to the Unix socket, to files and to processes.
+//! A connection that waits for a client without a good credential is on a list of at most 64. One
+//! more closes the one that is idle longest, also when that has sent half a head or nothing at all.
+//! Those whose credential is being looked at wait for us and are not closed. Connections over TCP
+//! leave descriptors to the Unix socket, to files and to processes.
 
 use std::{
     sync::{
@@ -108,7 +110,8 @@ impl ConnectionBounds {
         })))
     }
 
-    /// Waits for room for one more connection. While there is none, the longest idle client without a credential goes.
+    /// Waits for room for one more connection. While there is none, the longest idle client without
+    /// a credential goes.
     pub(super) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let bounds = self.0.as_ref()?;
         if let Ok(slot) = Arc::clone(&bounds.slots).try_acquire_owned() {
@@ -239,11 +242,13 @@ impl ClientConnection {
         }
     }
 
-    /// Waits while bytes wait for the client: the answers to requests that it sent ahead would only wait behind them.
+    /// Waits while bytes wait for the client: the answers to requests that it sent ahead would only
+    /// wait behind them.
     pub(super) async fn flows(&self) {
         while self.is_stalled.load(Relaxed) {
             let flows = self.flows.notified();
-            // The socket and the requests of a connection are polled by one task: nothing comes between.
+            // The socket and the requests of a connection are polled by one task: nothing comes
+            // between.
             flows.await;
         }
     }

@@ -1,4 +1,5 @@
-//! The socket of a client, as hyper reads and writes it. A client that takes no byte while bytes wait for it is cut off.
+//! The socket of a client, as hyper reads and writes it. A client that takes no byte while bytes
+//! wait for it is cut off.
 
 use std::{
     io::{self, IoSlice},
@@ -121,7 +122,8 @@ mod tests {
             assert!(io.stalled.is_some());
             theirs.read_exact(&mut [0; 16]).await.unwrap();
             io.write_all(&[0]).await.unwrap();
-            // Every byte that is taken begins the time anew, and with nothing to write there is none.
+            // Every byte that is taken begins the time anew, and with nothing to write there is
+            // none.
             assert!(io.stalled.is_none());
             theirs.read_u8().await.unwrap();
         }

@@ -23,8 +23,9 @@ use super::{
 /// What a connection on which nothing is under way gets to end by itself, at the end.
 const HALF_A_HEAD: Duration = Duration::from_secs(1);
 
-/// Serves a connection to its end. When the daemon goes down, one that is idle stays open until every request under way, on any
-/// connection, has its answer: a request on it is told to come again, where a closed connection would not say whether it arrived.
+/// Serves a connection to its end. When the daemon goes down, one that is idle stays open until
+/// every request under way, on any connection, has its answer: a request on it is told to come
+/// again, where a closed connection would not say whether it arrived.
 pub(super) async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     transport: Transport,
@@ -93,7 +94,8 @@ async fn finish<F: Future<Output = Result<(), hyper::Error>>>(
             () = tokio::time::sleep(HALF_A_HEAD) => {}
         }
         if !client.is_at_work() && client.writes() == writes {
-            // It has sent half of a request's head, or does not read its answer: there is nothing to wait for.
+            // It has sent half of a request's head, or does not read its answer: there is nothing
+            // to wait for.
             return Ok(());
         }
     }

@@ -1,4 +1,5 @@
-//! The daemon's proof that it knows a token: what a client demands over TCP before it sends the token.
+//! The daemon's proof that it knows a token: what a client demands over TCP before it sends the
+//! token.
 
 use axum::Extension;
 use schemars::JsonSchema;
@@ -30,8 +31,8 @@ struct ProofRequest {
 
 #[derive(Serialize, JsonSchema)]
 struct ProofAnswer {
-    /// In hexadecimal digits, HMAC-SHA256 of `svc daemon proof 1`, the nonce and the request's `Host`, with line feeds
-    /// between them; the key is the SHA-256 of the token.
+    /// In hexadecimal digits, HMAC-SHA256 of `svc daemon proof 1`, the nonce and the request's
+    /// `Host`, with line feeds between them; the key is the SHA-256 of the token.
     proof: String,
 }
 

@@ -1,17 +1,19 @@
-//! The edge: what happens to every request before a route sees it, and to every answer on its way out.
+//! The edge: what happens to every request before a route sees it, and to every answer on its way
+//! out.
 //!
 //! From the outside in:
 //!
-//! 1. an id, which the client may have given (`X-Request-Id`), and its `traceparent`; both go back with the answer;
+//! 1. an id, which the client may have given (`X-Request-Id`), and its `traceparent`; both go back
+//!    with the answer;
 //! 2. a span and a line for the log, which hold no token and nothing of a body;
 //! 3. the body of a failure, and the counts of requests;
-//! 4. the rules of `Host` and `Origin`, against DNS rebinding and other people's web pages; then CORS, for the origins that
-//!    the person has allowed and for no other;
+//! 4. the rules of `Host` and `Origin`, against DNS rebinding and other people's web pages; then
+//!    CORS, for the origins that the person has allowed and for no other;
 //! 5. readiness: while the daemon starts or goes down the answer is 503;
 //! 6. identification: who is asking;
 //! 7. admission: what the request takes of its caller's budget;
-//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of bytes and of time:
-//!    `bounds.rs` says those of each route.
+//! 8. the table of routes, below a layer that catches panics. Bodies are read there, with bounds of
+//!    bytes and of time: `bounds.rs` says those of each route.
 
 use std::{
     any::Any,
@@ -63,7 +65,8 @@ pub struct Edge(Arc<SharedEdge>);
 struct SharedEdge {
     rules: EntryRules,
     cors: CorsLayer,
-    /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let wait.
+    /// Set when the daemon is ready. Until then the answer is 503, never 404; MCP clients are let
+    /// wait.
     serving: SetOnce<Serving>,
     draining: AtomicBool,
     /// Requests that have no answer yet, on all connections.
@@ -87,7 +90,8 @@ static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const TAKEN_ID_BYTES: usize = 128;
 
 impl Edge {
-    /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from another's.
+    /// An edge that answers 503 until [`Self::ready`]. `boot` tells this process's request ids from
+    /// another's.
     pub fn new(rules: EntryRules, boot: &str) -> Self {
         let cors = cors(&rules.allowed_origins);
         Self(Arc::new(SharedEdge {
@@ -191,7 +195,8 @@ impl SharedEdge {
             let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
             let rendered = problem.render(path.path(), id);
             let (mut bare, _) = std::mem::replace(&mut response, rendered).into_parts();
-            // What layers have said stays: `Allow`, and what CORS needs. The body has another length.
+            // What layers have said stays: `Allow`, and what CORS needs. The body has another
+            // length.
             bare.headers.remove(header::CONTENT_LENGTH);
             response.headers_mut().extend(bare.headers);
             *response.extensions_mut() = bare.extensions;
@@ -318,7 +323,8 @@ impl MakeRequestId for RequestIds<'_> {
     }
 }
 
-/// Leaves a client's ids on the request if they are short and plain: they go into the log and into answers.
+/// Leaves a client's ids on the request if they are short and plain: they go into the log and into
+/// answers.
 fn take_ids(mut request: Request<Body>) -> Request<Body> {
     for name in [&REQUEST_ID, &TRACE_PARENT] {
         let mut values = request.headers().get_all(name).iter();

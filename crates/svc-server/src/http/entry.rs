@@ -1,4 +1,5 @@
-//! Which names and origins a request may come by: a loopback port is open to every web page by way of DNS rebinding.
+//! Which names and origins a request may come by: a loopback port is open to every web page by way
+//! of DNS rebinding.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,7 +27,8 @@ pub struct EntryRules {
 }
 
 impl EntryRules {
-    /// Checks the `Host` and `Origin` headers. On the Unix socket any `Host` will do: no web page can be led there.
+    /// Checks the `Host` and `Origin` headers. On the Unix socket any `Host` will do: no web page
+    /// can be led there.
     pub(super) fn check_origin<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let forbidden = |what: &str, hint: &str| {
             Err(Problem::new(Code::Forbidden, format!("this {what} is not allowed here: {hint}")))
@@ -57,7 +59,8 @@ impl EntryRules {
         origin.is_some_and(|origin| is_listed(&self.allowed_origins, origin))
     }
 
-    /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells it from the person.
+    /// Without tokens, refuses what a browser sends for a page of another site: nothing else tells
+    /// it from the person.
     ///
     /// A page whose origin the person has allowed may send what it likes, as it may with a token.
     pub(super) fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -74,8 +77,9 @@ impl EntryRules {
         Err(Problem::new(Code::Forbidden, text))
     }
 
-    /// Refuses to take a cookie for a person's will: a browser sends it for whoever asks. Only the page of ours says so by a
-    /// header, which other origins cannot send, or the browser says that the request is from our own origin.
+    /// Refuses to take a cookie for a person's will: a browser sends it for whoever asks. Only the
+    /// page of ours says so by a header, which other origins cannot send, or the browser says that
+    /// the request is from our own origin.
     pub(super) fn check_page(request: &Parts) -> Result<(), Problem> {
         let headers = &request.headers;
         let is_said = headers.get("svc-page").is_some_and(|value| value == "1");
@@ -105,8 +109,9 @@ impl EntryRules {
         Ok(())
     }
 
-    /// The host and port that the request names, if they are the address of ours that it was sent to, or allowed for a
-    /// proxy. Another program that passes the request on has been reached at another address.
+    /// The host and port that the request names, if they are the address of ours that it was sent
+    /// to, or allowed for a proxy. Another program that passes the request on has been reached at
+    /// another address.
     pub(super) fn own_authority<B>(&self, request: &Request<B>) -> Option<OwnAuthority> {
         let named = named_host(request.headers(), request.uri())?;
         let LocalAddress(address) = request.extensions().get()?;
@@ -148,7 +153,8 @@ impl EntryRules {
             || address(name).is_some_and(knows)
     }
 
-    /// A loopback address, a listen address, or, of a listener on all addresses, any address of this machine.
+    /// A loopback address, a listen address, or, of a listener on all addresses, any address of
+    /// this machine.
     fn knows_address(&self, ip: IpAddr, reached: Option<IpAddr>) -> bool {
         let ip = ip.to_canonical();
         let is_ours = |listen: &SocketAddr| {
@@ -160,8 +166,8 @@ impl EntryRules {
         ip.is_loopback() || self.listen.iter().any(is_ours)
     }
 
-    /// `localhost`, a loopback address or the page's own name. No other name below `localhost`: a browser would send what is
-    /// kept for it to any server of this machine.
+    /// `localhost`, a loopback address or the page's own name. No other name below `localhost`: a
+    /// browser would send what is kept for it to any server of this machine.
     fn is_loopback_name(&self, name: &str) -> bool {
         name.eq_ignore_ascii_case("localhost")
             || self.page_host.as_ref().is_some_and(|host| host.eq_ignore_ascii_case(name))

@@ -126,7 +126,8 @@ fn number(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit is no line.
+/// OpenMetrics text in the older format: a counter's family has the name of its samples, and a unit
+/// is no line.
 fn prometheus_text(open_metrics: &str) -> String {
     let counters: HashSet<&str> = open_metrics
         .lines()

@@ -98,7 +98,8 @@ pub(super) async fn identify(
     Ok(Identified::with(caller, credential))
 }
 
-/// Who is at the other end of the request's connection. A request that came by no connection that is known is refused.
+/// Who is at the other end of the request's connection. A request that came by no connection that
+/// is known is refused.
 fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
     let extensions = &request.extensions;
     if extensions.get::<LocalProcess>().is_some() {
@@ -113,7 +114,8 @@ fn other_end(rules: &EntryRules, request: &Parts) -> OtherEnd {
     }
 }
 
-/// Refuses the token of a process of this machine to programs of other users, and to other machines.
+/// Refuses the token of a process of this machine to programs of other users, and to other
+/// machines.
 fn check_process_token(
     rules: &EntryRules,
     request: &Parts,
@@ -150,7 +152,8 @@ async fn identify_browser(
         let why = "this browser is not signed in any more: `svc open` signs it in";
         return Err(Problem::new(Code::Unauthorized, why));
     };
-    // After the look-up, as a cookie that is not good makes nobody read the kernel's list of sockets.
+    // After the look-up, as a cookie that is not good makes nobody read the kernel's list of
+    // sockets.
     if let Some(why) = other_end(rules, request).refusal() {
         return Err(Problem::new(
             Code::Forbidden,
@@ -166,7 +169,8 @@ async fn identify_browser(
     Ok(Identified { browser, ..Identified::with(caller, credential) })
 }
 
-/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as none.
+/// RFC 6750 2.1; the scheme's name is case-insensitive (RFC 9110 11.1). Two headers are as good as
+/// none.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else {
@@ -177,7 +181,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The variable that a client should have put a token in place of: it sends `${NAME}` as it is where there is none.
+/// The variable that a client should have put a token in place of: it sends `${NAME}` as it is
+/// where there is none.
 fn placeholder(token: &str) -> Option<&str> {
     let name = token.strip_prefix("${")?.strip_suffix('}')?;
     let name = name.split(":-").next()?;

@@ -74,7 +74,8 @@ async fn session(
 
 #[derive(Deserialize, JsonSchema)]
 struct WaitQuery {
-    /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with a time.
+    /// Who waits. The one whose id is the greatest does, and the others are told; so ids begin with
+    /// a time.
     waiter: String,
     /// Who asked for this session before and got no answer: what was given then is given again.
     #[serde(default)]

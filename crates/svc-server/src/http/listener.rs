@@ -25,7 +25,6 @@ pub trait Listener: Send + 'static {
 /// By which way a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP.
     Tcp {
         /// The address of ours.
         to: SocketAddr,
@@ -69,11 +68,13 @@ impl Listener for TcpListener {
             let (stream, from) = self.accept().await?;
             // A client that is gone already has no address.
             let Ok(to) = stream.local_addr() else { continue };
-            // An answer is written at once: with Nagle's algorithm a small one waits for the client's acknowledgement.
+            // An answer is written at once: with Nagle's algorithm a small one waits for the
+            // client's acknowledgement.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set TCP_NODELAY");
             }
-            // The system would keep megabytes for a reader that takes nothing, and would say for long that it took something.
+            // The system would keep megabytes for a reader that takes nothing, and would say for
+            // long that it took something.
             let bytes = limits::SEND_BUFFER_BYTES;
             if let Err(error) = sockopt::set_socket_send_buffer_size(&stream, bytes) {
                 tracing::debug!(error = telemetry::chain(&error), "cannot set SO_SNDBUF");

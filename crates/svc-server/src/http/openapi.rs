@@ -1,4 +1,5 @@
-//! The API's description, made from the calls that make the routes: every route is described, and nothing else is.
+//! The API's description, made from the calls that make the routes: every route is described, and
+//! nothing else is.
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};

@@ -13,7 +13,8 @@ use super::App;
 /// How often it is noted: a peer that says nothing for a minute is away.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whether who asks is our page in a browser of the operator's. Other programs that listen show nothing to anybody.
+/// Whether who asks is our page in a browser of the operator's. Other programs that listen show
+/// nothing to anybody.
 pub(super) fn is_kept_by(caller: &Caller, headers: &HeaderMap) -> bool {
     caller.is_operator() && headers.get("svc-page").is_some_and(|value| value == "1")
 }

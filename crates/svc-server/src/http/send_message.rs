@@ -28,7 +28,8 @@ pub(super) fn routes(api: Api) -> Api {
 /// Work for an agent.
 #[derive(Deserialize, JsonSchema)]
 struct SendMessageBody {
-    /// An instance, a backend with one instance, or the name, key or id of a participant who is here.
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is
+    /// here.
     instance: Option<String>,
     /// The instructions.
     prompt: String,

@@ -1,4 +1,5 @@
-//! Accepting connections. Our own loop and not `axum::serve`: shutdown and the bounds of connections are ours to shape.
+//! Accepting connections. Our own loop and not `axum::serve`: shutdown and the bounds of
+//! connections are ours to shape.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use super::{
     Edge, client_connection::ConnectionBounds, connection::connection, listener::Listener,
 };
 
-/// Serves until `stop`; then takes no more connections and lets those that are open finish what they are at.
-/// `connections` tells when the last one is gone.
+/// Serves until `stop`; then takes no more connections and lets those that are open finish what
+/// they are at. `connections` tells when the last one is gone.
 pub async fn serve(
     mut listener: impl Listener,
     bounds: ConnectionBounds,
@@ -30,7 +31,8 @@ pub async fn serve(
                     });
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely. The listener is well, and a pause lets others close.
+                    // Out of descriptors, most likely. The listener is well, and a pause lets
+                    // others close.
                     tracing::warn!(error = telemetry::chain(&error), "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }

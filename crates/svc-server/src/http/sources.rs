@@ -92,7 +92,8 @@ pub(super) fn routes(api: Api) -> Api {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LoginBody {
-    /// The port of this machine that the browser comes back to; 0 or none for that of the entry, else any.
+    /// The port of this machine that the browser comes back to; 0 or none for that of the entry,
+    /// else any.
     port: Option<u16>,
 }
 
@@ -199,13 +200,15 @@ async fn log_out(
 
 #[derive(Deserialize, JsonSchema)]
 struct OfProject {
-    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
+    /// The operator's: see the servers of this project's files too. A session sees those of its own
+    /// project.
     project: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct OfApproval {
-    /// The operator's: see the servers of this project's files too. A session sees those of its own project.
+    /// The operator's: see the servers of this project's files too. A session sees those of its own
+    /// project.
     project: Option<String>,
     /// The file that waits. By default what is in force of that name, else the file that waits.
     from: Option<String>,
@@ -295,7 +298,8 @@ fn one(
     found.map(|view| Json(for_caller(caller, view))).ok_or_else(|| unknown(name))
 }
 
-/// A server without the instances of others, whose names are projects and sessions, and without what it runs.
+/// A server without the instances of others, whose names are projects and sessions, and without
+/// what it runs.
 fn for_caller(caller: &Caller, mut view: SourceView) -> SourceView {
     if !caller.has_scope(READ_ALL) {
         let own = [caller.project(), caller.session()];

@@ -15,8 +15,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{App, Problem, presence::PagePresence};
 use crate::web::Pulse;
 
-/// The response that follows `subscription` until its end, the client's, or ours. `from` is where it begins, if the
-/// client does not know: it is told, so that a connection that breaks before the first event is resumed there.
+/// The response that follows `subscription` until its end, the client's, or ours. `from` is where
+/// it begins, if the client does not know: it is told, so that a connection that breaks before the
+/// first event is resumed there.
 pub(super) fn response(
     app: &App,
     subscription: Subscription,
@@ -57,7 +58,8 @@ pub(super) fn last_event_id(
     parse_cursor(text).map(Some).ok_or_else(malformed)
 }
 
-/// A seq or position as clients write it: digits only, where a parser of numbers would take a sign too.
+/// A seq or position as clients write it: digits only, where a parser of numbers would take a sign
+/// too.
 pub(super) fn parse_cursor(text: &str) -> Option<u64> {
     let text = text.trim();
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -100,7 +102,8 @@ impl SseFeed {
                 Ok(Some(SubscriptionChunk::Gap(gap))) => Some(sse::notice("gap", &gap).into()),
                 Ok(None) => None,
                 Err(error) => {
-                    // The client comes back with its last id, and finds out then whether it is still so.
+                    // The client comes back with its last id, and finds out then whether it is
+                    // still so.
                     tracing::error!(error = telemetry::chain(&error), "a stream broke off");
                     None
                 }

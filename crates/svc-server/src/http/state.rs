@@ -43,7 +43,6 @@ pub struct Identity {
     pub boot_id: String,
     /// Process id.
     pub pid: u32,
-    /// When it started.
     pub started_at: Timestamp,
 }
 

@@ -216,7 +216,8 @@ fn parse_events(body: &[u8]) -> Result<Vec<TaskEvent>, Problem> {
     }
 }
 
-/// A `frame` event. Nearly all events are one, so a body is first read as nothing but frames, in one pass.
+/// A `frame` event. Nearly all events are one, so a body is first read as nothing but frames, in
+/// one pass.
 #[derive(Deserialize)]
 struct FrameEvent<'a> {
     #[serde(borrow)]
@@ -314,7 +315,8 @@ fn parse_data<T: serde::de::DeserializeOwned>(
 mod tests {
     use super::*;
 
-    /// What is read in one pass is what the careful reading makes of it, and what that refuses is not read in one pass.
+    /// What is read in one pass is what the careful reading makes of it, and what that refuses is
+    /// not read in one pass.
     #[test]
     fn frames_are_read_alike_both_ways() {
         for (body, is_frames) in [

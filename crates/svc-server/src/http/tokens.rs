@@ -1,5 +1,5 @@
-//! Tokens: making, listing and taking back, which is for the operator; and those of clients' processes, which the Unix socket
-//! shows.
+//! Tokens: making, listing and taking back, which is for the operator; and those of clients'
+//! processes, which the Unix socket shows.
 
 use axum::{Extension, extract::Path, http::StatusCode};
 use schemars::JsonSchema;

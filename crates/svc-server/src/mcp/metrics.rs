@@ -52,13 +52,11 @@ impl RequestEra {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum RequestOutcome {
-    /// With a result.
     Result,
     /// With a result that says that the tool failed.
     ToolError,
     /// With questions to the client.
     InputRequired,
-    /// As a task.
     Task,
     /// With a JSON-RPC error.
     Error,

@@ -1,11 +1,13 @@
 //! `Accept` (RFC 9110, 12.5.1), read in one way by all adapters.
 //!
-//! No client is refused for a header that breaks the grammar: a range that cannot be read matches nothing, and a
-//! weight that cannot be read is 1. Parameters of a range other than its weight are not compared.
+//! No client is refused for a header that breaks the grammar: a range that cannot be read matches
+//! nothing, and a weight that cannot be read is 1. Parameters of a range other than its weight are
+//! not compared.
 
 use http::{HeaderMap, header};
 
-/// What a client accepts. Borrows the headers and reads them at each question, so that it allocates nothing.
+/// What a client accepts. Borrows the headers and reads them at each question, so that it allocates
+/// nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accept<'a>(&'a HeaderMap);
 
@@ -34,7 +36,8 @@ impl<'a> Accept<'a> {
             .is_some_and(|(closeness, weight)| closeness > Closeness::Anything && weight > 0.0)
     }
 
-    /// Whether the client names `media_type` itself, not by a wildcard, and likes it no less than `default`.
+    /// Whether the client names `media_type` itself, not by a wildcard, and likes it no less than
+    /// `default`.
     pub(crate) fn prefers(self, media_type: &str, default: &str) -> bool {
         match self.closest(media_type) {
             Some((Closeness::Exact, weight)) => {

@@ -1,9 +1,10 @@
 //! One timer for all idle streams.
 //!
-//! A stream that is silent for long is given up by clients and proxies, so it sends a comment. A timer for each of a
-//! thousand streams would be a thousand timers. One ticks for all, at half the silence that is allowed, and at a tick
-//! each stream that has been silent for that half sends its comment: after a half at the earliest and the whole at the
-//! latest, and from then on once in each whole.
+//! A stream that is silent for long is given up by clients and proxies, so it sends a comment. A
+//! timer for each of a thousand streams would be a thousand timers. One ticks for all, at half the
+//! silence that is allowed, and at a tick each stream that has been silent for that half sends its
+//! comment: after a half at the earliest and the whole at the latest, and from then on once in each
+//! whole.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub struct Beat {
 /// The beat, as one stream hears it.
 #[derive(Debug)]
 pub struct Pulse {
-    /// Waits for the next tick. Kept from one wait to the next: a stream that is busy does not register with the
-    /// beat at each of its chunks.
+    /// Waits for the next tick. Kept from one wait to the next: a stream that is busy does not
+    /// register with the beat at each of its chunks.
     tick: ReusableBoxFuture<'static, (Option<Instant>, watch::Receiver<Instant>)>,
     half: Duration,
     /// When the stream sent something last.

@@ -11,11 +11,12 @@ use tokio::sync::Semaphore;
 
 use super::{Code, Problem};
 
-/// How much of a body that is too large is still read, as a multiple of what it may have: a client that is busy sending would
-/// not see the answer.
+/// How much of a body that is too large is still read, as a multiple of what it may have: a client
+/// that is busy sending would not see the answer.
 const DRAINED: usize = 4;
 
-/// A body as text. Checked as a whole, because a parser does not look into the strings that it skips.
+/// A body as text. Checked as a whole, because a parser does not look into the strings that it
+/// skips.
 pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
@@ -50,7 +51,8 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 /// Bodies that are read into values at a time, past the threads that answer requests.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
 
-/// Reads a body into values. A large one is read on a thread of its own: a runtime of one thread answers nobody meanwhile.
+/// Reads a body into values. A large one is read on a thread of its own: a runtime of one thread
+/// answers nobody meanwhile.
 pub(crate) async fn parse_body<T: Send + 'static>(
     body: Bytes,
     parse: impl FnOnce(&[u8]) -> T + Send + 'static,

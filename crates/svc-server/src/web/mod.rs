@@ -1,4 +1,5 @@
-//! What the adapters that speak HTTP share: problem details, bodies with bounds, `Accept`, the beat of idle streams.
+//! What the adapters that speak HTTP share: problem details, bodies with bounds, `Accept`, the beat
+//! of idle streams.
 
 mod accept;
 mod beat;
@@ -18,6 +19,7 @@ pub use route::RouteName;
 #[derive(Debug, Clone, Copy)]
 pub struct GivenRequestId;
 
-/// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its caller's token does.
+/// Marks a response whose stream has no end of its own, though it answers a POST: it ends when its
+/// caller's token does.
 #[derive(Debug, Clone, Copy)]
 pub struct Endless;

@@ -1,4 +1,5 @@
-//! Errors on the wire: RFC 9457 problem details, with a stable code. No other file knows status codes.
+//! Errors on the wire: RFC 9457 problem details, with a stable code. No other file knows status
+//! codes.
 
 use std::borrow::Cow;
 

@@ -130,7 +130,6 @@ struct BackgroundCommand {
     kill: CancellationToken,
 }
 
-/// How a command ended.
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     status: Option<ExitStatus>,

@@ -26,7 +26,6 @@ pub struct AgentRow {
     pub task_id: Option<TaskId>,
     /// A request of it that nobody answers within this time is denied.
     pub request_timeout: Duration,
-    /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
 
@@ -93,7 +92,8 @@ pub struct RequestAnswerRow {
 pub enum DispatchState {
     /// It waits for its turn.
     Queued,
-    /// An agent is being started for it, or the prompt is on its way: nobody knows whether it was taken.
+    /// An agent is being started for it, or the prompt is on its way: nobody knows whether it was
+    /// taken.
     Starting,
     /// The host has the prompt.
     Sent,
@@ -147,7 +147,6 @@ pub struct DispatchWish {
 pub struct DispatchRow {
     /// The rank in the order in which they came.
     pub id: i64,
-    /// What it is.
     pub task_id: TaskId,
     /// The instance that has it now.
     pub instance: String,
@@ -161,7 +160,6 @@ pub struct DispatchRow {
     pub failover: Vec<String>,
     /// Which attempt this is, from 1 on.
     pub attempt: u32,
-    /// How far it is.
     pub state: DispatchState,
     /// The agent that has it.
     pub agent_id: Option<AgentId>,

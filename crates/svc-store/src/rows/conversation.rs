@@ -8,7 +8,6 @@ use svc_model::{
 /// A send, its turn and its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRow {
-    /// Its id.
     pub run_id: RunId,
     /// What was sent.
     pub message_id: MessageId,
@@ -18,7 +17,6 @@ pub struct RunRow {
     pub source: RunEnd,
     /// Who gets it.
     pub target: RunEnd,
-    /// How far it is.
     pub state: RunState,
     /// Why it came to nothing, as a code.
     pub reason: Option<String>,
@@ -45,7 +43,6 @@ pub struct RunRow {
 pub struct RunEnd {
     /// Key of the session, or `operator`.
     pub session: String,
-    /// Its peer.
     pub peer: PeerId,
     /// Of a hosted session its incarnation.
     pub agent: Option<AgentId>,
@@ -54,7 +51,6 @@ pub struct RunEnd {
 /// A message that waits to become a turn of a hosted agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentMail {
-    /// The message.
     pub message: Message,
     /// How it is to be taken, if it is a send.
     pub mode: Option<RunMode>,

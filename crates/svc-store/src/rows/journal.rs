@@ -27,7 +27,6 @@ pub struct SessionStart {
 pub struct SessionLock {
     /// SHA-256 of the secret by which another process of its client takes it up again.
     pub secret: Option<TokenHash>,
-    /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
 
@@ -43,7 +42,6 @@ pub enum LessonKind {
 /// How often the predictions of a strategy came true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HitRate {
-    /// The strategy.
     pub strategy: Strategy,
     /// Records with a verdict.
     pub records: i64,

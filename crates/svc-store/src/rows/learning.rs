@@ -25,7 +25,6 @@ pub struct MemoryFilter {
 pub struct SeenItem {
     /// `experience`, `value` or `memory`.
     pub kind: &'static str,
-    /// Its id.
     pub id: String,
     /// When it was last changed.
     pub version: Timestamp,
@@ -48,7 +47,6 @@ impl From<&Memory> for SeenItem {
 /// A record or memory of another session, which a session was given.
 #[derive(Debug, Clone)]
 pub struct GivenItem {
-    /// Its id.
     pub id: String,
     /// Whether it is a memory.
     pub is_memory: bool,
@@ -90,7 +88,6 @@ pub struct NewCluster {
     pub members: Vec<(GhapId, f64)>,
 }
 
-/// A cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterRow {
     /// `<axis>_<label>`.
@@ -110,9 +107,7 @@ pub struct ClusterRow {
 pub struct MemberRow {
     /// The record.
     pub id: GhapId,
-    /// Its domain.
     pub domain: Domain,
-    /// Its strategy.
     pub strategy: Strategy,
     /// Its verdict.
     pub status: GhapStatus,

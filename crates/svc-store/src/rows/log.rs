@@ -23,9 +23,7 @@ pub struct StreamState {
 /// Seqs of appended events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendedSeqs {
-    /// Of the first.
     pub first: Seq,
-    /// Of the last.
     pub last: Seq,
 }
 
@@ -60,7 +58,8 @@ pub struct FramePage {
 pub struct PageSize {
     /// Rows at most.
     pub rows: u32,
-    /// Bytes at most: of the rows as JSON, of events those of `data`. The first row is given whatever its size.
+    /// Bytes at most: of the rows as JSON, of events those of `data`. The first row is given
+    /// whatever its size.
     pub bytes: usize,
 }
 
@@ -102,7 +101,8 @@ pub struct FeedScope {
 }
 
 impl FeedScope {
-    /// Streams whose name begins with `prefix`, all if it is empty, as far as `reader` may read them.
+    /// Streams whose name begins with `prefix`, all if it is empty, as far as `reader` may read
+    /// them.
     pub fn prefix(prefix: &str, reader: Reader) -> Self {
         Self { prefix: prefix.to_owned(), reader }
     }
@@ -117,7 +117,6 @@ impl FeedScope {
         stream.as_str().starts_with(&self.prefix) && self.reader.may_read(visibility)
     }
 
-    /// For whom it is.
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }

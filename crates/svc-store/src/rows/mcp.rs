@@ -9,7 +9,8 @@ use svc_wire::mcp::Revision;
 pub struct McpSessionRow {
     /// What the client sends to be known again.
     pub session_id: McpSessionId,
-    /// Who opened it; `None` if the row does not say so in a form that we know: then it is nobody's.
+    /// Who opened it; `None` if the row does not say so in a form that we know: then it is
+    /// nobody's.
     pub principal: Option<Principal>,
     /// How its messages travel.
     pub transport: McpTransport,
@@ -39,7 +40,6 @@ pub enum McpTransport {
     Sse,
 }
 
-/// State of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
@@ -82,7 +82,8 @@ pub struct CallRow {
     pub session_id: Option<McpSessionId>,
     /// Who called; `None` if the row does not say so in a form that we know: then it is nobody's.
     pub principal: Option<Principal>,
-    /// The credential that the request came with, in a form that tells nothing of it; `None` in rows from before.
+    /// The credential that the request came with, in a form that tells nothing of it; `None` in
+    /// rows from before.
     pub credential: Option<String>,
     /// For whom the tool acts.
     pub acts_for: Option<String>,
@@ -90,13 +91,11 @@ pub struct CallRow {
     pub revision: Option<Revision>,
     /// JSON: the id of the request.
     pub rpc_id: String,
-    /// The tool.
     pub tool: String,
     /// JSON: the request's `params`.
     pub params: String,
     /// Whether the client was given it as a task.
     pub is_task: bool,
-    /// Present state.
     pub state: CallState,
     /// JSON: what the client is asked.
     pub asks: Option<String>,

@@ -29,8 +29,8 @@ pub enum GhapPart {
 }
 
 impl SearchFilter {
-    /// How many entries of the index a search may read: more with a filter, or for a reader of few records, which leave out
-    /// most of them.
+    /// How many entries of the index a search may read: more with a filter, or for a reader of few
+    /// records, which leave out most of them.
     pub fn postings(&self, reader: &Reader) -> i64 {
         match (self.domain, self.status, self.part) {
             (None, None, None) if reader.reads_all_rows() => limits::SEARCH_POSTINGS,
@@ -44,7 +44,6 @@ impl SearchFilter {
 pub struct SearchCandidate {
     /// Its row.
     pub id: i64,
-    /// Its id.
     pub ghap_id: String,
     /// Its project; "" if it has none.
     pub project: String,

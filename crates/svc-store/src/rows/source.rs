@@ -62,6 +62,5 @@ pub struct SourceProcessRow {
     pub name: String,
     /// The project whose file names it; empty for none.
     pub project: String,
-    /// Which instance it is.
     pub instance: String,
 }

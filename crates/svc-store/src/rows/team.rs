@@ -28,8 +28,8 @@ impl PeerRow {
         Some(ProcessIdentity { pid: self.peer.pid?, started: self.process_started.clone()? })
     }
 
-    /// The key of the session that it stands for; `None` of the person's own. An agent that the daemon runs has its own key,
-    /// whichever conversation it leads.
+    /// The key of the session that it stands for; `None` of the person's own. An agent that the
+    /// daemon runs has its own key, whichever conversation it leads.
     pub fn session_key(&self) -> Option<String> {
         if self.peer.role == PeerRole::Human {
             return None;
@@ -38,13 +38,14 @@ impl PeerRow {
         Some(own.map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
     }
 
-    /// Whether the holder of this key may be meant where a session of its own names this peer: it is its own, or the operator
-    /// registered it for that session.
+    /// Whether the holder of this key may be meant where a session of its own names this peer: it
+    /// is its own, or the operator registered it for that session.
     pub fn is_for(&self, key: &str) -> bool {
         self.owner.as_deref().is_none_or(|owner| owner == key)
     }
 
-    /// The peer as far as this reader may see it: whole if it is its own or of its project, else its presence.
+    /// The peer as far as this reader may see it: whole if it is its own or of its project, else
+    /// its presence.
     pub fn shown_to(self, reader: &Reader) -> Peer {
         let is_own = |key: &str| {
             self.owner.as_deref() == Some(key)
@@ -57,7 +58,8 @@ impl PeerRow {
         }
     }
 
-    /// Who acts as it: the session that registered it, or that it was registered for, or the operator.
+    /// Who acts as it: the session that registered it, or that it was registered for, or the
+    /// operator.
     pub fn principal(&self) -> Principal {
         let session = self.owner.as_deref().or(self.peer.session_id.as_deref());
         session.map_or(Principal::Operator, |session| Principal::Session(session.into()))
@@ -67,7 +69,6 @@ impl PeerRow {
 /// An inbox with waiting messages that nobody reads any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StrandedInbox {
-    /// Whose it is.
     pub peer: PeerId,
     /// The peer was removed. Otherwise it is that of a hosted agent that has ended.
     pub is_removed: bool,
@@ -98,7 +99,6 @@ pub struct MessageTerms {
 pub struct TaskRow {
     /// What every caller sees.
     pub task: Task,
-    /// Whose it is.
     pub owned: Ownership,
     /// The process that runs it, on this machine.
     pub runner_pid: Option<u32>,
@@ -129,7 +129,8 @@ pub struct TokenRow {
     pub process: Option<ProcessIdentity>,
     /// The folder that this process worked in, if the system told it.
     pub cwd: Option<String>,
-    /// The operator's credential under which a browser was signed in; `None` for a token of a session.
+    /// The operator's credential under which a browser was signed in; `None` for a token of a
+    /// session.
     pub operator_credential: Option<String>,
 }
 
@@ -152,7 +153,8 @@ pub struct ListedMessage {
     pub to_name: Option<String>,
     /// Whether it is a question that waits for its answer.
     pub open: bool,
-    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that it has.
+    /// Whether the receiver has answered it: with its id as `correlation_id`, or with the one that
+    /// it has.
     pub answered: bool,
 }
 
@@ -163,7 +165,6 @@ pub struct LoginCodeRow {
     pub operator_credential: String,
     /// Until when it may be used.
     pub expires_at: Timestamp,
-    /// When it was used.
     pub used_at: Option<Timestamp>,
 }
 

@@ -209,8 +209,9 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// A live agent of an instance that has nothing to do, else one that has; the one longest alive of them. Those that
-    /// were started for a task of their own are left alone. For a session it is another one of its project.
+    /// A live agent of an instance that has nothing to do, else one that has; the one longest alive
+    /// of them. Those that were started for a task of their own are left alone. For a session it is
+    /// another one of its project.
     pub async fn find_free(
         &mut self,
         instance: &str,
@@ -235,7 +236,8 @@ impl AgentWrites<'_> {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint of what it stands for.
+    /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint
+    /// of what it stands for.
     pub async fn insert(
         &mut self,
         row: &AgentRow,
@@ -310,7 +312,8 @@ impl AgentWrites<'_> {
         changed(done, "agent", id)
     }
 
-    /// How many live agents a principal has started, with those that `sessions_spawn` is about to start for it.
+    /// How many live agents a principal has started, with those that `sessions_spawn` is about to
+    /// start for it.
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
         let count = select_value!(
@@ -358,7 +361,8 @@ impl AgentWrites<'_> {
 }
 
 impl AgentReads<'_> {
-    /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host asks for nothing.
+    /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host
+    /// asks for nothing.
     pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
         let id = id.as_str();
         let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
@@ -385,8 +389,8 @@ impl AgentReads<'_> {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Agents whose id begins so, or whose session key is `agent:` and this, or that and `:main`; the living and the latest
-    /// first.
+    /// Agents whose id begins so, or whose session key is `agent:` and this, or that and `:main`;
+    /// the living and the latest first.
     pub async fn named(self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
         if text.is_empty() {
             return Ok(Vec::new());
@@ -423,7 +427,8 @@ impl AgentReads<'_> {
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
-    /// How busy the instances are that have anything to do: their live agents, and accepted work that has no agent of its own.
+    /// How busy the instances are that have anything to do: their live agents, and accepted work
+    /// that has no agent of its own.
     pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (

@@ -118,7 +118,8 @@ impl CalibrationReads<'_> {
         Ok(rows)
     }
 
-    /// How many records ended in each week, and how many of them were confirmed; the latest `limit` weeks, in order.
+    /// How many records ended in each week, and how many of them were confirmed; the latest `limit`
+    /// weeks, in order.
     pub async fn verdict_weeks(
         self,
         reader: &Reader,

@@ -44,8 +44,9 @@ impl ConfirmationWrites<'_> {
         Ok(given)
     }
 
-    /// Notes that records and memories, which `ids` may name, have helped to a record that was confirmed. Each counts once
-    /// for it, and none of its own session's does, nor one that the reader, whose record it is, may not read.
+    /// Notes that records and memories, which `ids` may name, have helped to a record that was
+    /// confirmed. Each counts once for it, and none of its own session's does, nor one that the
+    /// reader, whose record it is, may not read.
     pub async fn insert(
         &mut self,
         reader: &Reader,

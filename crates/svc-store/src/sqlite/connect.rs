@@ -49,7 +49,8 @@ pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
 }
 
-/// For a file that was out of our hands. Its schema may call no function that does anything, and no journal stays beside it.
+/// For a file that was out of our hands. Its schema may call no function that does anything, and no
+/// journal stays beside it.
 pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(options(path)?
         .journal_mode(SqliteJournalMode::Delete)

@@ -30,8 +30,8 @@ impl ToolCountWrites<'_> {
         Ok(ToolCallCount { since, due, active })
     }
 
-    /// Counts one call among other things that a job writes; answers how many there were since the last reset, this one
-    /// included. The session has to be known.
+    /// Counts one call among other things that a job writes; answers how many there were since the
+    /// last reset, this one included. The session has to be known.
     pub async fn count_tool(
         &mut self,
         session_id: &str,

@@ -1,4 +1,5 @@
-//! Opening and closing the database, and the doors to it: [`Store::write`], [`Store::append`], the readers.
+//! Opening and closing the database, and the doors to it: [`Store::write`], [`Store::append`], the
+//! readers.
 
 use std::{path::Path, sync::Arc};
 
@@ -26,7 +27,8 @@ use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteLane,
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
-    /// For pages of lists: a connection reads no more than a row or two ahead, and no other read waits behind a page.
+    /// For pages of lists: a connection reads no more than a row or two ahead, and no other read
+    /// waits behind a page.
     pub(super) page_readers: SqlitePool,
     pub(super) frame_readers: Arc<FrameReaders>,
     pub(super) row_readers: Arc<RowReaders>,
@@ -41,7 +43,8 @@ pub struct Store {
 pub struct Writer(oneshot::Receiver<WriteTx>);
 
 impl Store {
-    /// Opens the file and, if asked, brings it to our version. The caller holds the database's lock.
+    /// Opens the file and, if asked, brings it to our version. The caller holds the database's
+    /// lock.
     ///
     /// A database that has data is copied to `<file>.bak-<version>` before a migration touches it.
     pub async fn open(
@@ -123,12 +126,12 @@ impl Store {
         self.writes_in(WriteLane::of_caller(caller))
     }
 
-    /// Writes in a lane.
     pub(super) fn writes_in(&self, lane: WriteLane) -> LaneWrites<'_> {
         LaneWrites { store: self, lane }
     }
 
-    /// A write of the daemon's own: see [`LaneWrites::write`]. That of a caller goes through [`Self::on_behalf_of`].
+    /// A write of the daemon's own: see [`LaneWrites::write`]. That of a caller goes through
+    /// [`Self::on_behalf_of`].
     pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
@@ -147,7 +150,8 @@ impl Store {
         self.writes_in(WriteLane::DAEMON).append(stream, events).await
     }
 
-    /// Lets others have the thread from time to time: a read on the caller's own thread waits for nothing.
+    /// Lets others have the thread from time to time: a read on the caller's own thread waits for
+    /// nothing.
     pub(super) async fn take_turn(&self) {
         tokio::task::coop::consume_budget().await;
     }
@@ -162,8 +166,8 @@ impl Store {
         self.counters.snapshot()
     }
 
-    /// A number that stands for what readers see: as long as it is the same, so is every answer. `None` while that is
-    /// about to change.
+    /// A number that stands for what readers see: as long as it is the same, so is every answer.
+    /// `None` while that is about to change.
     pub fn version(&self) -> Option<u64> {
         self.version.settled()
     }
@@ -179,7 +183,8 @@ impl Store {
     }
 }
 
-/// Writes in one lane of the writer's queue: lanes take turns, so nobody waits behind all that another has queued.
+/// Writes in one lane of the writer's queue: lanes take turns, so nobody waits behind all that
+/// another has queued.
 #[derive(Debug)]
 pub struct LaneWrites<'a> {
     store: &'a Store,
@@ -189,8 +194,8 @@ pub struct LaneWrites<'a> {
 impl LaneWrites<'_> {
     /// Runs `work` in a write transaction, and answers when it is on the disk.
     ///
-    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it is kept, and the
-    /// jobs that share its commit are not touched.
+    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it
+    /// is kept, and the jobs that share its commit are not touched.
     pub async fn write<T, E, F>(self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
@@ -223,8 +228,8 @@ impl LaneWrites<'_> {
 }
 
 impl Writer {
-    /// Finishes what is queued, empties the write-ahead log into the database and closes both. All clones of the
-    /// store are gone by then, or their writes answer [`StoreError::Stopped`].
+    /// Finishes what is queued, empties the write-ahead log into the database and closes both. All
+    /// clones of the store are gone by then, or their writes answer [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
         let Store { jobs, readers, page_readers, frame_readers, row_readers, .. } = store;
         // Clones of the store may still exist, so the writer gets a job that closes the channel.
@@ -236,8 +241,8 @@ impl Writer {
         frame_readers.close().await;
         row_readers.close();
         let tx = self.0.await.map_err(|_| StoreError::Panicked)?;
-        // All is on the disk already, in the write-ahead log if not in the database. Where there is no room to move
-        // it, the next start does.
+        // All is on the disk already, in the write-ahead log if not in the database. Where there is
+        // no room to move it, the next start does.
         let closed = spawn_blocking(move || tx.direct.close()).await;
         if let Err(error) = closed.map_err(|_| StoreError::Panicked).flatten() {
             tracing::warn!(

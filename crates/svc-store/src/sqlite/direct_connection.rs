@@ -1,8 +1,8 @@
-//! The writer's connection, which it calls on its own thread: a statement through sqlx is a hand-over to another thread and back,
-//! which costs several times what SQLite does for it.
+//! The writer's connection, which it calls on its own thread: a statement through sqlx is a
+//! hand-over to another thread and back, which costs several times what SQLite does for it.
 //!
-//! The texts of jobs come from the macros of `statement`, where sqlx checks them. Those of this file leave that check, so a test
-//! prepares each against the migrated schema.
+//! The texts of jobs come from the macros of `statement`, where sqlx checks them. Those of this
+//! file leave that check, so a test prepares each against the migrated schema.
 
 use std::{path::Path, sync::Arc};
 
@@ -51,7 +51,8 @@ impl<'a> DirectColumns<'a> {
         self.row.get(column)
     }
 
-    /// Whether a column is called like a field; behind its name may stand what sqlx is to take it for.
+    /// Whether a column is called like a field; behind its name may stand what sqlx is to take it
+    /// for.
     fn is_of(&self, column: usize, field: &str) -> bool {
         let name = self.row.as_ref().column_name(column).unwrap_or_default();
         name.split(['!', '?', ':']).next() == Some(field)
@@ -77,7 +78,6 @@ enum SavepointState {
     Open,
 }
 
-/// The connection.
 #[derive(Debug)]
 pub(super) struct DirectConnection {
     conn: Connection,
@@ -104,7 +104,8 @@ impl DirectConnection {
         Ok(Self { conn, savepoint: SavepointState::Unneeded })
     }
 
-    /// Brings the statistics of the tables up to date, empties the write-ahead log into the database and closes it.
+    /// Brings the statistics of the tables up to date, empties the write-ahead log into the
+    /// database and closes it.
     pub(super) fn close(self) -> Result<(), StoreError> {
         let tuned = self.conn.execute_batch("pragma analysis_limit = 400; pragma optimize");
         let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
@@ -149,8 +150,8 @@ impl DirectConnection {
     /// Ends a job, whose statements are kept or taken back.
     ///
     /// # Errors
-    /// If no transaction is open, too: SQLite rolls back by itself after some failures, and what would be written after that would
-    /// stand alone.
+    /// If no transaction is open, too: SQLite rolls back by itself after some failures, and what
+    /// would be written after that would stand alone.
     pub(super) fn end_job(
         &mut self,
         isolation: JobIsolation,
@@ -251,7 +252,8 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes events within the present commit, in their order, and answers the position of the last.
+    /// Writes events within the present commit, in their order, and answers the position of the
+    /// last.
     pub(super) fn insert(
         &mut self,
         now: Timestamp,

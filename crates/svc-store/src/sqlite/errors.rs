@@ -21,7 +21,8 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// What SQLite says where the system may refuse it room: `IOERR_WRITE`, `IOERR_FSYNC` and `IOERR_SHMSIZE`.
+/// What SQLite says where the system may refuse it room: `IOERR_WRITE`, `IOERR_FSYNC` and
+/// `IOERR_SHMSIZE`.
 const NO_ROOM: [i32; 3] = [778, 1034, 4874];
 
 /// By the primary result code (sqlite.org/rescode.html): the low byte of the extended one.

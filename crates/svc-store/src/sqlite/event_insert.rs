@@ -19,8 +19,8 @@ pub(super) struct UncommittedEvent {
 /// Most rows in one statement: 5 parameters each, below SQLite's 32,766.
 pub(super) const MAX_ROWS: usize = 1024;
 
-/// One statement for each power of two of rows. What is not bound is null and is left out by the `where`: eleven
-/// prepared statements serve every size.
+/// One statement for each power of two of rows. What is not bound is null and is left out by the
+/// `where`: eleven prepared statements serve every size.
 static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
     (0..=MAX_ROWS.trailing_zeros())
         .map(|power| {

@@ -11,7 +11,8 @@ use svc_sys::private_file;
 use super::connect::reader_options;
 use crate::{LastBackup, StoreError};
 
-/// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and checks the copy.
+/// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and
+/// checks the copy.
 pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     let mut conn = reader_options(from)?.connect().await?;
     vacuum_into(&mut conn, to).await?;
@@ -22,8 +23,8 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
 /// Longest note of a backup, in bytes.
 const NOTE_BYTES: u64 = 64 * 1024;
 
-/// Where the last backup of the database at `db` is noted: in a file beside it. `svc backup` does not write to the database,
-/// and a copy would lack the note.
+/// Where the last backup of the database at `db` is noted: in a file beside it. `svc backup` does
+/// not write to the database, and a copy would lack the note.
 fn backup_note(db: &Path) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
     name.push(".last-backup");
@@ -41,8 +42,8 @@ pub fn last_backup(db: &Path) -> Option<LastBackup> {
     serde_json::from_slice(&note).ok()
 }
 
-/// The copy has its name only when it is whole and checked. It holds all that the database does, so nobody else may read it at
-/// any time; a link in its place is an error.
+/// The copy has its name only when it is whole and checked. It holds all that the database does, so
+/// nobody else may read it at any time; a link in its place is an error.
 pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
     let file = private_file::temporary_beside(to).map_err(failed)?;
     let text = file.path().display().to_string();

@@ -36,8 +36,8 @@ impl FrameReaders {
         drop(all);
     }
 
-    /// Runs `read` on a connection, on a thread where it may block. It is short, and runs to its end also if the caller's
-    /// future is dropped.
+    /// Runs `read` on a connection, on a thread where it may block. It is short, and runs to its
+    /// end also if the caller's future is dropped.
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,

@@ -1,9 +1,10 @@
 //! Pages of a replay: rows copied straight from SQLite's cursor into the text for the socket.
 //!
-//! sqlx hands each row from its own thread to the caller, which costs more than to read and to frame it. So
-//! these statements go through a driver without a thread, over the same SQLite, in jobs for the runtime's blocking
-//! threads. A job is one page: no reader holds a thread, a connection or a snapshot while its client takes what it has.
-//! The statements are not checked when the program is compiled; a test below prepares each against the migrated schema.
+//! sqlx hands each row from its own thread to the caller, which costs more than to read and to
+//! frame it. So these statements go through a driver without a thread, over the same SQLite, in
+//! jobs for the runtime's blocking threads. A job is one page: no reader holds a thread, a
+//! connection or a snapshot while its client takes what it has. The statements are not checked when
+//! the program is compiled; a test below prepares each against the migrated schema.
 
 use bytes::Bytes;
 use rusqlite::{Rows, fallible_streaming_iterator::FallibleStreamingIterator as _, params};
@@ -29,9 +30,9 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
 const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
 impl FrameReads<'_> {
-    /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and then as many as the channel
-    /// has room for, up to [`limits::REPLAY_RUN`]. They are of one statement, so that a page costs no hand-over between
-    /// threads. Nobody waits for the receiver.
+    /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and
+    /// then as many as the channel has room for, up to [`limits::REPLAY_RUN`]. They are of one
+    /// statement, so that a page costs no hand-over between threads. Nobody waits for the receiver.
     pub async fn of_stream(
         self,
         stream: i64,
@@ -62,8 +63,9 @@ impl FrameReads<'_> {
         run.await
     }
 
-    /// The next page of several streams after the position `after` and up to `head`, framed. It looks at a bounded
-    /// number of positions, so a page may be empty and still move the cursor. `None` if `after` is the head.
+    /// The next page of several streams after the position `after` and up to `head`, framed. It
+    /// looks at a bounded number of positions, so a page may be empty and still move the cursor.
+    /// `None` if `after` is the head.
     pub async fn of_feed(
         self,
         scope: &FeedScope,
@@ -98,7 +100,8 @@ impl FrameReads<'_> {
     }
 }
 
-/// A page that reaches this size reserves the memory of a full page at once, in place of growing step by step.
+/// A page that reaches this size reserves the memory of a full page at once, in place of growing
+/// step by step.
 const SMALL_PAGE_BYTES: usize = 2 * 1024;
 
 /// A page as it is filled.
@@ -116,9 +119,9 @@ impl PageText {
         Self { text: String::new(), framing, cursor, is_full: false }
     }
 
-    /// Takes rows, from the present one on, until the page is full. The present one is then the first of the next page. A row
-    /// that is larger than a page goes alone. `stream` is the name of the one stream that is read; of several each row has
-    /// its own.
+    /// Takes rows, from the present one on, until the page is full. The present one is then the
+    /// first of the next page. A row that is larger than a page goes alone. `stream` is the name of
+    /// the one stream that is read; of several each row has its own.
     fn fill(&mut self, rows: &mut Rows<'_>, stream: Option<&str>) -> rusqlite::Result<()> {
         while let Some(row) = rows.get() {
             let event = EventParts {
@@ -137,7 +140,8 @@ impl PageText {
                 self.is_full = true;
                 return Ok(());
             }
-            // Each new subscriber reads a page, mostly of a few rows: a full page of memory for each would add up.
+            // Each new subscriber reads a page, mostly of a few rows: a full page of memory for
+            // each would add up.
             if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
                 self.text.reserve(limits::REPLAY_BYTES - self.text.len());
             }
@@ -218,7 +222,8 @@ mod tests {
         text
     }
 
-    /// Pages join up to every event once, in order, for small rows, large rows, and around the ends of pages.
+    /// Pages join up to every event once, in order, for small rows, large rows, and around the ends
+    /// of pages.
     #[tokio::test]
     async fn pages_join_to_the_whole() {
         let test = TestStore::open().await;
@@ -266,7 +271,8 @@ mod tests {
         assert_eq!(fed(store, "nobody/", 0).await, "");
     }
 
-    /// A feed passes over what retention removed, however wide it is, without a page for each window.
+    /// A feed passes over what retention removed, however wide it is, without a page for each
+    /// window.
     #[tokio::test]
     async fn a_feed_passes_a_hole_in_one_page() {
         let test = TestStore::open().await;
@@ -286,7 +292,8 @@ mod tests {
         assert!(last.bytes.starts_with(format!("id: {head}\n").as_bytes()));
     }
 
-    /// The compiler does not check them, so this does: each is prepared against the schema as it is.
+    /// The compiler does not check them, so this does: each is prepared against the schema as it
+    /// is.
     #[tokio::test]
     async fn statements_fit_the_schema() {
         let test = TestStore::open().await;
@@ -315,7 +322,8 @@ mod tests {
         assert!(matches!(StoreError::from(error), StoreError::ReadOnly(_)), "it only reads");
     }
 
-    /// Who does not take its pages keeps no thread, and what was read for who is gone is read no further.
+    /// Who does not take its pages keeps no thread, and what was read for who is gone is read no
+    /// further.
     #[tokio::test]
     async fn a_run_ends_where_nobody_takes_it() {
         let test = TestStore::open().await;

@@ -67,7 +67,8 @@ impl HookWrites<'_> {
         changed(done, "hook_seen", call)
     }
 
-    /// Takes back the reminders of these calls: the session's next call of a tool is late for one again.
+    /// Takes back the reminders of these calls: the session's next call of a tool is late for one
+    /// again.
     pub async fn take_back_reminders(
         &mut self,
         session_id: &str,

@@ -56,8 +56,8 @@ impl InboxWrites<'_> {
         ))
     }
 
-    /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave them; `None` if a
-    /// reader of the inbox took them.
+    /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave
+    /// them; `None` if a reader of the inbox took them.
     pub async fn lease(
         &mut self,
         ids: &[MessageId],
@@ -138,8 +138,9 @@ impl InboxWrites<'_> {
         Ok(full)
     }
 
-    /// Waiting messages that nobody has on lease, in order, as many as a page takes; not those that a hook gave and the receiver
-    /// has. A lease that ends later than `longest` was given before the clock was set back, and has no meaning any more.
+    /// Waiting messages that nobody has on lease, in order, as many as a page takes; not those that
+    /// a hook gave and the receiver has. A lease that ends later than `longest` was given before
+    /// the clock was set back, and has no meaning any more.
     pub async fn unleased(
         &mut self,
         to: &PeerId,
@@ -148,7 +149,8 @@ impl InboxWrites<'_> {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
-        // The lengths are read before the texts. `before` is what the messages in front of one have together.
+        // The lengths are read before the texts. `before` is what the messages in front of one have
+        // together.
         let rows = messages!(
             select_all,
             self.tx,
@@ -174,8 +176,9 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it was not given yet,
-    /// those that were taken and whose lease is over, and those that nobody saw. With `all`, those on lease too.
+    /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it
+    /// was not given yet, those that were taken and whose lease is over, and those that nobody saw.
+    /// With `all`, those on lease too.
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
@@ -199,7 +202,8 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that hooks gave to their receiver by `before`, and that it is not yet known to have, in order.
+    /// Messages that hooks gave to their receiver by `before`, and that it is not yet known to
+    /// have, in order.
     pub async fn given(
         &mut self,
         to: &PeerId,
@@ -219,8 +223,41 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Takes back messages that these calls of hooks gave and nobody saw: their lease is over, and no event shows any
-    /// more that the receiver has them. Answers which they are, in order.
+    /// Messages that the hook which was called at `at` gave to their receiver, and that it is not yet
+    /// known to have, in order.
+    pub async fn given_at(
+        &mut self,
+        to: &PeerId,
+        at: Timestamp,
+    ) -> Result<Vec<Message>, StoreError> {
+        let to = to.as_str();
+        let rows = messages!(
+            select_all,
+            self.tx,
+            "where to_peer = ? and waits = 1 and state = 'offered'
+                and exists (select 1 from hook_seen where hook_id = given_by and hook_seen.at = ?)
+            order by id",
+            to,
+            at
+        );
+        Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
+    }
+
+    /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
+    /// its lease has shown what became of it.
+    pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool, StoreError> {
+        let to = to.as_str();
+        Ok(select_value!(
+            self.tx,
+            r#"select exists (select 1 from message
+                where to_peer = ? and begins_turn = 1 and state = 'offered' and leased_until > ?) as "is!: bool""#,
+            to,
+            self.tx.now
+        ))
+    }
+
+    /// Takes back messages that these calls of hooks gave and nobody saw: their lease is over, and
+    /// no event shows any more that the receiver has them. Answers which they are, in order.
     pub async fn take_back(
         &mut self,
         to: &PeerId,
@@ -268,7 +305,8 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at most `limit`.
+    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at
+    /// most `limit`.
     pub async fn old(
         &mut self,
         to: &PeerId,
@@ -325,8 +363,8 @@ impl InboxReads<'_> {
         ))
     }
 
-    /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was removed, or is that of a
-    /// hosted agent that has ended.
+    /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
+    /// removed, or is that of a hosted agent that has ended.
     pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
         // One seek for each inbox that is not empty, however many messages are in it.
         let inboxes = sqlx::query_as!(

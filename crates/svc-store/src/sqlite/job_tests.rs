@@ -1,4 +1,5 @@
-//! Jobs with statements of their own: what one writes others read, and one that fails undoes only itself.
+//! Jobs with statements of their own: what one writes others read, and one that fails undoes only
+//! itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -320,7 +320,8 @@ impl GhapReads<'_> {
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// Records that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    /// Records that the reader may read and whose ids begin so, those that are open first, at most
+    /// `limit`.
     pub async fn with_prefix(
         self,
         reader: &Reader,
@@ -372,7 +373,8 @@ impl GhapReads<'_> {
         read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 
-    /// Active records of a project whose session is over, or was not heard of since `stale`; not that of `session_id`.
+    /// Active records of a project whose session is over, or was not heard of since `stale`; not
+    /// that of `session_id`.
     pub async fn orphans(
         self,
         project: &str,
@@ -437,8 +439,8 @@ impl GhapReads<'_> {
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
-    /// Records of a kind that hold a lesson for another attempt: those of `project` first, then those with a
-    /// lesson, then the latest. Those that the reader may read.
+    /// Records of a kind that hold a lesson for another attempt: those of `project` first, then
+    /// those with a lesson, then the latest. Those that the reader may read.
     pub async fn telling(
         self,
         reader: &Reader,

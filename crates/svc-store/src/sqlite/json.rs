@@ -1,4 +1,5 @@
-//! Lists as one text of JSON, in and out: each row or parameter of a list would cost a hand-over between threads.
+//! Lists as one text of JSON, in and out: each row or parameter of a list would cost a hand-over
+//! between threads.
 
 use serde::{Serialize, de::DeserializeOwned};
 

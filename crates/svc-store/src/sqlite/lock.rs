@@ -1,7 +1,8 @@
 //! One daemon or migrator per database: an operating system lock on `<database>.lock`.
 //!
-//! The kernel releases it when the process is gone, however it went, so there is nothing stale to clean up. The
-//! file itself stays: removing it would let two processes hold locks on two files of one name.
+//! The kernel releases it when the process is gone, however it went, so there is nothing stale to
+//! clean up. The file itself stays: removing it would let two processes hold locks on two files of
+//! one name.
 
 use std::{
     fs::{File, Metadata, TryLockError},

@@ -16,12 +16,13 @@ use crate::{StoreError, StoreSize, TrimOutcome};
 /// How long a checkpoint waits for those who read or write.
 const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
 
-/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and then.
+/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and
+/// then.
 struct TextIndex {
     /// Counts its pieces.
     pieces: &'static str,
-    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of like size
-    /// (<https://sqlite.org/fts5.html#the_merge_command>).
+    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of
+    /// like size (<https://sqlite.org/fts5.html#the_merge_command>).
     merge: &'static str,
 }
 
@@ -65,8 +66,8 @@ impl Upkeep<'_> {
         Ok(u64::try_from(rows).unwrap_or(0))
     }
 
-    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a few: a search looks into each
-    /// of them. Answers whether that is done.
+    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a
+    /// few: a search looks into each of them. Answers whether that is done.
     pub async fn merge_indexes(self) -> Result<bool, StoreError> {
         let mut is_done = true;
         for index in TEXT_INDEXES {
@@ -108,9 +109,10 @@ impl Upkeep<'_> {
         Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
     }
 
-    /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by itself after each thousand
-    /// pages; this is for what was left, and to shrink the file. To shrink it holds the writer up, so it waits for readers for
-    /// 100 ms at most, and the next time is as good.
+    /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by
+    /// itself after each thousand pages; this is for what was left, and to shrink the file. To
+    /// shrink it holds the writer up, so it waits for readers for 100 ms at most, and the next time
+    /// is as good.
     pub async fn checkpoint(self) -> Result<(), StoreError> {
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
@@ -124,9 +126,10 @@ impl Upkeep<'_> {
         Ok(())
     }
 
-    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and no more than one
-    /// step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream always stays: it holds the
-    /// stream's head. So each stream loses a prefix and no more.
+    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and
+    /// no more than one step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event
+    /// of a stream always stays: it holds the stream's head. So each stream loses a prefix and no
+    /// more.
     pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
         // Looked for beside the writer: what is not the last of its stream now never will be again.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
@@ -143,8 +146,8 @@ impl Upkeep<'_> {
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
-    /// Positions of the oldest events that may go, until their rows take `bytes` or there are enough for one step;
-    /// and whether there are more.
+    /// Positions of the oldest events that may go, until their rows take `bytes` or there are
+    /// enough for one step; and whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
         let mut rows = sqlx::query!(
             r#"select position as "position!",
@@ -169,7 +172,8 @@ impl Upkeep<'_> {
 }
 
 impl UpkeepWrites<'_> {
-    /// How many rows a principal keeps. Counting ends one above `bound`. Each part is a look at an index.
+    /// How many rows a principal keeps. Counting ends one above `bound`. Each part is a look at an
+    /// index.
     pub async fn rows_kept(
         &mut self,
         principal: &Principal,

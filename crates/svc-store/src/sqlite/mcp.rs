@@ -310,8 +310,8 @@ impl McpReads<'_> {
         Ok(raw.and_then(RawMcpSession::row))
     }
 
-    /// Whether an agent's session has an MCP session, its own or one opened with its token, that was heard of since
-    /// `since`.
+    /// Whether an agent's session has an MCP session, its own or one opened with its token, that
+    /// was heard of since `since`.
     pub async fn is_session_open(
         self,
         session: &str,

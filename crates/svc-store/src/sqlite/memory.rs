@@ -56,8 +56,9 @@ macro_rules! memories {
 }
 
 impl MemoryWrites<'_> {
-    /// Stores a memory, unless those who may read it have the same in the same category: then it answers that one. A
-    /// memory without a project is the session's own, or everybody's if it is shared.
+    /// Stores a memory, unless those who may read it have the same in the same category: then it
+    /// answers that one. A memory without a project is the session's own, or everybody's if it is
+    /// shared.
     pub async fn insert(
         &mut self,
         memory: &Memory,
@@ -103,7 +104,8 @@ impl MemoryWrites<'_> {
         Ok(None)
     }
 
-    /// The session that stored a memory, and whether the reader may read it; `None` if there is none.
+    /// The session that stored a memory, and whether the reader may read it; `None` if there is
+    /// none.
     pub async fn maker(
         &mut self,
         reader: &Reader,
@@ -140,7 +142,8 @@ impl MemoryReads<'_> {
         Ok(count)
     }
 
-    /// In how many memories each term stands; those that stand in none are left out. `terms` is an array in JSON.
+    /// In how many memories each term stands; those that stand in none are left out. `terms` is an
+    /// array in JSON.
     pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
@@ -153,8 +156,8 @@ impl MemoryReads<'_> {
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
-    /// The memories with the highest sums of weights of some terms that the reader may read, each with its own terms. `terms`
-    /// is an object in JSON: term to weight.
+    /// The memories with the highest sums of weights of some terms that the reader may read, each
+    /// with its own terms. `terms` is an object in JSON: term to weight.
     pub async fn candidates(
         self,
         reader: &Reader,
@@ -189,7 +192,8 @@ impl MemoryReads<'_> {
             .collect())
     }
 
-    /// A page of memories that the reader may read, the latest first, and how many there are in all.
+    /// A page of memories that the reader may read, the latest first, and how many there are in
+    /// all.
     pub async fn list(
         self,
         reader: &Reader,
@@ -236,7 +240,8 @@ impl MemoryReads<'_> {
         Ok((page.rows, total))
     }
 
-    /// The memories that matter most to a project and that the reader may read, those that hold everywhere among them.
+    /// The memories that matter most to a project and that the reader may read, those that hold
+    /// everywhere among them.
     pub async fn important(
         self,
         reader: &Reader,

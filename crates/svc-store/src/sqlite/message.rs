@@ -76,7 +76,8 @@ pub(super) use messages;
 
 direct_row!(Delivery { state, at, reason });
 
-/// The first characters of a text, of which these bytes are the beginning: the last character may be cut.
+/// The first characters of a text, of which these bytes are the beginning: the last character may
+/// be cut.
 fn beginning(bytes: &[u8], characters: u32) -> String {
     let whole = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     whole.chars().take(characters as usize).collect()
@@ -138,8 +139,9 @@ impl MessageWrites<'_> {
         Ok(id)
     }
 
-    /// Stores a message once for each of these receivers, under an id of its own. `message` says what the copies have in
-    /// common, their state too, but for their text, which is stored already.
+    /// Stores a message once for each of these receivers, under an id of its own. `message` says
+    /// what the copies have in common, their state too, but for their text, which is stored
+    /// already.
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -173,7 +175,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Notes the states that messages went through, in this order. The rows of the messages stay as they are.
+    /// Notes the states that messages went through, in this order. The rows of the messages stay as
+    /// they are.
     pub async fn note_states(
         &mut self,
         ids: &[MessageId],
@@ -206,8 +209,9 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Moves messages through `states`, the last of which is their state from now on. One statement for each state of one
-    /// message, two for many messages, however many: a full inbox holds up nobody else.
+    /// Moves messages through `states`, the last of which is their state from now on. One statement
+    /// for each state of one message, two for many messages, however many: a full inbox holds up
+    /// nobody else.
     pub async fn advance(
         &mut self,
         ids: &[MessageId],
@@ -250,8 +254,8 @@ impl MessageWrites<'_> {
         ))
     }
 
-    /// The message in an inbox that an answer to `asker` names: by its id, or as a question by the correlation id that the
-    /// asker gave it. The latest, if it gave the same to several.
+    /// The message in an inbox that an answer to `asker` names: by its id, or as a question by the
+    /// correlation id that the asker gave it. The latest, if it gave the same to several.
     pub async fn answered(
         &mut self,
         to: &PeerId,
@@ -343,7 +347,7 @@ impl MessageWrites<'_> {
         let list = to_json(ids);
         change!(
             self.tx,
-            "update message set begins_turn = type = 'query' and ?1, wakes = ?1
+            "update message set begins_turn = type = 'query' and ?1, wakes = wakes or ?1
             where message_id in (select value from json_each(?2))",
             begins_turn,
             list
@@ -351,7 +355,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// The questions with which the present turn of a receiver began, in order. Their texts are left out.
+    /// The questions with which the present turn of a receiver began, in order. Their texts are
+    /// left out.
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = select_all!(
@@ -368,7 +373,8 @@ impl MessageWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Says of questions that their receiver has, and why, that nobody will answer them. They wait no more; their state stays.
+    /// Says of questions that their receiver has, and why, that nobody will answer them. They wait
+    /// no more; their state stays.
     pub async fn close_questions(
         &mut self,
         ids: &[MessageId],
@@ -426,7 +432,8 @@ impl MessageReads<'_> {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// Peers whose turn ended before this time and left a question unanswered with which it had begun.
+    /// Peers whose turn ended before this time and left a question unanswered with which it had
+    /// begun.
     pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
         let peers = sqlx::query_scalar!(
             r#"select distinct to_peer as "peer!: PeerId" from message join peer on peer_id = to_peer
@@ -476,8 +483,8 @@ impl MessageReads<'_> {
         Ok(states)
     }
 
-    /// Messages between all peers, the latest first, before the rank `before`, at most `limit`. Of a text there are the first
-    /// `characters`.
+    /// Messages between all peers, the latest first, before the rank `before`, at most `limit`. Of
+    /// a text there are the first `characters`.
     pub async fn list(
         self,
         filter: &MessageFilter,
@@ -486,7 +493,8 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<ListedMessage>, StoreError> {
         let MessageFilter { peer, state, kind, open } = filter;
-        // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than four.
+        // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than
+        // four.
         let (bytes, limit) = (characters.saturating_mul(4), size.limit());
         let rows = sqlx::query!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,

@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{MigrateError, Migrations, StoreError};
 
-/// From nothing to the present schema: first the baseline, which makes that of its version in one piece.
+/// From nothing to the present schema: first the baseline, which makes that of its version in one
+/// piece.
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
 /// From the oldest schema that is upgraded to that of the baseline.
 static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
@@ -24,7 +25,8 @@ static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
 const BASELINE: i64 = 47;
 /// Version of the oldest schema that is upgraded.
 const OLDEST: i64 = 36;
-/// Digest of the migration that brought a file to that schema. The 35 before it are not looked at: what they made is.
+/// Digest of the migration that brought a file to that schema. The 35 before it are not looked at:
+/// what they made is.
 const LAST_OF_OLDEST: &str = "284655d402935ced17212965ee24759fa421214044ac93b7d93af4221b0cdaa6edf727ef1a077cf6a50ca84179485656";
 
 /// Version, digest and success of a migration that was applied.
@@ -47,7 +49,8 @@ impl Migrations {
         Ok(migrations)
     }
 
-    /// Brings the database at `path` to our version, and makes it if it is missing. The caller holds its lock.
+    /// Brings the database at `path` to our version, and makes it if it is missing. The caller
+    /// holds its lock.
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
         let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
         let migrations = inspect(&mut conn).await?;
@@ -97,8 +100,9 @@ pub(super) async fn apply_with_backup(
     apply(conn).await
 }
 
-/// Copies the database to `.bak-<version>` beside it. A copy with the same end of the log is from an earlier attempt that did
-/// not finish, and is as good. One of other data stays, as when a backup was restored: the new one has the end of the log in its name, too.
+/// Copies the database to `.bak-<version>` beside it. A copy with the same end of the log is from
+/// an earlier attempt that did not finish, and is as good. One of other data stays, as when a
+/// backup was restored: the new one has the end of the log in its name, too.
 async fn keep_copy(
     conn: &mut SqliteConnection,
     path: &Path,
@@ -136,10 +140,11 @@ async fn log_end(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 /// Applies what is pending, all of it or nothing.
 ///
-/// The caller holds the database's lock: on SQLite the migrator takes none of its own, and two at once would trip over
-/// each other's tables.
+/// The caller holds the database's lock: on SQLite the migrator takes none of its own, and two at
+/// once would trip over each other's tables.
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
-    // One commit for all steps: they apply together or not at all, and a first start waits for the disk once.
+    // One commit for all steps: they apply together or not at all, and a first start waits for the
+    // disk once.
     let mut tx = conn.begin().await.map_err(StoreError::from)?;
     let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
     if is_before_baseline(&mut tx).await? {
@@ -189,7 +194,8 @@ pub(super) async fn model_of(
     Ok(model)
 }
 
-/// The migrations that were applied, without those that made the oldest schema; those that failed are among them.
+/// The migrations that were applied, without those that made the oldest schema; those that failed
+/// are among them.
 pub(super) async fn applied_steps(
     conn: &mut SqliteConnection,
 ) -> Result<Vec<AppliedStep>, sqlx::Error> {

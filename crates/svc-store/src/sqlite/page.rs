@@ -1,4 +1,5 @@
-//! Pages of rows: reading ends when a page is full, by rows or by bytes, so memory never holds more.
+//! Pages of rows: reading ends when a page is full, by rows or by bytes, so memory never holds
+//! more.
 
 use std::pin::pin;
 
@@ -8,7 +9,8 @@ use svc_model::json_bytes;
 
 use crate::{PageSize, RowPage, StoreError};
 
-/// Reads rows of a query until a page is full. The query's limit is [`PageSize::limit`], one row more than the page has.
+/// Reads rows of a query until a page is full. The query's limit is [`PageSize::limit`], one row
+/// more than the page has.
 ///
 /// `shown` gives the part of a row whose JSON counts.
 pub(super) async fn read_page<Raw, Row, Shown: Serialize>(

@@ -114,8 +114,9 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer with this identity: the session if there is one, else the location. What is empty matches only what
-    /// is empty. Of a location the owner's own comes first, and the operator (no owner) has its own or none.
+    /// The peer with this identity: the session if there is one, else the location. What is empty
+    /// matches only what is empty. Of a location the owner's own comes first, and the operator (no
+    /// owner) has its own or none.
     pub async fn by_identity(
         &mut self,
         backend: &str,
@@ -149,8 +150,9 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that stands for a session: the one registered with it, or by its own principal; the latest if there are
-    /// several. A session that is only called like a principal has nothing of that one's.
+    /// The peer that stands for a session: the one registered with it, or by its own principal; the
+    /// latest if there are several. A session that is only called like a principal has nothing of
+    /// that one's.
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
@@ -164,8 +166,8 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// Whether a peer of another owner stands for a session whose id differs from this one in case alone. Keys are compared
-    /// without case, so both would have the same key.
+    /// Whether a peer of another owner stands for a session whose id differs from this one in case
+    /// alone. Keys are compared without case, so both would have the same key.
     pub async fn is_session_of_another_in_other_case(
         &mut self,
         session: &str,
@@ -182,8 +184,8 @@ impl PeerWrites<'_> {
         Ok(taken)
     }
 
-    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
-    /// latest if there are several.
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the
+    /// operator registered for it; the latest if there are several.
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
@@ -195,8 +197,8 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// Peers of open sessions of this client that hooks made known and no agent of ours leads, those that are free and were
-    /// heard of last first, at most `limit`.
+    /// Peers of open sessions of this client that hooks made known and no agent of ours leads,
+    /// those that are free and were heard of last first, at most `limit`.
     pub async fn attended(
         &mut self,
         backend: &str,
@@ -355,8 +357,9 @@ impl PeerWrites<'_> {
         Ok(u64::try_from(receivers).unwrap_or(0))
     }
 
-    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after `after`, at most `limit`. Peers of
-    /// agents that have ended are left out: what waits for one reaches no later agent of its name.
+    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after
+    /// `after`, at most `limit`. Peers of agents that have ended are left out: what waits for one
+    /// reaches no later agent of its name.
     pub async fn ids(
         &mut self,
         circle: Option<&str>,
@@ -420,8 +423,8 @@ impl PeerReads<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that the holder of a key speaks as: the one that it registered, or that the operator registered for it; the
-    /// latest if there are several.
+    /// The peer that the holder of a key speaks as: the one that it registered, or that the
+    /// operator registered for it; the latest if there are several.
     pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
@@ -433,8 +436,8 @@ impl PeerReads<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The session that a client's process works for, among those whose peers the operator registered: of several, the one
-    /// that was heard of last.
+    /// The session that a client's process works for, among those whose peers the operator
+    /// registered: of several, the one that was heard of last.
     pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
         let latest = sqlx::query_scalar!(
             "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
@@ -457,7 +460,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers that stand for sessions which the daemon does not run, those heard of last first, at most `limit`.
+    /// Peers that stand for sessions which the daemon does not run, those heard of last first, at
+    /// most `limit`.
     pub async fn of_sessions(self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
@@ -483,8 +487,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers whose session's id is this, whatever its case, and a peer without a session whose own id is it; in the order of
-    /// lists, at most `limit`.
+    /// Peers whose session's id is this, whatever its case, and a peer without a session whose own
+    /// id is it; in the order of lists, at most `limit`.
     pub async fn of_session_key(
         self,
         session_id: &str,
@@ -499,8 +503,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a path the reader finds
-    /// those whose path it may see.
+    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a
+    /// path the reader finds those whose path it may see.
     pub async fn list(
         self,
         reader: &Reader,
@@ -539,8 +543,8 @@ impl PeerReads<'_> {
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
-    /// Peers that may have to change state: silent since `before`, last heard of after `now` (the clock was set back), or in a
-    /// process that may be gone.
+    /// Peers that may have to change state: silent since `before`, last heard of after `now` (the
+    /// clock was set back), or in a process that may be gone.
     pub async fn stale(
         self,
         before: Timestamp,
@@ -569,8 +573,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// When the first of the peers that are here was last heard of, leaving out those that may stay as they are because of their
-    /// process or session.
+    /// When the first of the peers that are here was last heard of, leaving out those that may stay
+    /// as they are because of their process or session.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
         let at = sqlx::query_scalar!(
             r#"select min(last_seen) as "at: Timestamp" from peer

@@ -29,8 +29,8 @@ async fn page_of(
 impl EventReads<'_> {
     /// The position up to which events are older than `before`; `None` if none is.
     pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
-        // Positions follow time but for a clock that was set back, so a binary search would do; a scan from the
-        // old end stops at the first that is young, and retention keeps that near.
+        // Positions follow time but for a clock that was set back, so a binary search would do; a
+        // scan from the old end stops at the first that is young, and retention keeps that near.
         let first_young = sqlx::query_scalar!(
             r#"select position as "position!" from event where at >= ? order by position limit 1"#,
             before
@@ -85,8 +85,8 @@ impl EventReads<'_> {
         page_of(take, rows).await
     }
 
-    /// Events of one kind in a stream before the number `before`, the latest first. The cost is that of what is read, however
-    /// long the stream is.
+    /// Events of one kind in a stream before the number `before`, the latest first. The cost is
+    /// that of what is read, however long the stream is.
     pub async fn before(
         self,
         stream: i64,
@@ -117,7 +117,8 @@ impl EventReads<'_> {
         page_of(take, rows).await
     }
 
-    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is given, in order.
+    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is
+    /// given, in order.
     pub async fn of_feed(
         self,
         scope: &FeedScope,

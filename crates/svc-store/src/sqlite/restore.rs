@@ -1,7 +1,9 @@
-//! A copy of a backup, made fit to be the database: its schema is what the migrations make, and what was lent before is void.
+//! A copy of a backup, made fit to be the database: its schema is what the migrations make, and
+//! what was lent before is void.
 //!
-//! A backup is a file that was out of our hands. A trigger in it would run with the daemon's writes, a view would answer its
-//! questions. So the schema is compared text by text before anything is written.
+//! A backup is a file that was out of our hands. A trigger in it would run with the daemon's
+//! writes, a view would answer its questions. So the schema is compared text by text before
+//! anything is written.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -17,8 +19,9 @@ use crate::{Migrations, RestoreError, StoreError};
 
 /// What is void after a restore.
 ///
-/// A token, a session of MCP and a signing key may have been revoked, closed or read by others since the backup. A message on
-/// lease is free at once. The caller of a call that goes on is gone: nobody gets its answer, and it does not run again.
+/// A token, a session of MCP and a signing key may have been revoked, closed or read by others
+/// since the backup. A message on lease is free at once. The caller of a call that goes on is gone:
+/// nobody gets its answer, and it does not run again.
 const VOID: &[&str] = &[
     "update message set leased_until = 0, given_by = null where state = 'offered'",
     "update token set revoked_at = ?1 where revoked_at is null",
@@ -37,10 +40,12 @@ const STATISTICS: &[(&str, &str)] = &[
 /// Settings in the file's head that differ where another program made it.
 const SETTINGS: &[&str] = &["application_id", "user_version", "encoding"];
 
-/// Checks the file at `path`, a copy of a backup, and makes void what was lent before `now`. Gives its schema version.
+/// Checks the file at `path`, a copy of a backup, and makes void what was lent before `now`. Gives
+/// its schema version.
 ///
 /// # Errors
-/// If the file is damaged, of a later version, or has anything in its schema that the migrations do not make.
+/// If the file is damaged, of a later version, or has anything in its schema that the migrations do
+/// not make.
 pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, RestoreError> {
     let mut conn = restore_options(path)?.connect().await.map_err(StoreError::from)?;
     let prepared = prepare(&mut conn, path, now).await;
@@ -50,8 +55,8 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
     Ok(migrations)
 }
 
-/// In what the schema of the database at `path` differs from the one that the migrations make, without changing anything;
-/// `None` if it does not.
+/// In what the schema of the database at `path` differs from the one that the migrations make,
+/// without changing anything; `None` if it does not.
 ///
 /// # Errors
 /// If the file cannot be read, or is of a later version.
@@ -148,7 +153,8 @@ async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error>
         .into_iter()
         .filter(|(kind, name, _, sql)| !is_statistics(kind, name, sql.as_deref()))
         .map(|(kind, name, table, sql)| {
-            // The text of this table is the migrator's, and its versions break lines in their own ways.
+            // The text of this table is the migrator's, and its versions break lines in their own
+            // ways.
             let sql = if name == "_sqlx_migrations" { sql.map(|sql| plain(&sql)) } else { sql };
             ((kind, name), (table, sql))
         })

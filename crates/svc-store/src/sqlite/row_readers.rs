@@ -1,8 +1,9 @@
 //! Connections that read a few rows by an index, on the thread of whoever asks.
 //!
-//! Through sqlx such a read is a hand-over to another thread and back, which costs several times what SQLite needs for
-//! it. Here it is a call. A reader of the write-ahead log never waits for the writer, so what blocks the thread is a look at pages that
-//! are mostly in memory. Queries whose number of rows grows with the database go through sqlx.
+//! Through sqlx such a read is a hand-over to another thread and back, which costs several times
+//! what SQLite needs for it. Here it is a call. A reader of the write-ahead log never waits for the
+//! writer, so what blocks the thread is a look at pages that are mostly in memory. Queries whose
+//! number of rows grows with the database go through sqlx.
 
 use std::{
     path::Path,
@@ -18,7 +19,8 @@ use crate::StoreError;
 /// Prepared statements that a connection keeps: all that are read so.
 const STATEMENTS: usize = 32;
 
-/// The connections. There are as many as threads have read at the same time, opened as they are needed and kept.
+/// The connections. There are as many as threads have read at the same time, opened as they are
+/// needed and kept.
 #[derive(Debug)]
 pub(super) struct RowReaders {
     path: Arc<Path>,

@@ -175,8 +175,8 @@ impl RunWrites<'_> {
         Ok(rows.into_iter().map(RunRow::from).collect())
     }
 
-    /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so on. Unrelated waits are
-    /// not read, so the cost does not grow with their number.
+    /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so
+    /// on. Unrelated waits are not read, so the cost does not grow with their number.
     pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
         let edges = select_all!(
             r#"with recursive waiter(session) as (
@@ -197,7 +197,8 @@ impl RunWrites<'_> {
         Ok(edges)
     }
 
-    /// How often one session has sent to the peer of another since then, its answers by a call included.
+    /// How often one session has sent to the peer of another since then, its answers by a call
+    /// included.
     pub async fn count_since(
         &mut self,
         (source, own): (&str, Option<&PeerId>),

@@ -31,8 +31,8 @@ impl TryFrom<RawFrequencies> for Frequencies {
     }
 }
 
-/// How many records there are, and in how many each of some terms stands. The largest id stands for the count, which would be
-/// a walk over the table.
+/// How many records there are, and in how many each of some terms stands. The largest id stands for
+/// the count, which would be a walk over the table.
 macro_rules! frequencies {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -77,8 +77,8 @@ impl SearchWrites<'_> {
     }
 }
 
-/// The index, through one connection: a search asks several times, and each way in and out of the pool costs as much as
-/// an answer.
+/// The index, through one connection: a search asks several times, and each way in and out of the
+/// pool costs as much as an answer.
 #[derive(Debug)]
 pub struct SearchIndex {
     conn: PoolConnection<Sqlite>,
@@ -92,16 +92,17 @@ impl SearchReads<'_> {
 }
 
 impl SearchIndex {
-    /// How many records can be found, and in how many each term stands; those that stand in none are left out.
+    /// How many records can be found, and in how many each term stands; those that stand in none
+    /// are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
         let raw = frequencies!(pool_query, "", terms).fetch_one(&mut *self.conn).await?;
         raw.try_into()
     }
 
-    /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each such word with a term. Of
-    /// words that may be misspelt, `parts` has a query of the trigram table each; it is asked for the first few of those
-    /// that no record has.
+    /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each
+    /// such word with a term. Of words that may be misspelt, `parts` has a query of the trigram
+    /// table each; it is asked for the first few of those that no record has.
     pub async fn known(
         &mut self,
         terms: &[&str],
@@ -179,7 +180,8 @@ impl SearchIndex {
         from_json(&postings)
     }
 
-    /// The latest records that a term stands in and that the reader may read, however many those are.
+    /// The latest records that a term stands in and that the reader may read, however many those
+    /// are.
     pub async fn latest(
         &mut self,
         reader: &Reader,

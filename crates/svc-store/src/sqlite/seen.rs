@@ -10,8 +10,8 @@ use super::{
 use crate::{SeenItem, StoreError};
 
 impl SeenWrites<'_> {
-    /// Notes that a session is given something, by a call of a hook if it did not ask; answers whether it may be: not if
-    /// it has it already.
+    /// Notes that a session is given something, by a call of a hook if it did not ask; answers
+    /// whether it may be: not if it has it already.
     pub async fn note(
         &mut self,
         session_id: &str,
@@ -33,8 +33,8 @@ impl SeenWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Records that a search gave an item to a session. The item may be given again, as the searcher may have been a
-    /// sub-agent.
+    /// Records that a search gave an item to a session. The item may be given again, as the
+    /// searcher may have been a sub-agent.
     pub async fn note_found(
         &mut self,
         session_id: &str,
@@ -53,8 +53,8 @@ impl SeenWrites<'_> {
         Ok(())
     }
 
-    /// A session has forgotten what it was given, and may be given it again. Changes only what it was given since it last
-    /// forgot.
+    /// A session has forgotten what it was given, and may be given it again. Changes only what it
+    /// was given since it last forgot.
     pub async fn forget(&mut self, session_id: &str) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -64,8 +64,8 @@ impl SeenWrites<'_> {
         Ok(())
     }
 
-    /// Notes that a session is told of a record that was left open; answers whether it may be: not if a session was told
-    /// since the record was left.
+    /// Notes that a session is told of a record that was left open; answers whether it may be: not
+    /// if a session was told since the record was left.
     pub async fn note_orphan_offer(
         &mut self,
         id: &GhapId,
@@ -91,7 +91,8 @@ impl SeenWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Takes back what these calls of hooks, which nobody saw, told a session of records that were left open.
+    /// Takes back what these calls of hooks, which nobody saw, told a session of records that were
+    /// left open.
     pub async fn take_back_orphan_offers(
         &mut self,
         session_id: &str,

@@ -125,7 +125,6 @@ impl SessionWrites<'_> {
         Ok(raw.map(Session::from))
     }
 
-    /// Whose a session is.
     pub async fn owner(&mut self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
         Ok(owners!(select_one, self.tx, "where session_id = ?", session_id).map(Ownership::from))
     }
@@ -190,9 +189,9 @@ impl SessionWrites<'_> {
         Ok(ids)
     }
 
-    /// Gives a session to another owner, and its peers that were the former owner's, whose key is `from` (`None`: the
-    /// operator). Answers with those peers. Their streams and the session's have other readers from now on: the caller
-    /// says which ([`StreamWrites::set_visibility`]).
+    /// Gives a session to another owner, and its peers that were the former owner's, whose key is
+    /// `from` (`None`: the operator). Answers with those peers. Their streams and the session's
+    /// have other readers from now on: the caller says which ([`StreamWrites::set_visibility`]).
     pub async fn adopt(
         &mut self,
         session_id: &str,
@@ -218,7 +217,6 @@ impl SessionWrites<'_> {
         Ok(peers.into_iter().map(PeerId::from).collect())
     }
 
-    /// Ends a session.
     pub async fn end(&mut self, session_id: &str, reason: Option<&str>) -> Result<(), StoreError> {
         let done = change!(
             self.tx,
@@ -231,7 +229,8 @@ impl SessionWrites<'_> {
         changed(done, "session", session_id)
     }
 
-    /// Sets the times that this job wrote to when the event happened: it was reported late, as the daemon was away.
+    /// Sets the times that this job wrote to when the event happened: it was reported late, as the
+    /// daemon was away.
     pub async fn date(
         &mut self,
         session_id: &str,
@@ -258,7 +257,6 @@ impl SessionReads<'_> {
         Ok(raw.map(Session::from))
     }
 
-    /// Whose a session is.
     pub async fn owner(self, session_id: &str) -> Result<Option<Ownership>, StoreError> {
         Ok(owners!(read_one, self.store, "where session_id = ?", session_id).map(Ownership::from))
     }
@@ -320,7 +318,8 @@ impl SessionReads<'_> {
         read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 
-    /// Sessions that the reader may read and whose ids begin so, those that are open first, at most `limit`.
+    /// Sessions that the reader may read and whose ids begin so, those that are open first, at most
+    /// `limit`.
     pub async fn with_prefix(
         self,
         reader: &Reader,

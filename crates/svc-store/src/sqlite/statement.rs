@@ -1,5 +1,5 @@
-//! Statements whose texts sqlx checks when they are compiled, and SQLite runs on the thread that asks: those of write jobs on
-//! the writer's, and reads that need no other thread.
+//! Statements whose texts sqlx checks when they are compiled, and SQLite runs on the thread that
+//! asks: those of write jobs on the writer's, and reads that need no other thread.
 
 /// A row, or which fields one has, in the order of its columns.
 macro_rules! direct_row {

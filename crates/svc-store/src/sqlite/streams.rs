@@ -104,7 +104,8 @@ impl StreamWrites<'_> {
         Ok(())
     }
 
-    /// Where events stand whose producer ids this stream has already, in the table or in this very commit.
+    /// Where events stand whose producer ids this stream has already, in the table or in this very
+    /// commit.
     pub async fn known_producer_ids(
         &mut self,
         name: &StreamName,
@@ -147,7 +148,8 @@ impl StreamWrites<'_> {
             .collect()
     }
 
-    /// Says who may read a stream from now on, if there is one of that name. Whoever reads it is asked again.
+    /// Says who may read a stream from now on, if there is one of that name. Whoever reads it is
+    /// asked again.
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -211,7 +213,8 @@ impl StreamReads<'_> {
         Ok(at)
     }
 
-    /// Which of these streams have something after the position `after`: their names, and the last position of each.
+    /// Which of these streams have something after the position `after`: their names, and the last
+    /// position of each.
     pub async fn moved(
         self,
         reader: &Reader,

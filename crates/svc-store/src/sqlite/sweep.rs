@@ -1,6 +1,7 @@
-//! Rows that nobody needs any more. They go in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows, so that a sweep holds up
-//! no other write. What is to go is looked for beside the writer where the look may be long. A sweep that a crash ends
-//! early is continued by the next one: each job leaves rows that the same conditions find.
+//! Rows that nobody needs any more. They go in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows,
+//! so that a sweep holds up no other write. What is to go is looked for beside the writer where the
+//! look may be long. A sweep that a crash ends early is continued by the next one: each job leaves
+//! rows that the same conditions find.
 
 use futures_util::future::BoxFuture;
 use svc_model::{Timestamp, limits};
@@ -20,7 +21,8 @@ impl Sweeps<'_> {
             .await
     }
 
-    /// Removes what sessions were given that were last heard of before then; answers how many rows went.
+    /// Removes what sessions were given that were last heard of before then; answers how many rows
+    /// went.
     pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64, StoreError> {
         let mut removed = 0;
         loop {
@@ -38,8 +40,8 @@ impl Sweeps<'_> {
         }
     }
 
-    /// Ends the MCP sessions that were not heard of since `before`; answers how many. Subscriptions of sessions that are
-    /// over go with them.
+    /// Ends the MCP sessions that were not heard of since `before`; answers how many. Subscriptions
+    /// of sessions that are over go with them.
     pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64, StoreError> {
         // Sessions first: one that is heard of again in between keeps its subscriptions.
         let closed = self
@@ -63,7 +65,8 @@ impl Sweeps<'_> {
         }
     }
 
-    /// Runs a job again until it changes fewer rows than a job may; answers how many rows all of them changed.
+    /// Runs a job again until it changes fewer rows than a job may; answers how many rows all of
+    /// them changed.
     async fn in_jobs<F>(self, job: F) -> Result<u64, StoreError>
     where
         F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>

@@ -1,4 +1,5 @@
-//! Rows of tasks. What their streams know (the last id, the time of the last change) is read from there.
+//! Rows of tasks. What their streams know (the last id, the time of the last change) is read from
+//! there.
 
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
@@ -142,7 +143,8 @@ impl TaskWrites<'_> {
         self.with_head(raw).await
     }
 
-    /// Events of the present commit are not in the table yet, so the last id is the one that the writer knows.
+    /// Events of the present commit are not in the table yet, so the last id is the one that the
+    /// writer knows.
     async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>, StoreError> {
         let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
             return Ok(None);
@@ -227,8 +229,8 @@ impl TaskReads<'_> {
         raw.map(TaskRow::try_from).transpose()
     }
 
-    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making and id), at most
-    /// `limit`.
+    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making
+    /// and id), at most `limit`.
     pub async fn list(
         self,
         reader: &Reader,
@@ -261,7 +263,8 @@ impl TaskReads<'_> {
         read_page(rows, size, TaskRow::try_from, |row| &row.task).await
     }
 
-    /// Tasks that the reader may read and whose ids begin so, those that are not over first, at most `limit`.
+    /// Tasks that the reader may read and whose ids begin so, those that are not over first, at
+    /// most `limit`.
     pub async fn with_prefix(
         self,
         reader: &Reader,
@@ -286,8 +289,9 @@ impl TaskReads<'_> {
         Ok(page.rows)
     }
 
-    /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of them together, but
-    /// one in any case. Each is the seq and the data of its event. The flag says whether bytes were what cut them.
+    /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of
+    /// them together, but one in any case. Each is the seq and the data of its event. The flag says
+    /// whether bytes were what cut them.
     pub async fn last_frames(
         self,
         id: &TaskId,

@@ -90,7 +90,8 @@ pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     done.unwrap();
 }
 
-/// The log against a plain vector: any order of appends, repeats, trims, reads, closings and restarts.
+/// The log against a plain vector: any order of appends, repeats, trims, reads, closings and
+/// restarts.
 #[cfg(test)]
 mod model {
     use std::collections::HashMap;
@@ -297,7 +298,8 @@ pub mod journal {
     use super::TestStore;
     use crate::{SessionStart, StoreError};
 
-    /// A confirmed record of session `s` that says nothing but its goal. Not yet stored; its session is.
+    /// A confirmed record of session `s` that says nothing but its goal. Not yet stored; its
+    /// session is.
     pub async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
         let start = SessionStart {
             session_id: "s".to_owned(),

@@ -128,7 +128,8 @@ impl TokenWrites<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// Takes back the minted tokens of a session: those that were good until now. That of a process ends with the process.
+    /// Takes back the minted tokens of a session: those that were good until now. That of a process
+    /// ends with the process.
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
             self.tx,
@@ -196,8 +197,8 @@ impl TokenWrites<'_> {
         Ok(bearers)
     }
 
-    /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`, at most `limit`; those that the
-    /// operator took back stay.
+    /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`,
+    /// at most `limit`; those that the operator took back stay.
     pub async fn trim_of_bearer(
         &mut self,
         process: &ProcessIdentity,
@@ -221,7 +222,8 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Removes tokens whose processes are gone since before `before`, at most `limit`. Answers how many.
+    /// Removes tokens whose processes are gone since before `before`, at most `limit`. Answers how
+    /// many.
     pub async fn forget_gone_processes(
         &mut self,
         before: Timestamp,
@@ -300,7 +302,8 @@ impl TokenWrites<'_> {
         Ok(is_subject)
     }
 
-    /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens of it.
+    /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens
+    /// of it.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
         let has_minted = select_value!(
             self.tx,

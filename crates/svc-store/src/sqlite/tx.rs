@@ -80,8 +80,9 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Appends to a stream that exists and is open. Events whose producer id the stream has already are not
-    /// appended again; they are answered with the seq they have, also when the stream is closed by now.
+    /// Appends to a stream that exists and is open. Events whose producer id the stream has already
+    /// are not appended again; they are answered with the seq they have, also when the stream is
+    /// closed by now.
     ///
     /// # Errors
     /// [`StoreError::NoStream`]; [`StoreError::StreamClosed`] if there is anything new.
@@ -147,8 +148,9 @@ impl WriteTx {
         Ok(seqs)
     }
 
-    /// Puts the events of this commit in the order of their positions. Stream by stream, so that positions are contiguous
-    /// within a stream and a feed over several streams sees them in the order of its ids.
+    /// Puts the events of this commit in the order of their positions. Stream by stream, so that
+    /// positions are contiguous within a stream and a feed over several streams sees them in the
+    /// order of its ids.
     fn sort_pending(&mut self) {
         if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
             self.pending.sort_by_key(|pending| pending.stream_id);

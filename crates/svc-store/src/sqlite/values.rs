@@ -56,7 +56,8 @@ macro_rules! values {
 }
 
 impl ValueWrites<'_> {
-    /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of the former one that it shares most records with.
+    /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of
+    /// the former one that it shares most records with.
     pub async fn put_clusters(
         &mut self,
         axis: Axis,
@@ -117,8 +118,8 @@ impl ValueWrites<'_> {
         Ok(())
     }
 
-    /// Stores a value, unless its project (of a value without one, its session) has the same of the cluster: then it answers
-    /// that one.
+    /// Stores a value, unless its project (of a value without one, its session) has the same of the
+    /// cluster: then it answers that one.
     pub async fn insert(
         &mut self,
         value: &Value,
@@ -158,8 +159,9 @@ impl ValueWrites<'_> {
     }
 }
 
-/// A label for each group: that of the former cluster it shares most records with, or the next new one. Groups come in
-/// order of weight, and the first may choose first. Answers the next new label besides.
+/// A label for each group: that of the former cluster it shares most records with, or the next new
+/// one. Groups come in order of weight, and the first may choose first. Answers the next new label
+/// besides.
 fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
     let mut shared: Vec<(usize, usize, i64)> = Vec::new();
     for (at, group) in groups.iter().enumerate() {
@@ -225,7 +227,8 @@ impl ValueReads<'_> {
         Ok(row)
     }
 
-    /// The clusters of an axis, the largest first. Each with the records that the reader may read, and none without one.
+    /// The clusters of an axis, the largest first. Each with the records that the reader may read,
+    /// and none without one.
     pub async fn clusters(
         self,
         reader: &Reader,
@@ -281,7 +284,8 @@ impl ValueReads<'_> {
         Ok(rows)
     }
 
-    /// Values that the reader may read, the latest first, each with its terms, and how many there are in all.
+    /// Values that the reader may read, the latest first, each with its terms, and how many there
+    /// are in all.
     pub async fn list(
         self,
         reader: &Reader,
@@ -312,7 +316,8 @@ impl ValueReads<'_> {
         Ok((rows.into_iter().map(with_terms).collect(), total))
     }
 
-    /// Values that the reader may read and whose cluster has records of a domain, those with the most first.
+    /// Values that the reader may read and whose cluster has records of a domain, those with the
+    /// most first.
     pub async fn of_domain(
         self,
         reader: &Reader,

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Counts commits twice: when one begins to be seen, and when it is sure to be. So an odd number says that readers may
-/// see the one state or the other, and an even one stands for exactly one state.
+/// Counts commits twice: when one begins to be seen, and when it is sure to be. So an odd number
+/// says that readers may see the one state or the other, and an even one stands for exactly one
+/// state.
 ///
-/// The writer is the only one that changes the file while we hold its lock. What a person does to it with another
-/// program is seen after the next commit.
+/// The writer is the only one that changes the file while we hold its lock. What a person does to
+/// it with another program is seen after the next commit.
 #[derive(Debug, Default)]
 pub(super) struct Version(AtomicU64);
 

@@ -27,8 +27,8 @@ pub(super) enum WriterJob {
 pub(super) trait WriteJob: Send {
     /// Does the work; tells whether to keep it.
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
-    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered with its own
-    /// error.
+    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered
+    /// with its own error.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
 
@@ -48,8 +48,9 @@ where
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
         let work = self.work.take().expect("a job runs once");
         Box::pin(async move {
-            // A job that panics must not take the writer with it. What it did to the database is rolled back, and
-            // what it did to memory is rewound, so nothing half-done is seen afterwards.
+            // A job that panics must not take the writer with it. What it did to the database is
+            // rolled back, and what it did to memory is rewound, so nothing half-done is seen
+            // afterwards.
             let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
             self.outcome = outcome.ok();
             matches!(self.outcome, Some(Ok(_)))

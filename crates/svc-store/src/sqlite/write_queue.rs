@@ -1,5 +1,6 @@
-//! The writer's queue. Each principal has a lane, and the lanes are taken in turns: who writes much waits behind its own
-//! writes, and its neighbours behind one of each lane. Within a lane the order is that of arrival.
+//! The writer's queue. Each principal has a lane, and the lanes are taken in turns: who writes much
+//! waits behind its own writes, and its neighbours behind one of each lane. Within a lane the order
+//! is that of arrival.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -156,7 +157,6 @@ impl WriteQueue {
 }
 
 impl WriteQueueSender {
-    /// Opens a queue.
     pub(super) fn open() -> (Self, Arc<WriteQueue>) {
         let queue = Arc::new(WriteQueue::default());
         (Self(Arc::clone(&queue)), queue)

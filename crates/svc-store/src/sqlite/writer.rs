@@ -1,7 +1,8 @@
 //! The one writer: takes write jobs from its queue and turns them into one commit.
 //!
-//! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap: hundreds of jobs
-//! share one wait for the disk. No timer is involved: while one commit is under way the next ones queue up.
+//! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap:
+//! hundreds of jobs share one wait for the disk. No timer is involved: while one commit is under
+//! way the next ones queue up.
 
 use std::{
     collections::VecDeque,
@@ -54,7 +55,8 @@ impl WriterCounters {
     }
 }
 
-/// The writer, on a thread of its own: SQLite waits for the disk, and the runtime's threads have better to do.
+/// The writer, on a thread of its own: SQLite waits for the disk, and the runtime's threads have
+/// better to do.
 pub(super) struct WriterThread {
     pub(super) tx: WriteTx,
     pub(super) jobs: Arc<WriteQueue>,
@@ -76,13 +78,14 @@ impl WriterThread {
 
     /// Runs until a job stops it, or all senders are gone.
     ///
-    /// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long behind those of others.
+    /// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long
+    /// behind those of others.
     fn run(mut self) -> WriteTx {
         let mut group = VecDeque::with_capacity(limits::JOBS_PER_COMMIT);
         let mut run_limit = limits::RUNS_PER_COMMIT;
         while self.jobs.wait() {
-            // Lets those that the last commit woke queue up again, so that they ride along: 60 % more with eight
-            // producers, and free with one.
+            // Lets those that the last commit woke queue up again, so that they ride along: 60 %
+            // more with eight producers, and free with one.
             std::thread::yield_now();
             let runs = self.gather(&mut group, run_limit);
             if group.is_empty() {
@@ -105,7 +108,8 @@ impl WriterThread {
         self.tx
     }
 
-    /// Takes the jobs of a commit from the queue. Tells how many of them have statements of their own.
+    /// Takes the jobs of a commit from the queue. Tells how many of them have statements of their
+    /// own.
     fn gather(&self, group: &mut VecDeque<WriterJob>, run_limit: usize) -> usize {
         let (mut runs, mut bytes) = (0, 0);
         self.jobs.take(|job| {
@@ -120,8 +124,8 @@ impl WriterThread {
     }
 }
 
-/// Commits the jobs of `group`. How long they worked, without the wait for the disk; `None` if nothing was kept, and each was
-/// told so.
+/// Commits the jobs of `group`. How long they worked, without the wait for the disk; `None` if
+/// nothing was kept, and each was told so.
 async fn write(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
@@ -171,8 +175,8 @@ async fn commit_appends(
     Some(work)
 }
 
-/// How many jobs with statements of their own the next commit may take, after one that took `runs` of them and worked that
-/// long: as many as fit into the time that others wait for it.
+/// How many jobs with statements of their own the next commit may take, after one that took `runs`
+/// of them and worked that long: as many as fit into the time that others wait for it.
 fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
     let (work, most) = (work.as_micros(), limits::COMMIT_WORK.as_micros());
     let next = if work > most {
@@ -221,7 +225,8 @@ async fn commit(
     .await;
     match outcome {
         Ok(work) => {
-            // Answers first: whoever waits for one may hand over its next job while readers are woken.
+            // Answers first: whoever waits for one may hand over its next job while readers are
+            // woken.
             for job in done {
                 job.answer(Ok(()));
             }

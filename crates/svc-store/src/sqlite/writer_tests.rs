@@ -38,7 +38,8 @@ async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
 #[tokio::test]
 async fn who_writes_much_waits_behind_its_own_writes() {
     let test = TestStore::open().await;
-    // The writer has a job that waits until the others queue: it is a thread, and takes at once what it finds.
+    // The writer has a job that waits until the others queue: it is a thread, and takes at once
+    // what it finds.
     let (entered, busy) = oneshot::channel();
     let (open, opened) = oneshot::channel();
     let held = test.store.write(move |_| {

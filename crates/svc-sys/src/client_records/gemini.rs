@@ -8,6 +8,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 use svc_model::{ClientRecord, ProcessIdentity, RecordedState, Timestamp, limits};
@@ -16,6 +17,8 @@ use super::record_file;
 
 /// Entry after a person has ended a turn, by Esc or by No at a dialog.
 const CANCELLED: &str = "Request cancelled.";
+/// The conversation is written again within this time; no person types a prompt as quickly.
+const COPY: Duration = Duration::from_millis(500);
 
 /// The end of the last turn by the person; `None` without one.
 pub(super) fn read(process: &ProcessIdentity, session_id: &str) -> Option<ClientRecord> {
@@ -52,25 +55,41 @@ fn open(path: &Path, session_id: &str) -> Option<File> {
 
 /// An end by the person after the last prompt. The first line may be incomplete.
 fn parse(tail: &str) -> Option<ClientRecord> {
-    let mut ended = None;
+    let (mut ended, mut copied_at) = (None, None);
     for line in tail.lines().filter(|line| line.contains(r#""type":"#)) {
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
         match entry["type"].as_str() {
             Some("info") if entry["content"] == CANCELLED => {
                 ended = entry["timestamp"].as_str().and_then(Timestamp::parse);
             }
-            Some("user") if is_prompt(&entry["content"]) => ended = None,
+            Some("user") if is_prompt(&entry["content"]) => {
+                let at = entry["timestamp"].as_str().and_then(Timestamp::parse);
+                let is_copy = at.zip(copied_at).is_some_and(|(at, copied)| at.since(copied) < COPY);
+                if !is_copy {
+                    ended = None;
+                }
+            }
+            Some("user") if is_beginning(&entry["content"]) => {
+                copied_at = entry["timestamp"].as_str().and_then(Timestamp::parse);
+            }
             _ => {}
         }
     }
     ended.map(|at| ClientRecord { state: RecordedState::Idle, at, failure: None })
 }
 
-/// Entries of the person are also results of tools, and the start of the conversation,
-/// which is written again after an end by No.
+/// Entries of the person are also results of tools, and the beginning of the conversation.
 fn is_prompt(content: &Value) -> bool {
-    let text = content.as_str().or_else(|| content[0]["text"].as_str());
-    text.is_some_and(|text| !text.starts_with("<session_context>"))
+    first_text(content).is_some() && !is_beginning(content)
+}
+
+/// The beginning of the conversation. All of it is written again after an end at a dialog.
+fn is_beginning(content: &Value) -> bool {
+    first_text(content).is_some_and(|text| text.starts_with("<session_context>"))
+}
+
+fn first_text(content: &Value) -> Option<&str> {
+    content.as_str().or_else(|| content[0]["text"].as_str())
 }
 
 #[cfg(test)]
@@ -86,6 +105,9 @@ mod tests {
 
     const AGAIN: &str = r#"{"id":"e","timestamp":"2026-11-26T18:16:07.533Z","type":"user","content":[{"text":"<session_context>\\n"},{"text":"hello"}]}"#;
 
+    const COPY_OF_PROMPT: &str = r#"{"id":"f","timestamp":"2026-11-26T18:16:07.534Z","type":"user","content":[{"text":"hello"}]}"#;
+    const NEXT_PROMPT: &str = r#"{"id":"g","timestamp":"2026-11-26T18:16:08.734Z","type":"user","content":[{"text":"go on"}]}"#;
+
     #[test]
     fn interrupted_turn_is_over_until_the_next_prompt() {
         let at = Timestamp::parse("2026-11-26T18:16:07.532Z").unwrap();
@@ -95,6 +117,8 @@ mod tests {
             (vec![FIRST, PROMPT, ENDED], over()),
             (vec![FIRST, PROMPT, ENDED, RESULT], over()),
             (vec![FIRST, PROMPT, ENDED, AGAIN], over()),
+            (vec![FIRST, PROMPT, ENDED, AGAIN, COPY_OF_PROMPT], over()),
+            (vec![FIRST, PROMPT, ENDED, AGAIN, COPY_OF_PROMPT, NEXT_PROMPT], None),
             (vec![FIRST, PROMPT, ENDED, RESULT, PROMPT], None),
             (vec![&PROMPT[20..], ENDED], over()),
             (vec![r#"{"type":"info","content":"Request cancelled."}"#], None),

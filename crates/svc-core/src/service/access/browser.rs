@@ -1,8 +1,10 @@
-//! Browsers that the operator signs in. `svc open` gets a code or a ticket, the page gives it back once, and gets the secret
-//! of a cookie. A person sees a code; a ticket stands in the arguments of the program that opens the browser.
+//! Browsers that the operator signs in. `svc open` gets a code or a ticket, the page gives it back
+//! once, and gets the secret of a cookie. A person sees a code; a ticket stands in the arguments of
+//! the program that opens the browser.
 //!
-//! The cookie is the operator's, but it is no token: it is good in a browser's requests to its own origin only (the edge sees
-//! to that), it ends with the operator's token under which it was made, and nobody makes another credential with it.
+//! The cookie is the operator's, but it is no token: it is good in a browser's requests to its own
+//! origin only (the edge sees to that), it ends with the operator's token under which it was made,
+//! and nobody makes another credential with it.
 
 use std::{fmt, sync::atomic::Ordering::SeqCst};
 
@@ -135,7 +137,8 @@ impl Access {
         Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
     }
 
-    /// The operator, if this is the secret of a browser's cookie that is good now; and the browser's row.
+    /// The operator, if this is the secret of a browser's cookie that is good now; and the
+    /// browser's row.
     pub async fn authenticate_browser(
         &self,
         secret: &str,
@@ -176,8 +179,8 @@ impl Access {
         Ok(Some(browser))
     }
 
-    /// Signs all browsers out. Should that fail, they are out all the same, as the operator's token is another one; only what
-    /// they have open stays until its end.
+    /// Signs all browsers out. Should that fail, they are out all the same, as the operator's token
+    /// is another one; only what they have open stays until its end.
     pub(super) async fn end_browsers(&self) {
         let ended = self
             .core

@@ -1,5 +1,6 @@
-//! Which client a process on the Unix socket belongs to. The socket shows the process; that it descends from the client which
-//! it names is looked up in the system's list, so that nobody can name a client that did not start it.
+//! Which client a process on the Unix socket belongs to. The socket shows the process; that it
+//! descends from the client which it names is looked up in the system's list, so that nobody can
+//! name a client that did not start it.
 
 use std::path::PathBuf;
 
@@ -14,18 +15,17 @@ pub(super) struct FoundClient {
     pub(super) process: ProcessIdentity,
     /// Name of its program.
     pub(super) name: String,
-    /// The processes between it and the one on the socket, that one included. None of them may be a client of its own: it
-    /// would speak as the one that started it.
+    /// The processes between it and the one on the socket, that one included. None of them may be a
+    /// client of its own: it would speak as the one that started it.
     pub(super) between: Vec<ProcessIdentity>,
     /// The process on the socket.
     peer: u32,
-    /// When that started.
     peer_started: u64,
 }
 
 impl FoundClient {
-    /// The client that the process at the other end of the socket names, which must be one of its ancestors or itself; without
-    /// a name, its nearest ancestor that is no shell.
+    /// The client that the process at the other end of the socket names, which must be one of its
+    /// ancestors or itself; without a name, its nearest ancestor that is no shell.
     pub(super) fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
         let forbidden = |why: String| Err(Error::Forbidden(why));
         let LocalProcess { pid, started, .. } = peer;
@@ -38,7 +38,8 @@ impl FoundClient {
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
         let Some(mut descendant_started) = started.filter(|_| now == started) else {
-            // Whoever has kept its connection may be anybody, and so may the process that has its id by now.
+            // Whoever has kept its connection may be anybody, and so may the process that has its
+            // id by now.
             return forbidden("the process that connected has ended".to_owned());
         };
         let peer_started = descendant_started;
@@ -77,8 +78,8 @@ impl FoundClient {
         }
     }
 
-    /// The folder that the client works in. Of a client that hides it (a program may ask the system to), that of the process
-    /// on the socket, which it started.
+    /// The folder that the client works in. Of a client that hides it (a program may ask the system
+    /// to), that of the process on the socket, which it started.
     pub(super) fn cwd(&self) -> Option<String> {
         folder_of(self.process.pid).or_else(|| self.own_folder())
     }
@@ -106,7 +107,8 @@ fn folder_of(pid: u32) -> Option<String> {
     folder.into_os_string().into_string().ok()
 }
 
-/// The effective user of a process. The owner of its folder will not do: that is root for a process that may not be traced.
+/// The effective user of a process. The owner of its folder will not do: that is root for a process
+/// that may not be traced.
 fn user_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

@@ -24,8 +24,8 @@ pub(super) const OPERATOR_PREFIX: &str = "operator:";
 
 /// The operator's token and what was seen lately of the others. Cheap to clone.
 ///
-/// What is seen of a token's row holds for [`limits::TOKEN_CACHE`]: the row decides, and another daemon on the same database
-/// may have changed it. What this daemon takes back it knows at once.
+/// What is seen of a token's row holds for [`limits::TOKEN_CACHE`]: the row decides, and another
+/// daemon on the same database may have changed it. What this daemon takes back it knows at once.
 #[derive(Clone)]
 pub struct Tokens(pub(super) Arc<SharedCredentials>);
 
@@ -50,7 +50,8 @@ pub(super) struct SeenTokens {
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
     /// When the row of a token was last seen to be good.
     pub(super) good: HashMap<TokenId, Timestamp>,
-    /// Those that this daemon took back, and when: streams that they opened are to end, whatever was seen before.
+    /// Those that this daemon took back, and when: streams that they opened are to end, whatever
+    /// was seen before.
     ended: HashMap<TokenId, Timestamp>,
 }
 
@@ -59,7 +60,6 @@ pub(super) struct SeenTokens {
 pub enum Credential {
     /// The operator's token, by its hash.
     Operator([u8; 32]),
-    /// A session's.
     Session {
         /// Its row.
         id: TokenId,
@@ -171,7 +171,6 @@ pub enum TokenFileError {
     /// It cannot be read or written.
     #[error("token file {path}")]
     Io {
-        /// The file.
         path: String,
         /// What the system said.
         #[source]
@@ -180,7 +179,6 @@ pub enum TokenFileError {
     /// Its token can be guessed.
     #[error("the token in {path} {fault}: `svc token rotate` writes a new one")]
     Weak {
-        /// The file.
         path: String,
         /// The rule that it breaks.
         fault: WeakSecret,
@@ -189,16 +187,10 @@ pub enum TokenFileError {
     #[error(
         "token file {path} is empty: remove it, and write a new one with `svc token init {path}`"
     )]
-    Empty {
-        /// The file.
-        path: String,
-    },
+    Empty { path: String },
     /// It was named, and is not there.
     #[error("token file {path} is not there: `svc token init {path}` makes it")]
-    Missing {
-        /// The file.
-        path: String,
-    },
+    Missing { path: String },
 }
 
 impl Tokens {
@@ -276,7 +268,8 @@ impl Tokens {
         self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a credential. Who asks looks at it again afterwards: it may have been taken back before.
+    /// Watches a credential. Who asks looks at it again afterwards: it may have been taken back
+    /// before.
     pub(super) fn watch(&self, credential: &Credential) -> CredentialWatch {
         let key = match credential {
             Credential::Operator(_) => WatchKey::Operator,

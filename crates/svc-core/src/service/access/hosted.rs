@@ -1,5 +1,6 @@
-//! Which agent of ours a client's process is. What runs below the host of an agent speaks as that agent, whichever way it
-//! comes in: so the agent's own token, its hooks and its `svc stdio` are one subject.
+//! Which agent of ours a client's process is. What runs below the host of an agent speaks as that
+//! agent, whichever way it comes in: so the agent's own token, its hooks and its `svc stdio` are
+//! one subject.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Who may come in: the operator's token, browsers that the operator signed in, the tokens of sessions, and the processes that show themselves on the Unix socket.
+//! Who may come in: the operator's token, browsers that the operator signed in, the tokens of
+//! sessions, and the processes that show themselves on the Unix socket.
 
 mod browser;
 mod client_process;

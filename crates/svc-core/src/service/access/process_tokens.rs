@@ -1,5 +1,6 @@
-//! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket which process it belongs to,
-//! and acts as that process: one subject for each, whoever of its children asks.
+//! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket
+//! which process it belongs to, and acts as that process: one subject for each, whoever of its
+//! children asks.
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
@@ -24,10 +25,12 @@ const NAME_CHARS: usize = 24;
 /// Wish for the token of a client's process.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct NewProcessToken {
-    /// The client's process, which started the one that asks. By default the nearest one that is no shell.
+    /// The client's process, which started the one that asks. By default the nearest one that is no
+    /// shell.
     #[schemars(range(min = 1))]
     pub client_pid: Option<u32>,
-    /// What the client is called, such as `claude-code`; by default as its program. The subject begins with it.
+    /// What the client is called, such as `claude-code`; by default as its program. The subject
+    /// begins with it.
     pub client: Option<String>,
 }
 
@@ -54,7 +57,8 @@ impl Access {
     /// Gives the client's process of whoever is at the other end of the socket a token.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the process that is named did not start that one, or the operator took a token of it back.
+    /// [`Error::Forbidden`] if the process that is named did not start that one, or the operator
+    /// took a token of it back.
     pub async fn trade(
         &self,
         peer: LocalProcess,
@@ -75,7 +79,8 @@ impl Access {
                 Box::pin(async move {
                     let mut subject = subject_of(tx, &process, fresh).await?;
                     if let (Some(folder), false) = (folder, is_agent_key(&subject.session)) {
-                        // One process may have sessions in several folders, and starts what serves one of them there.
+                        // One process may have sessions in several folders, and starts what serves
+                        // one of them there.
                         subject.project = Some(project_root(&folder));
                         subject.cwd = Some(folder);
                     }
@@ -98,7 +103,8 @@ impl Access {
         })
     }
 
-    /// The caller that a client's process is, for a request on the socket that names the process and brings no token.
+    /// The caller that a client's process is, for a request on the socket that names the process
+    /// and brings no token.
     ///
     /// # Errors
     /// As for [`Self::trade`].
@@ -137,7 +143,8 @@ impl Access {
         Ok(client)
     }
 
-    /// The good token of a process. The first time one is stored, whose secret nobody has: the process shows itself.
+    /// The good token of a process. The first time one is stored, whose secret nobody has: the
+    /// process shows itself.
     async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let process = client.process.clone();
@@ -160,7 +167,8 @@ impl Access {
         self.insert_row_of(client.process, fresh).await
     }
 
-    /// The subject of a process that was never seen: the agent whose host runs it, or one of its own.
+    /// The subject of a process that was never seen: the agent whose host runs it, or one of its
+    /// own.
     async fn subject_of_unseen(
         &self,
         process: &ProcessIdentity,
@@ -197,8 +205,9 @@ impl Access {
             .await
     }
 
-    /// The caller that a client's process is or was, as a line says that is trusted as the operator is: a hook that could not
-    /// reach the daemon wrote it. `cwd` is where a process works that was never seen.
+    /// The caller that a client's process is or was, as a line says that is trusted as the operator
+    /// is: a hook that could not reach the daemon wrote it. `cwd` is where a process works that was
+    /// never seen.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the operator took a token of the process back.
@@ -272,8 +281,8 @@ impl Access {
     }
 }
 
-/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this one. Those of other bearers stay,
-/// however many there are.
+/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this one.
+/// Those of other bearers stay, however many there are.
 async fn replace_tokens(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
@@ -306,7 +315,8 @@ async fn subject_of(
     Ok(subject)
 }
 
-/// The subject of a process that was never seen. The random part tells it from all that there ever were.
+/// The subject of a process that was never seen. The random part tells it from all that there ever
+/// were.
 fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
     let name: String = name
         .chars()

@@ -64,7 +64,8 @@ impl Access {
         })
     }
 
-    /// Names the credential of a caller, so that it can be looked at again later, also by another process.
+    /// Names the credential of a caller, so that it can be looked at again later, also by another
+    /// process.
     pub fn credential_name(&self, caller: &Caller) -> String {
         match caller.token() {
             None => self.tokens.operator_fingerprint(),
@@ -87,7 +88,8 @@ impl Access {
         if is_good { Ok(()) } else { Err(Error::Unauthorized) }
     }
 
-    /// The caller that a call on record was made by. Scopes and project are those that the token has now.
+    /// The caller that a call on record was made by. Scopes and project are those that the token
+    /// has now.
     pub async fn caller_of_record(
         &self,
         principal: &Principal,

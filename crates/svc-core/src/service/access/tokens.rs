@@ -1,4 +1,5 @@
-//! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes from here alone.
+//! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes
+//! from here alone.
 
 use std::{
     collections::BTreeSet,
@@ -42,7 +43,8 @@ pub struct NewToken {
     /// What it may do beyond the ordinary, such as `exec`.
     #[serde(default)]
     pub scopes: Vec<String>,
-    /// A folder of the project whose things its holder may read. Without it the holder reads its own alone.
+    /// A folder of the project whose things its holder may read. Without it the holder reads its
+    /// own alone.
     pub project: Option<String>,
     /// How long it lives, in seconds: from 1 to 2592000, by default 43200.
     pub ttl_seconds: Option<u64>,
@@ -73,7 +75,8 @@ pub struct TokenInfo {
     pub token_id: TokenId,
     /// What holds it.
     pub kind: TokenKind,
-    /// The session that its holder speaks for; `operator` for a browser that the operator signed in.
+    /// The session that its holder speaks for; `operator` for a browser that the operator signed
+    /// in.
     pub session: String,
     /// What it may do beyond the ordinary.
     pub scopes: Vec<String>,
@@ -157,7 +160,8 @@ impl Access {
         let Some(row) = self.core.store.tokens().by_hash(hash).await? else {
             return Ok(None);
         };
-        // One for a reserved name is from before that name was reserved. A browser's secret is good as a cookie only.
+        // One for a reserved name is from before that name was reserved. A browser's secret is good
+        // as a cookie only.
         let is_browser = row.operator_credential.is_some();
         let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
         if row.revoked_at.is_some() || is_browser || is_reserved {
@@ -201,8 +205,9 @@ impl Access {
         }
     }
 
-    /// Makes a session token. Only the operator may. Its scopes are the daemon's own, or `of_servers`, which entries of servers
-    /// ask for: any other would allow nothing, and its holder would learn so late.
+    /// Makes a session token. Only the operator may. Its scopes are the daemon's own, or
+    /// `of_servers`, which entries of servers ask for: any other would allow nothing, and its
+    /// holder would learn so late.
     pub async fn mint_token(
         &self,
         caller: &Caller,
@@ -263,8 +268,8 @@ impl Access {
             .await
     }
 
-    /// The key of a session that a person started names that session: whoever holds a token for it speaks as that one, and not as
-    /// a second session of its name.
+    /// The key of a session that a person started names that session: whoever holds a token for it
+    /// speaks as that one, and not as a second session of its name.
     async fn of_attended(&self, input: NewToken) -> Result<NewToken, Error> {
         let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
             return Ok(input);
@@ -306,7 +311,8 @@ impl Access {
         Ok(page.map(TokenInfo::from))
     }
 
-    /// Takes a session token back, by its id or the beginning of it, from the next request on. Only the operator may.
+    /// Takes a session token back, by its id or the beginning of it, from the next request on. Only
+    /// the operator may.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
         only_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
@@ -329,8 +335,8 @@ impl Access {
         row.map(TokenInfo::from).ok_or_else(unknown)
     }
 
-    /// Makes a new operator token, which counts from now on in place of the old one. Only the operator may.
-    /// Browsers that were signed in under the old one are signed out.
+    /// Makes a new operator token, which counts from now on in place of the old one. Only the
+    /// operator may. Browsers that were signed in under the old one are signed out.
     pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
         only_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {

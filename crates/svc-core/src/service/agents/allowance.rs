@@ -1,5 +1,5 @@
-//! What a request may set of an agent: [`StartAllowance`](svc_model::StartAllowance) has the rule, and here it is asked, with
-//! the folders as they are on the disk. All that start agents come here.
+//! What a request may set of an agent: [`StartAllowance`](svc_model::StartAllowance) has the rule,
+//! and here it is asked, with the folders as they are on the disk. All that start agents come here.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,8 @@ pub(super) struct RequestedStart<'a> {
     pub(super) cwd: Option<&'a str>,
     /// The folder, if neither `cwd` nor the instance's entry says one.
     pub(super) default_cwd: Option<&'a str>,
-    /// Where the hosted agent that asks works, as the daemon knows: it counts if nothing else says where, and needs no leave.
+    /// Where the hosted agent that asks works, as the daemon knows: it counts if nothing else says
+    /// where, and needs no leave.
     pub(super) own_cwd: Option<&'a str>,
 }
 
@@ -63,10 +64,12 @@ impl Agents {
         Ok(())
     }
 
-    /// Where an agent works, if the request may set what it sets: as it is asked for, as its entry says, or where the caller works.
+    /// Where an agent works, if the request may set what it sets: as it is asked for, as its entry
+    /// says, or where the caller works.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what nobody's request sets, and [`Error::Forbidden`] for what this caller's does not.
+    /// [`Error::Invalid`] for what nobody's request sets, and [`Error::Forbidden`] for what this
+    /// caller's does not.
     pub(super) fn permitted_start(
         &self,
         caller: &Caller,
@@ -115,8 +118,9 @@ impl Agents {
     }
 }
 
-/// Whether an agent for a task may work in the folder that its request chose. Much may have been moved since the task was taken,
-/// and this may be another instance than the one that it was taken for.
+/// Whether an agent for a task may work in the folder that its request chose. Much may have been
+/// moved since the task was taken, and this may be another instance than the one that it was taken
+/// for.
 pub(super) fn still_permits(
     instance: &AgentInstance,
     owned: &Ownership,
@@ -177,8 +181,8 @@ fn forbidden(refusal: &StartRefusal) -> Error {
     Error::Forbidden(refusal.to_string())
 }
 
-/// Where a path leads, also if it is not there: then by its longest part that is. `None` if nobody can say, as of a link that
-/// leads nowhere.
+/// Where a path leads, also if it is not there: then by its longest part that is. `None` if nobody
+/// can say, as of a link that leads nowhere.
 fn real_path(path: &Path) -> Option<PathBuf> {
     if let Ok(real) = path.canonicalize() {
         return Some(real);

@@ -1,5 +1,5 @@
-//! Work for a session that a person started and that hooks made known. It gets the prompt as a question in its inbox, and its
-//! answer is the result.
+//! Work for a session that a person started and that hooks made known. It gets the prompt as a
+//! question in its inbox, and its answer is the result.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ impl Agents {
         Ok(rows.into_iter().find(is_meant))
     }
 
-    /// An attended session that may take a dispatch: of this backend, seen by who asks, of its project first.
+    /// An attended session that may take a dispatch: of this backend, seen by who asks, of its
+    /// project first.
     pub(super) async fn attended_for(
         &self,
         tx: &mut WriteTx,
@@ -270,7 +271,8 @@ impl Agents {
     }
 }
 
-/// Why a prompt waits in the inbox of a session, and who has to do something before the session has it.
+/// Why a prompt waits in the inbox of a session, and who has to do something before the session has
+/// it.
 fn waits_in_inbox(peer: &Peer) -> String {
     let (name, status) = (&peer.display_name, peer.status.as_str());
     let is_woken = HookClient::parse(&peer.backend) == Some(HookClient::ClaudeCode);
@@ -296,7 +298,8 @@ async fn take_back(tx: &mut WriteTx, message: Option<Message>) -> Result<(), Err
     Ok(())
 }
 
-/// Who asks, and the peer that it asks as: an answer comes back to that. A session that has none gets one.
+/// Who asks, and the peer that it asks as: an answer comes back to that. A session that has none
+/// gets one.
 async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller, String), Error> {
     // Without a peer it stands for the principal, whom no answer reaches.
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());

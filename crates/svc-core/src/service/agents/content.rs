@@ -8,7 +8,8 @@ use super::{Agents, settle::note_returned};
 use crate::service::{Error, tasks};
 
 impl Agents {
-    /// The result of a task, or what its agent has said so far; and whether there was more than that.
+    /// The result of a task, or what its agent has said so far; and whether there was more than
+    /// that.
     pub async fn content_of(&self, task: &Task) -> Result<(String, bool), Error> {
         if let Some(result) = &task.result
             // One that was cut, at a character, may have some bytes less than the bound.
@@ -53,8 +54,8 @@ impl Agents {
         }
     }
 
-    /// The call that waited for a task has its answer, so it is told to nobody once more. Answers whose words they are: the
-    /// instance, and its kind of agent.
+    /// The call that waited for a task has its answer, so it is told to nobody once more. Answers
+    /// whose words they are: the instance, and its kind of agent.
     pub async fn return_answer(
         &self,
         caller: &Caller,

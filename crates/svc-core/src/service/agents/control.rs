@@ -171,7 +171,8 @@ impl Agents {
         self.history_in_log(id, query).await
     }
 
-    /// What was said before an offset, the latest first, with the offsets; and whether there is more.
+    /// What was said before an offset, the latest first, with the offsets; and whether there is
+    /// more.
     pub(in crate::service) async fn texts_before(
         &self,
         id: &AgentId,
@@ -281,8 +282,8 @@ impl Agents {
         }
     }
 
-    /// The agent whose id begins so, or whose session key is so without its beginning: the only living one, else the only
-    /// one of all.
+    /// The agent whose id begins so, or whose session key is so without its beginning: the only
+    /// living one, else the only one of all.
     async fn find_named(
         &self,
         named: &str,

@@ -37,7 +37,8 @@ pub enum WantedMode {
 /// Work for an agent.
 #[derive(Debug, Clone, Default)]
 pub struct NewDispatch {
-    /// An instance, a backend with one instance, or the name, key or id of a participant who is here.
+    /// An instance, a backend with one instance, or the name, key or id of a participant who is
+    /// here.
     pub agent: Option<String>,
     /// Any instance with this tag.
     pub tag: Option<String>,
@@ -72,7 +73,6 @@ pub struct NewDispatch {
 /// A dispatch as its task.
 #[derive(Debug, Clone)]
 pub struct DispatchedTask {
-    /// The task.
     pub task: Task,
     /// Who gets it.
     pub instance: String,
@@ -357,7 +357,8 @@ impl Agents {
         self.hosted_target(caller, named, row)
     }
 
-    /// The living participant of that name: an agent that the daemon runs, or a session that a person started.
+    /// The living participant of that name: an agent that the daemon runs, or a session that a
+    /// person started.
     async fn named_target(&self, caller: &Caller, named: &str) -> Result<DispatchTarget, Error> {
         let nobody = |why: String| choices("agent", &why, &self.resolved());
         let id = match team::find_peer(&self.core, caller, named, ResourceKind::Peer).await {
@@ -375,7 +376,8 @@ impl Agents {
         {
             return self.hosted_target(caller, named, agent);
         }
-        // Work begins with its prompt in the session's inbox, and its hooks, which made it known, say what came of it.
+        // Work begins with its prompt in the session's inbox, and its hooks, which made it known,
+        // say what came of it.
         let is_near = caller.is_operator()
             || row.project.is_some() && row.project.as_deref() == caller.project();
         let session = match row.peer.session_id.as_deref().filter(|_| is_near) {
@@ -468,7 +470,8 @@ fn attended_target(named: &str, row: PeerRow) -> DispatchTarget {
     }
 }
 
-/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on with.
+/// The vendor's id of the conversation of an agent that has ended, for one of this backend to go on
+/// with.
 pub(super) fn conversation_of(
     ended: &AgentRow,
     field: &'static str,
@@ -481,7 +484,8 @@ pub(super) fn conversation_of(
     vendor.ok_or_else(|| Error::invalid(field, "has no conversation on record"))
 }
 
-/// The end of the work is told to the caller's peer. A session that asks for something first of all has none yet.
+/// The end of the work is told to the caller's peer. A session that asks for something first of all
+/// has none yet.
 async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Result<(), Error> {
     // An agent got its peer when it started, and one that has ended is told nothing.
     if let Some(session) = caller.session()

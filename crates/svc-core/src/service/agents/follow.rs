@@ -1,8 +1,8 @@
 //! Following the hosts of agents: each event goes into the log as it comes, or afterwards, once.
 //!
-//! A follower reads the agent's row and the head of its stream, attaches behind that, and takes in what comes. If its host
-//! is not there, the lock on the spool says whether it lives; what a dead one left is read from the file, and an agent
-//! whose host went without a last word is lost.
+//! A follower reads the agent's row and the head of its stream, attaches behind that, and takes in
+//! what comes. If its host is not there, the lock on the spool says whether it lives; what a dead
+//! one left is read from the file, and an agent whose host went without a last word is lost.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -49,8 +49,8 @@ enum FollowedAgent {
 }
 
 impl Agents {
-    /// Follows all live agents, and those that start, until it is dropped. Gives work to agents and denies what nobody
-    /// answers meanwhile.
+    /// Follows all live agents, and those that start, until it is dropped. Gives work to agents and
+    /// denies what nobody answers meanwhile.
     pub async fn run(self) {
         let receiver = {
             let mut slot =
@@ -108,8 +108,8 @@ impl Agents {
         }
     }
 
-    /// Sockets and spools in the folder that no live agent of ours has: the files of one that has ended go, a living one that
-    /// nobody knows is left alone and told of.
+    /// Sockets and spools in the folder that no live agent of ours has: the files of one that has
+    /// ended go, a living one that nobody knows is left alone and told of.
     fn look_for_strangers(&self, known: &HashSet<AgentId>) {
         let Ok(entries) = std::fs::read_dir(&self.settings.folder) else { return };
         let strangers: Vec<AgentId> = entries
@@ -145,7 +145,8 @@ impl Agents {
         }
         match self.host(&id).status().await {
             Err(HostError::Absent) if row.is_some() => remove_files(&self.settings.folder, &id),
-            // Its host stays for a moment after the end. The log has all of it, or the row would have no end.
+            // Its host stays for a moment after the end. The log has all of it, or the row would
+            // have no end.
             Ok(status) if row.is_some() && status.agent.state.is_final() => {
                 remove_files(&self.settings.folder, &id);
             }
@@ -273,7 +274,8 @@ impl Agents {
         }
     }
 
-    /// Appends what changes nothing but the log. This follower alone writes into the stream, so the numbers agree.
+    /// Appends what changes nothing but the log. This follower alone writes into the stream, so the
+    /// numbers agree.
     async fn append(&self, id: &AgentId, head: i64, events: Vec<NewEvent>) -> Result<(), Error> {
         let seqs = self.core.store.append(stream_of(id), events).await?;
         if seqs.first != head + 1 {
@@ -318,7 +320,8 @@ impl Agents {
         let is_free = {
             let mut dispatching = self.live.dispatching();
             if taken.is_dispatching {
-                // The queue may have given it work while an earlier commit, without work, was under way.
+                // The queue may have given it work while an earlier commit, without work, was under
+                // way.
                 dispatching.insert(id.clone());
             }
             !taken.is_dispatching && dispatching.remove(id)
@@ -351,7 +354,8 @@ impl Agents {
         });
     }
 
-    /// A host that is not reached: whether it has ended. Then what it left is taken in, and the agent is over.
+    /// A host that is not reached: whether it has ended. Then what it left is taken in, and the
+    /// agent is over.
     async fn without_host(&self, id: &AgentId) -> Result<bool, Error> {
         let row = self.core.store.agents().get(id).await?.ok_or_else(|| unknown(id.as_str()))?;
         if row.ended_at.is_some() {
@@ -409,8 +413,9 @@ impl Agents {
         Ok(())
     }
 
-    /// Ends an agent that has said nothing of its end: as an error if it never began for a reason that is known, else as
-    /// lost. The event is the daemon's own, as nobody else is left to number it.
+    /// Ends an agent that has said nothing of its end: as an error if it never began for a reason
+    /// that is known, else as lost. The event is the daemon's own, as nobody else is left to number
+    /// it.
     async fn lose(&self, id: &AgentId, reason: Option<String>) -> Result<(), Error> {
         let (key, core) = (id.clone(), self.core.clone());
         let taken = self

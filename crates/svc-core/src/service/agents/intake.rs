@@ -1,5 +1,6 @@
-//! What a batch of a host's events changes: the log, the agent's row, its requests and its work. All of this is one write
-//! job, so the log has each event once, and nothing that follows from it is lost.
+//! What a batch of a host's events changes: the log, the agent's row, its requests and its work.
+//! All of this is one write job, so the log has each event once, and nothing that follows from it
+//! is lost.
 
 use base64::Engine as _;
 use serde_json::json;
@@ -348,8 +349,9 @@ fn under_way(work: &mut [DispatchRow]) -> Option<&mut DispatchRow> {
         .max_by_key(|it| it.taken_at)
 }
 
-/// Words of an entry that is being said become frames as lines come to their ends, or, if it `is_due`, as they are: then the
-/// next frame goes on in the line. `said` is all of the entry so far.
+/// Words of an entry that is being said become frames as lines come to their ends, or, if it
+/// `is_due`, as they are: then the next frame goes on in the line. `said` is all of the entry so
+/// far.
 pub(super) async fn give_unfinished(
     tx: &mut WriteTx,
     id: &AgentId,
@@ -380,7 +382,8 @@ pub(super) async fn give_unfinished(
     Ok(())
 }
 
-/// The lines of a finished entry of which so many bytes are frames already. A line that was begun is ended.
+/// The lines of a finished entry of which so many bytes are frames already. A line that was begun
+/// is ended.
 fn lines_left(text: &str, given: usize) -> Vec<String> {
     let Some((before, rest)) = text.split_at_checked(given) else { return frame_lines(text) };
     let mut lines = frame_lines(rest);
@@ -398,8 +401,8 @@ async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), 
     tx.dispatches().update(dispatch).await
 }
 
-/// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much for one write job is
-/// in the last of them together.
+/// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much
+/// for one write job is in the last of them together.
 fn frame_lines(text: &str) -> Vec<String> {
     let mut rest = text;
     let mut lines = Vec::new();
@@ -451,7 +454,8 @@ async fn append_frames(
     }
 }
 
-/// A line as text. Bytes that are none become replacement characters; the agent's own stream has them whole.
+/// A line as text. Bytes that are none become replacement characters; the agent's own stream has
+/// them whole.
 fn text_of(output: &AgentOutput) -> String {
     if output.encoding.is_none() {
         return output.data.clone();

@@ -1,5 +1,6 @@
-//! Messages of hosted agents become their turns. The host has a queue and knows each message by its id, so a message that is
-//! handed over again, by this daemon or a later one, is taken once. The host's `input` event confirms that it took the message.
+//! Messages of hosted agents become their turns. The host has a queue and knows each message by its
+//! id, so a message that is handed over again, by this daemon or a later one, is taken once. The
+//! host's `input` event confirms that it took the message.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,8 +24,8 @@ const HOST_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of events that are looked at together.
 const EVENTS_BYTES: usize = 64 * 1024;
 
-/// Waits for an event after `cursor` that may be new mail. Progress of delivered mail and of sends is skipped, unless it
-/// makes room in a host that `is_full`.
+/// Waits for an event after `cursor` that may be new mail. Progress of delivered mail and of sends
+/// is skipped, unless it makes room in a host that `is_full`.
 async fn wait_for_mail(listener: &mut StreamListener<Batch>, mut cursor: i64, is_full: bool) {
     loop {
         listener.wait(cursor).await;
@@ -44,7 +45,8 @@ fn is_of_known_mail(kind: &str) -> bool {
     kind.starts_with("run.") || matches!(kind, "message.injected" | "message.acked")
 }
 
-/// Whether a host has as many messages as it is given: the next is handed over when a turn began with one of them.
+/// Whether a host has as many messages as it is given: the next is handed over when a turn began
+/// with one of them.
 fn is_full(with_host: &HashSet<MessageId>) -> bool {
     u32::try_from(with_host.len()).is_ok_and(|count| count >= limits::HOST_MAIL)
 }

@@ -1,10 +1,12 @@
-//! Agents that the daemon runs: instances, starting and stopping, taking over what their hosts have on record, requests,
-//! and the work that is given to them.
+//! Agents that the daemon runs: instances, starting and stopping, taking over what their hosts have
+//! on record, requests, and the work that is given to them.
 //!
-//! A row stands before anything starts. `start` makes one and launches its host; `follow` takes the host's events into the
-//! log and notices its end; `intake` is what a batch of events changes, in one write job; `settle` ends the task that an
-//! agent had; `presence` shows how agents stand; `attended` does that for a session that a person started. `allowance` says what a request may set of an agent. `mailing` makes messages its turns. `words` tells what an agent is saying. `dispatch` gives
-//! work to agents, `queue` says when. `control` and `requests` ask hosts.
+//! A row stands before anything starts. `start` makes one and launches its host; `follow` takes the
+//! host's events into the log and notices its end; `intake` is what a batch of events changes, in
+//! one write job; `settle` ends the task that an agent had; `presence` shows how agents stand;
+//! `attended` does that for a session that a person started. `allowance` says what a request may
+//! set of an agent. `mailing` makes messages its turns. `words` tells what an agent is saying.
+//! `dispatch` gives work to agents, `queue` says when. `control` and `requests` ask hosts.
 
 mod allowance;
 mod attended;

@@ -1,5 +1,5 @@
-//! What the peer of a hosted agent shows: what its host says, or that the host does not answer. No hook, heartbeat or silence
-//! says otherwise.
+//! What the peer of a hosted agent shows: what its host says, or that the host does not answer. No
+//! hook, heartbeat or silence says otherwise.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -15,7 +15,8 @@ use tokio::time::sleep;
 use super::Agents;
 use crate::service::{Error, team};
 
-/// How often a host is asked whether it answers. With the time that its answer may take it is less than 10 s.
+/// How often a host is asked whether it answers. With the time that its answer may take it is less
+/// than 10 s.
 const HOST_CHECK: Duration = Duration::from_secs(4);
 
 /// The status of an agent whose host says this.

@@ -1,5 +1,5 @@
-//! The queue of dispatches: first come, first served, as far as each instance's bounds let them; and what a wish to cancel
-//! does to those that have an agent.
+//! The queue of dispatches: first come, first served, as far as each instance's bounds let them;
+//! and what a wish to cancel does to those that have an agent.
 
 use std::{
     collections::HashSet,
@@ -27,7 +27,8 @@ use super::{
 };
 use crate::service::{Error, tasks};
 
-/// The queue is looked at this often, also if nobody says that something has changed: a rate lets the next one go.
+/// The queue is looked at this often, also if nobody says that something has changed: a rate lets
+/// the next one go.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Time that a turn has to end after an interrupt, before its agent is stopped.
 const INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
@@ -82,7 +83,8 @@ impl Agents {
                 });
             }
         }
-        // Those whose prompt was on its way when a daemon ended are sent again: the host knows them by their id.
+        // Those whose prompt was on its way when a daemon ended are sent again: the host knows them
+        // by their id.
         for dispatch in self.core.store.dispatches().in_state(DispatchState::Starting).await? {
             if let Some(agent) = dispatch.agent_id.clone().filter(|_| !dispatch.is_spawned) {
                 self.send(agent, dispatch.task_id, sending);
@@ -419,7 +421,8 @@ impl Agents {
         Ok(())
     }
 
-    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started for it.
+    /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started
+    /// for it.
     async fn cancel(&self, dispatch: &DispatchRow) {
         let Some(agent) = &dispatch.agent_id else { return };
         let host = self.host(agent);

@@ -1,4 +1,5 @@
-//! What agents ask, and the answers. The host decides which answer is the first; the row follows it.
+//! What agents ask, and the answers. The host decides which answer is the first; the row follows
+//! it.
 
 use std::collections::HashSet;
 
@@ -130,8 +131,8 @@ impl Agents {
         Ok(false)
     }
 
-    /// The request that a text names: by its id, or an open one by the beginning of that or as the latest. Only those of
-    /// `agent`, if that is given.
+    /// The request that a text names: by its id, or an open one by the beginning of that or as the
+    /// latest. Only those of `agent`, if that is given.
     async fn asked(
         &self,
         caller: &Caller,
@@ -214,7 +215,8 @@ impl Agents {
         self.close(&request, RequestAnswerRow { option_id, by }).await
     }
 
-    /// Stores an answer that the host has taken. Its own event may have been first: then that stands.
+    /// Stores an answer that the host has taken. Its own event may have been first: then that
+    /// stands.
     async fn close(
         &self,
         request: &RequestRow,
@@ -244,7 +246,8 @@ impl Agents {
             .await
     }
 
-    /// Denies what nobody has answered in time and what its host, which does the same, has not denied.
+    /// Denies what nobody has answered in time and what its host, which does the same, has not
+    /// denied.
     pub(super) async fn sweep_requests(&self) -> Result<(), Error> {
         let before = self.core.now().minus(HOST_DENIES_WITHIN);
         for request in self.core.store.agent_requests().due(before).await? {

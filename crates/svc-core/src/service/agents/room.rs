@@ -115,7 +115,8 @@ pub(super) fn may_run(caller: &Caller) -> Result<(), Error> {
     has_scope(caller, AGENTS_SCOPE)
 }
 
-/// An agent is sent to, interrupted and stopped with that scope, by its own project. Who reads of others steers none of them.
+/// An agent is sent to, interrupted and stopped with that scope, by its own project. Who reads of
+/// others steers none of them.
 pub(super) fn may_steer(caller: &Caller, row: &AgentRow) -> Result<(), Error> {
     may_run(caller)?;
     if caller.is_of_project(&row.owned) || caller.access_to(&row.owned) == AccessLevel::Write {

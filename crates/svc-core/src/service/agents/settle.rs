@@ -1,5 +1,5 @@
-//! How work ends that an agent had: the terminal event of its task, the word to whoever asked, and the next attempt where
-//! nothing was said yet. All of this is part of a write job.
+//! How work ends that an agent had: the terminal event of its task, the word to whoever asked, and
+//! the next attempt where nothing was said yet. All of this is part of a write job.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ struct DispatchOutcome {
     may_retry: bool,
 }
 
-/// Settles a dispatch whose turn ended. An `exec` agent that was started for it settles it at its exit, which has the code
-/// and the signal.
+/// Settles a dispatch whose turn ended. An `exec` agent that was started for it settles it at its
+/// exit, which has the code and the signal.
 pub(super) async fn settle_turn(
     tx: &mut WriteTx,
     core: &Core,
@@ -140,8 +140,8 @@ fn of_exit(row: &AgentRow, dispatch: &DispatchRow) -> DispatchOutcome {
     if info.state == AgentState::Lost {
         return failed("outcome unknown".to_owned(), false);
     }
-    // Of a program that is no agent the end is the answer. An agent that was ended, or left, before it answered has none,
-    // whatever its exit code.
+    // Of a program that is no agent the end is the answer. An agent that was ended, or left, before
+    // it answered has none, whatever its exit code.
     let is_answer = info.backend == AgentBackend::Exec && info.state == AgentState::Done;
     match (info.exit_code, info.signal) {
         (Some(0), _) if is_answer => DispatchOutcome {
@@ -316,7 +316,8 @@ fn writer_of(dispatch: &DispatchRow, task: &TaskRow) -> String {
     }
 }
 
-/// The sender of the message about the end of a task. A process may have several sessions: the session that was asked sends it.
+/// The sender of the message about the end of a task. A process may have several sessions: the
+/// session that was asked sends it.
 async fn writing_peer(
     tx: &mut WriteTx,
     dispatch: &DispatchRow,
@@ -359,7 +360,8 @@ struct AgentSender<'a> {
     project: Option<&'a str>,
 }
 
-/// A message of an agent's to a peer. One for which there is no room is left out: what it tells of stands elsewhere, too.
+/// A message of an agent's to a peer. One for which there is no room is left out: what it tells of
+/// stands elsewhere, too.
 async fn tell(
     tx: &mut WriteTx,
     core: &Core,

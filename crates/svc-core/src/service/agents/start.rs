@@ -54,8 +54,8 @@ pub struct NewAgent {
     /// Variables beside those of the instance.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// An ended conversation to go on with: an agent's id or its session key. The new agent has its instance and its folder,
-    /// unless others are named.
+    /// An ended conversation to go on with: an agent's id or its session key. The new agent has its
+    /// instance and its folder, unless others are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
     /// A repeat with the same key is answered with the agent first started.
@@ -65,7 +65,6 @@ pub struct NewAgent {
 /// What came of a wish for an agent.
 #[derive(Debug)]
 pub struct StartedAgent {
-    /// The agent.
     pub agent: AgentView,
     /// False if it was started before, with the same key.
     pub is_new: bool,
@@ -101,7 +100,8 @@ pub(super) struct PlannedAgent {
     asked_by: Option<AgentBackend>,
 }
 
-/// What tells the wish for an agent from another under the same key. The wish itself may hold secrets, and is stored nowhere.
+/// What tells the wish for an agent from another under the same key. The wish itself may hold
+/// secrets, and is stored nowhere.
 #[derive(Debug)]
 pub(super) struct WishFingerprint(String);
 
@@ -336,7 +336,8 @@ impl Agents {
         Ok(None)
     }
 
-    /// Why an agent that is to begin at once had better not: the vendor refuses another of its instance for usage.
+    /// Why an agent that is to begin at once had better not: the vendor refuses another of its
+    /// instance for usage.
     pub(super) async fn limited(
         &self,
         tx: &mut WriteTx,
@@ -350,8 +351,8 @@ impl Agents {
         }))
     }
 
-    /// Makes the row and the stream of an agent, and the row of its token: what the agent may do, for all its processes. The token
-    /// has no text, as they show themselves on the socket.
+    /// Makes the row and the stream of an agent, and the row of its token: what the agent may do,
+    /// for all its processes. The token has no text, as they show themselves on the socket.
     pub(super) async fn make_row(
         &self,
         tx: &mut WriteTx,
@@ -430,7 +431,8 @@ impl Agents {
         Ok(PlannedAgent { row, plan, answer_key, asked_by })
     }
 
-    /// Launches the host of an agent whose row stands, and follows it from then on. If it does not start, the agent ends.
+    /// Launches the host of an agent whose row stands, and follows it from then on. If it does not
+    /// start, the agent ends.
     ///
     /// # Errors
     /// Why it did not start.
@@ -547,7 +549,8 @@ pub(super) fn project_of_task(owned: &Ownership, cwd: &str) -> String {
     }
 }
 
-/// The project of an agent that a caller starts. Nobody puts one into a project that is not its own.
+/// The project of an agent that a caller starts. Nobody puts one into a project that is not its
+/// own.
 fn project_of(caller: &Caller, cwd: &str) -> String {
     if caller.is_operator() {
         project_root(cwd)
@@ -556,9 +559,9 @@ fn project_of(caller: &Caller, cwd: &str) -> String {
     }
 }
 
-/// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent with the same key would
-/// have those of an earlier agent. Within a project that is wanted. In another project the default name gets a number, and
-/// any other name is a conflict.
+/// The session key of a new agent. Messages, records and tasks belong to the key, so a later agent
+/// with the same key would have those of an earlier agent. Within a project that is wanted. In
+/// another project the default name gets a number, and any other name is a conflict.
 async fn free_key(tx: &mut WriteTx, plan: &AgentPlan) -> Result<String, Error> {
     let first = format!("agent:{}:{}", plan.instance.name, plan.name);
     let mut key = first.clone();

@@ -1,4 +1,5 @@
-//! What a hosted agent is saying: it is told to who listens as it comes, and to its task as lines come to their ends.
+//! What a hosted agent is saying: it is told to who listens as it comes, and to its task as lines
+//! come to their ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +17,8 @@ use crate::service::Error;
 /// How long words wait for the end of their line before they are a frame without it.
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The unfinished entry of an agent that is followed. Nobody hears of it any more once this is gone.
+/// The unfinished entry of an agent that is followed. Nobody hears of it any more once this is
+/// gone.
 #[derive(Debug)]
 pub(super) struct AgentWords {
     store: Store,

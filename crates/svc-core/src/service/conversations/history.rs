@@ -1,4 +1,5 @@
-//! What was said in a session. It is data for whoever reads it, and secrets of known shapes are left out.
+//! What was said in a session. It is data for whoever reads it, and secrets of known shapes are
+//! left out.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,8 +70,9 @@ pub struct HistoryText {
 }
 
 impl Conversations {
-    /// What was said in a session: in a hosted one all of it, in one that a person started the messages between it and the
-    /// caller, for nobody reads another's mail. The person sees all messages of it, and so does the session itself.
+    /// What was said in a session: in a hosted one all of it, in one that a person started the
+    /// messages between it and the caller, for nobody reads another's mail. The person sees all
+    /// messages of it, and so does the session itself.
     ///
     /// # Errors
     /// [`Error::Forbidden`] or [`Error::NotFound`] if there is none that the caller may see.
@@ -153,7 +155,8 @@ fn of_entry(entry: HistoryEntry) -> HistoryText {
     }
 }
 
-/// A page of texts, of which the latest comes first: as many of them as there is room for, without secrets.
+/// A page of texts, of which the latest comes first: as many of them as there is room for, without
+/// secrets.
 fn page_of(session_key: String, texts: Vec<(i64, HistoryText)>, has_older: bool) -> SessionHistory {
     let mut history = SessionHistory {
         session_key,

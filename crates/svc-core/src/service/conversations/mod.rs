@@ -1,9 +1,10 @@
-//! Conversations between sessions: sending to one and waiting for what it answers, seeing which there are, what was said in
-//! them, and starting further ones.
+//! Conversations between sessions: sending to one and waiting for what it answers, seeing which
+//! there are, what was said in them, and starting further ones.
 //!
-//! `party` says who calls and who is meant, as far as the caller may see it. `send` stores a send before it is answered,
-//! `reply` waits for what comes of it. What a target's turn does to it stands in `team`, as it is part of the commits that
-//! end turns. `list`, `history` and `status` look at sessions; `spawn` starts one.
+//! `party` says who calls and who is meant, as far as the caller may see it. `send` stores a send
+//! before it is answered, `reply` waits for what comes of it. What a target's turn does to it
+//! stands in `team`, as it is part of the commits that end turns. `list`, `history` and `status`
+//! look at sessions; `spawn` starts one.
 
 mod history;
 mod list;

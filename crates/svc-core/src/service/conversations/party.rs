@@ -17,7 +17,6 @@ pub(super) const OPERATOR: &str = PeerId::OPERATOR;
 /// Who calls.
 #[derive(Debug, Clone)]
 pub(super) struct Requester {
-    /// Its key.
     pub(super) key: String,
     /// Its instance or backend.
     pub(super) agent_id: String,
@@ -32,7 +31,8 @@ pub(super) struct Requester {
     project: Option<String>,
     /// Where a hosted session works.
     pub(super) cwd: Option<String>,
-    /// Whether it sees every session: the person, and in a call that only reads whoever reads everything.
+    /// Whether it sees every session: the person, and in a call that only reads whoever reads
+    /// everything.
     pub(super) sees_all: bool,
 }
 
@@ -48,7 +48,8 @@ pub(super) enum SessionRow {
 /// How a caller names a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SessionName<'a> {
-    /// By its key, the id of its agent, or the client's own id; if none matches, by its display name.
+    /// By its key, the id of its agent, or the client's own id; if none matches, by its display
+    /// name.
     Key(&'a str),
     /// By what it is called.
     Label(&'a str),
@@ -187,7 +188,8 @@ impl Requester {
 }
 
 impl Conversations {
-    /// Who calls. It is the credential that says so; `session` is the one that the call acts in, which is the caller's own.
+    /// Who calls. It is the credential that says so; `session` is the one that the call acts in,
+    /// which is the caller's own.
     pub(super) async fn requester(
         &self,
         caller: &Caller,
@@ -292,7 +294,8 @@ impl Conversations {
             |row: &SessionRow| requester.sees_all || policy.may_see(requester.sight(row)).is_ok();
         rows.retain(is_seen);
         if let (SessionName::Key(text), true) = (name, rows.is_empty()) {
-            // Models copy display names from `peer_list`. A text with the form of a key or an id is no display name.
+            // Models copy display names from `peer_list`. A text with the form of a key or an id is
+            // no display name.
             if let Some(PeerReference::Name { .. }) = PeerReference::parse(text) {
                 let named = self.core.store.peers().named(text, limits::PAGE_DEFAULT).await?;
                 rows = self.sessions_of(named).await?;

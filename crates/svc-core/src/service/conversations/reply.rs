@@ -25,7 +25,8 @@ enum Patience {
 }
 
 impl Conversations {
-    /// What the one who sent is told: the reply if it comes while the call waits, or was there already.
+    /// What the one who sent is told: the reply if it comes while the call waits, or was there
+    /// already.
     pub(super) async fn outcome(
         &self,
         run: RunRow,

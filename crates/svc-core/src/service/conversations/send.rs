@@ -1,4 +1,5 @@
-//! Sending to a session. The row stands before the answer, so whatever happens then is made up for by what the rows say.
+//! Sending to a session. The row stands before the answer, so whatever happens then is made up for
+//! by what the rows say.
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,7 +70,8 @@ impl SendToSession {
 pub struct SessionReply {
     /// Names the send.
     pub run_id: RunId,
-    /// `ok`: the reply is here. `accepted`: it comes later, as a message. `no_reply`: the turn ended without text.
+    /// `ok`: the reply is here. `accepted`: it comes later, as a message. `no_reply`: the turn
+    /// ended without text.
     pub status: SendStatus,
     /// The session.
     pub session_key: String,
@@ -148,8 +150,8 @@ impl Conversations {
     /// Sends a message to a session, and waits for what it answers as long as the caller wants to.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the message is none, [`Error::Conflict`] if its key stands for another. Every other refusal is in
-    /// the reply.
+    /// [`Error::Invalid`] if the message is none, [`Error::Conflict`] if its key stands for
+    /// another. Every other refusal is in the reply.
     pub async fn send(
         &self,
         caller: &Caller,
@@ -242,7 +244,8 @@ impl Conversations {
         let target = self.find(requester, name).await?;
         let is_self = match (&target, name) {
             (Ok(target), _) => requester.sight(target).is_self,
-            // A session has no peer before it sends for the first time, and still knows its own key.
+            // A session has no peer before it sends for the first time, and still knows its own
+            // key.
             (Err(_), SessionName::Key(key)) => {
                 key == "current" || key.eq_ignore_ascii_case(&requester.key)
             }
@@ -292,7 +295,8 @@ impl Conversations {
         Ok(())
     }
 
-    /// Sends a message to a session, unless it is `denied`. A repeat of one that was sent is never denied.
+    /// Sends a message to a session, unless it is `denied`. A repeat of one that was sent is never
+    /// denied.
     async fn ask(
         &self,
         caller: &Caller,
@@ -410,7 +414,8 @@ pub(super) fn last_delivery(states: Vec<Delivery>, when: ExpectedDelivery) -> Op
     last.map(|last| SendDelivery { state: last.state, at: last.at, when })
 }
 
-/// Why a session may not send to a peer for now: it has done so too often. Answers by a call are sends.
+/// Why a session may not send to a peer for now: it has done so too often. Answers by a call are
+/// sends.
 async fn rate(
     tx: &mut WriteTx,
     core: &Core,

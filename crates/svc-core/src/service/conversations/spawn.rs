@@ -75,8 +75,8 @@ impl Conversations {
     /// Starts a session for a task, and answers once it has taken it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of them.
-    /// [`Error::NotNow`] with the reason if the program does not run.
+    /// [`Error::LimitReached`] if agents have started agents too often, or the caller has enough of
+    /// them. [`Error::NotNow`] with the reason if the program does not run.
     pub async fn spawn(
         &self,
         caller: &Caller,
@@ -114,12 +114,14 @@ impl Conversations {
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
 
-    /// The key and the process of the agent that has a task, once it has taken it: its program runs and is logged in.
+    /// The key and the process of the agent that has a task, once it has taken it: its program runs
+    /// and is logged in.
     async fn running(&self, id: &TaskId) -> Result<(String, u32), Error> {
         let store = &self.core.store;
         let (team, end) = (svc_model::StreamName::fixed("team"), Instant::now() + TAKEN_WITHIN);
         let task_stream = svc_model::StreamName::new("task", id);
-        // The commit that notes the process moves the agent's stream or the team's; what becomes of the task its own.
+        // The commit that notes the process moves the agent's stream or the team's; what becomes of
+        // the task its own.
         let mut of_team = store.bus().listen(&team);
         let mut of_task = store.bus().listen(&task_stream);
         let mut running: Option<(String, u32)>;

@@ -1,6 +1,6 @@
-//! In which session an MCP tool is called. Clients do not say it, or each says it in its own way; their hooks know the
-//! session, and have told of the same call a moment before. Only what the same principal told counts: nobody announces the
-//! calls of another.
+//! In which session an MCP tool is called. Clients do not say it, or each says it in its own way;
+//! their hooks know the session, and have told of the same call a moment before. Only what the same
+//! principal told counts: nobody announces the calls of another.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use svc_model::{Principal, Timestamp, hook::HookToolUse, limits};
 
-/// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are open at a time.
+/// Calls that are remembered, over all sessions. A call follows its hook within moments, so few are
+/// open at a time.
 const REMEMBERED: usize = 1024;
 /// Those of one principal. One more takes the room of its oldest, and of nobody else's.
 const REMEMBERED_OF_ONE: usize = 64;
@@ -83,8 +84,8 @@ impl CallTies {
         calls.push_back(announced);
     }
 
-    /// The session in which this principal made this call: by the client's id of the call, or else by the tool and its
-    /// arguments, unless two of its sessions are about to make the same call.
+    /// The session in which this principal made this call: by the client's id of the call, or else
+    /// by the tool and its arguments, unless two of its sessions are about to make the same call.
     pub fn session_of(
         &self,
         principal: &Principal,

@@ -1,5 +1,6 @@
-//! Removes the text before a message from the answer to that message. At the end of a turn, Gemini CLI reports all text since its
-//! person's prompt, so the text for the person would stand before the answer, or in place of it.
+//! Removes the text before a message from the answer to that message. At the end of a turn, Gemini
+//! CLI reports all text since its person's prompt, so the text for the person would stand before
+//! the answer, or in place of it.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,8 @@ use svc_model::{
 #[derive(Debug, Default)]
 pub(super) struct EarlierWords(Mutex<HashMap<(Principal, String), ToldWords>>);
 
-/// Above this number of sessions the table is emptied; an answer may then begin with the text before the message.
+/// Above this number of sessions the table is emptied; an answer may then begin with the text
+/// before the message.
 const SESSIONS: usize = 10_000;
 /// Gemini CLI's text for a turn in which the model said nothing.
 const NO_WORDS: &str = "[no response text]";
@@ -48,8 +50,8 @@ impl EarlierWords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes from a turn's last words the text that was reported earlier in the turn. Returns the whole text for [`Self::note`];
-    /// `None` for other events and clients.
+    /// Removes from a turn's last words the text that was reported earlier in the turn. Returns the
+    /// whole text for [`Self::note`]; `None` for other events and clients.
     pub(super) fn take_off(
         &self,
         principal: &Principal,

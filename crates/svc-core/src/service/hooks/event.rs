@@ -1,4 +1,5 @@
-//! One event: the session is recognised, what follows is written in one commit, and the reply is composed.
+//! One event: the session is recognised, what follows is written in one commit, and the reply is
+//! composed.
 
 use std::{path::Path, sync::Arc};
 
@@ -32,7 +33,8 @@ use crate::service::{
 /// What comes with an event, beside the client's own payload.
 #[derive(Debug, Clone, Default)]
 pub struct HookCall {
-    /// Names the event: one that is sent again counts once. A late repeat shows that nobody saw the first reply.
+    /// Names the event: one that is sent again counts once. A late repeat shows that nobody saw the
+    /// first reply.
     pub id: Option<String>,
     /// The client's process on the daemon's machine.
     pub pid: Option<u32>,
@@ -44,7 +46,8 @@ pub struct HookCall {
     pub lost: Vec<String>,
     /// SHA-256 of the session's secret, which the hook read in the data folder.
     pub secret: Option<TokenHash>,
-    /// Whether the event's folder is that of the session: its client's hook tells of it, and no model.
+    /// Whether the event's folder is that of the session: its client's hook tells of it, and no
+    /// model.
     pub names_folder: bool,
 }
 
@@ -72,8 +75,9 @@ impl Hooks {
     /// Takes in an event, and composes the reply.
     ///
     /// # Errors
-    /// [`Error::NotYours`] if the session is another principal's, and the hook does not show that it is its client's;
-    /// [`Error::Conflict`] if it does, and another process of that client lives. Then nothing is changed or given.
+    /// [`Error::NotYours`] if the session is another principal's, and the hook does not show that
+    /// it is its client's; [`Error::Conflict`] if it does, and another process of that client
+    /// lives. Then nothing is changed or given.
     pub async fn hook(
         &self,
         caller: &Caller,
@@ -99,7 +103,8 @@ impl Hooks {
         self.reply(caller, &event, &known, hook_id, writes).await
     }
 
-    /// The session of an event, and its peer, as they are known so far. Whose it is, the write job decides.
+    /// The session of an event, and its peer, as they are known so far. Whose it is, the write job
+    /// decides.
     async fn recognise(&self, caller: &Caller, event: &HookEvent) -> Result<KnownSession, Error> {
         let arrived = self.core.now();
         let session_id = event.session_id.clone();
@@ -117,8 +122,9 @@ impl Hooks {
         Ok(KnownSession { acting, is_own, session, peer, calls, arrived })
     }
 
-    /// Where the session's secret is to be kept, if the event is one with which a session gets it: its first event, and each
-    /// with which it begins again. It takes a client's process, whose end can be seen: nothing goes over from anybody else.
+    /// Where the session's secret is to be kept, if the event is one with which a session gets it:
+    /// its first event, and each with which it begins again. It takes a client's process, whose end
+    /// can be seen: nothing goes over from anybody else.
     fn secrets_to_keep(
         &self,
         caller: &Caller,
@@ -142,7 +148,8 @@ impl Hooks {
         }
     }
 
-    /// Remembers what a turn said before it goes on with messages, until one begins with the words of a person.
+    /// Remembers what a turn said before it goes on with messages, until one begins with the words
+    /// of a person.
     fn follow_words(
         &self,
         caller: &Caller,
@@ -184,7 +191,8 @@ impl Hooks {
     ) -> Result<HookWrites, Error> {
         let process = match caller {
             Caller::Operator => call.pid.and_then(process::running),
-            // What is known counts, and not what is claimed. Where the system lists no processes, nothing is.
+            // What is known counts, and not what is claimed. Where the system lists no processes,
+            // nothing is.
             Caller::Session { process, .. } => {
                 process.as_deref().filter(|process| !process.started.is_empty()).cloned()
             }
@@ -242,8 +250,8 @@ impl Hooks {
         Ok(SessionProfile { project, peer_name })
     }
 
-    /// A name for a session's peer: client and folder, with a number if another who is here has that name. None is kept for
-    /// those who are not.
+    /// A name for a session's peer: client and folder, with a number if another who is here has
+    /// that name. None is kept for those who are not.
     async fn free_peer_name(&self, base: &str, known: &KnownSession) -> Result<String, Error> {
         let own = known.peer.as_ref().map(|peer| &peer.peer_id);
         let mut name = base.to_owned();
@@ -306,8 +314,8 @@ impl Hooks {
         }
     }
 
-    /// An open record that a session should know of when it begins: its own, or one that was left open in its project and
-    /// that no session has been told of since.
+    /// An open record that a session should know of when it begins: its own, or one that was left
+    /// open in its project and that no session has been told of since.
     async fn open_record(
         &self,
         caller: &Caller,
@@ -366,7 +374,8 @@ impl Hooks {
         };
         match self.journal.assemble_context(caller, &request).await {
             Ok(context) => (!context.markdown.is_empty()).then_some(context.markdown),
-            // The messages in the same reply count as handed over, so the reply goes out without context.
+            // The messages in the same reply count as handed over, so the reply goes out without
+            // context.
             Err(error) => {
                 let error = telemetry::chain(&error);
                 tracing::warn!(error, "cannot look for what a prompt brings up");
@@ -376,8 +385,9 @@ impl Hooks {
     }
 }
 
-/// The caller in the project of the session that the event is of: the one that the session has, and of a session that is not
-/// known yet the one that its client's hook runs in. One process may have sessions in several.
+/// The caller in the project of the session that the event is of: the one that the session has, and
+/// of a session that is not known yet the one that its client's hook runs in. One process may have
+/// sessions in several.
 fn in_its_project(
     caller: &Caller,
     event: &HookEvent,
@@ -435,8 +445,8 @@ mod tests {
     use super::*;
     use crate::service::testing::services;
 
-    /// A hook has little time, and may leave before its answer. What it told is written all the same, and so is the secret by
-    /// which its session is taken up again.
+    /// A hook has little time, and may leave before its answer. What it told is written all the
+    /// same, and so is the secret by which its session is taken up again.
     #[tokio::test]
     async fn a_hook_that_leaves_early_leaves_no_session_without_its_secret() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());

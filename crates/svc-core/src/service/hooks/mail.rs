@@ -1,6 +1,6 @@
-//! Messages on their way into a session, by its hooks. A message is `offered` when a reply holds it, and `injected` when
-//! the session's next event shows that it went on with that. A message that was read in the inbox is `offered`, too, and
-//! no event shows anything about it.
+//! Messages on their way into a session, by its hooks. A message is `offered` when a reply holds
+//! it, and `injected` when the session's next event shows that it went on with that. A message that
+//! was read in the inbox is `offered`, too, and no event shows anything about it.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -23,7 +23,6 @@ const COUNTED: u32 = 1_000;
 /// Messages that are handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedMail {
-    /// For the model.
     pub text: ModelText,
     /// Who wrote, where there is room for it above the text of a wake.
     pub wake_line: ModelText,
@@ -33,8 +32,8 @@ pub struct HandedMail {
     pub others: usize,
 }
 
-/// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What was given since then may
-/// not have been printed yet. Answers which messages these are.
+/// Notes that a session has what hooks gave it before this event, which arrived at `arrived`. What
+/// was given since then may not have been printed yet. Answers which messages these are.
 pub(super) async fn confirm_given(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -45,8 +44,8 @@ pub(super) async fn confirm_given(
     Ok(messages)
 }
 
-/// The lines for a person at whose terminal messages of `given` woke the session, which `prompt` began; none if none of them
-/// did. Such a prompt has their stamps.
+/// The lines for a person at whose terminal messages of `given` woke the session, which `prompt`
+/// began; none if none of them did. Such a prompt has their stamps.
 pub(super) async fn headlines_of_wake(
     tx: &mut WriteTx,
     given: &[Message],
@@ -72,9 +71,9 @@ pub(super) enum TurnOfMail {
     BegunByQuestion,
 }
 
-/// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if there is nothing to hand
-/// over. A sender that is no person begins [`limits::WAKES`] turns in [`limits::WAKES_WINDOW`]:
-/// two agents that write to each other would go on for ever.
+/// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if
+/// there is nothing to hand over. A sender that is no person begins [`limits::WAKES`] turns in
+/// [`limits::WAKES_WINDOW`]: two agents that write to each other would go on for ever.
 pub(super) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -117,8 +116,8 @@ async fn bounded_by_sender(
     Ok(taken)
 }
 
-/// Hands over the questions that the hook of the session's start gave: nothing shows that the model has them, and no turn
-/// began. `None` if there are none.
+/// Hands over the questions that the hook of the session's start gave: nothing shows that the model
+/// has them, and no turn began. `None` if there are none.
 pub(super) async fn hand_over_questions_of_start(
     tx: &mut WriteTx,
     peer: &Peer,

@@ -18,7 +18,8 @@ use crate::service::{Error, ResourceKind, check, process, team};
 /// A process that waits for a session's mail.
 #[derive(Debug, Clone)]
 pub struct MailWaiter {
-    /// Names the waiter, and its question. The greatest id of a session waits, so ids begin with a time.
+    /// Names the waiter, and its question. The greatest id of a session waits, so ids begin with a
+    /// time.
     pub id: String,
     /// Names of its earlier questions whose answers nobody saw.
     pub lost: Vec<String>,
@@ -44,7 +45,6 @@ enum WaiterMail {
     Handed(HandedMail),
     /// Nothing, as long as the session is in a turn: its other hooks hand messages over there.
     InTurn,
-    /// Nothing.
     Nothing,
 }
 
@@ -57,8 +57,9 @@ impl Hooks {
     /// Waits until there is a message for a session's peer, or until `end`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet; [`Error::Forbidden`] if it is another's;
-    /// [`Error::Unauthorized`] if the caller's token is taken back meanwhile.
+    /// [`Error::NotFound`] if the session has no peer, or is not the caller's yet;
+    /// [`Error::Forbidden`] if it is another's; [`Error::Unauthorized`] if the caller's token is
+    /// taken back meanwhile.
     pub async fn await_mail(
         &self,
         caller: &Caller,
@@ -145,10 +146,14 @@ impl Hooks {
                     }
                     let now = tx.peers().get(&peer.peer_id).await?;
                     if now.as_ref().is_some_and(is_gone) {
-                        // Its client was killed, and the waiter may have a moment left. The message waits.
+                        // Its client was killed, and the waiter may have a moment left. The message
+                        // waits.
                         return Ok(WaiterMail::Nothing);
                     }
-                    if now.as_ref().is_some_and(is_in_turn) {
+                    // Two waiters live for a moment when a turn ends, and a turn begins with one
+                    // question at most.
+                    let is_waking = tx.inboxes().is_waking(&peer.peer_id).await?;
+                    if is_waking || now.as_ref().is_some_and(is_in_turn) {
                         return Ok(WaiterMail::InTurn);
                     }
                     if caller.session().is_some_and(is_agent_key)
@@ -162,7 +167,8 @@ impl Hooks {
                     let new = mail::hand_over(tx, &peer, &waiter, offer, lease).await?;
                     let had_no_turn = now.is_some_and(|row| row.peer.status == PeerStatus::Online);
                     let handed = match new {
-                        // Somebody waits for the answer, and a session that was just opened may have no turn for hours.
+                        // Somebody waits for the answer, and a session that was just opened may
+                        // have no turn for hours.
                         None if had_no_turn => {
                             mail::hand_over_questions_of_start(tx, &peer, &waiter, lease).await?
                         }

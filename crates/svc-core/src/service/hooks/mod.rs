@@ -1,9 +1,10 @@
 //! Hooks: what an event of a coding agent's client changes, and the reply to it.
 //!
-//! `event` leads an event through its phases: recognise the session, write, compose the reply. `write_job` is all that one
-//! event writes, in one commit, and `mail` the messages in it; what is to be written is decided in
-//! [`domain::hook`](svc_model::hook). `unseen` takes back what a hook did not print. `mail_wait` waits for messages on
-//! behalf of an idle session, `sending` tells a sender when its message arrives, `call_ties` knows in which session an MCP tool is called, and
+//! `event` leads an event through its phases: recognise the session, write, compose the reply.
+//! `write_job` is all that one event writes, in one commit, and `mail` the messages in it; what is
+//! to be written is decided in [`domain::hook`](svc_model::hook). `unseen` takes back what a hook
+//! did not print. `mail_wait` waits for messages on behalf of an idle session, `sending` tells a
+//! sender when its message arrives, `call_ties` knows in which session an MCP tool is called, and
 //! `earlier_words` what a turn had said before it went on with messages.
 
 mod call_ties;

@@ -44,7 +44,8 @@ impl Hooks {
         self.policy = policy;
     }
 
-    /// The session that a client's process works for, as hooks with the operator's credential have told.
+    /// The session that a client's process works for, as hooks with the operator's credential have
+    /// told.
     pub async fn session_of_process(&self, pid: u32) -> Result<Option<String>, Error> {
         Ok(self.core.store.peers().session_of_process(pid).await?)
     }
@@ -60,7 +61,8 @@ impl Hooks {
             .await
     }
 
-    /// Forgets ids of events that nobody sends again, and what was given to sessions that nobody goes on with.
+    /// Forgets ids of events that nobody sends again, and what was given to sessions that nobody
+    /// goes on with.
     pub async fn sweep_hooks(&self) -> Result<(), Error> {
         let now = self.core.now();
         self.core.store.sweeps().forget_hooks(now.minus(limits::HOOK_IDS_KEPT)).await?;

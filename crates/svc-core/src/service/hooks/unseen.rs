@@ -1,7 +1,7 @@
 //! Replies that nobody saw: what they gave to a session is taken back, and given again.
 //!
-//! Each call of a hook has an id, and what its reply gives is marked with that. A hook that did not print its reply notes
-//! the id in a file, and the session's next hook, or the daemon, reads that.
+//! Each call of a hook has an id, and what its reply gives is marked with that. A hook that did not
+//! print its reply notes the id in a file, and the session's next hook, or the daemon, reads that.
 
 use svc_model::{Caller, limits};
 use svc_store::WriteTx;
@@ -36,7 +36,8 @@ pub(super) fn check_lost(ids: &[String]) -> Result<(), Error> {
     ids.iter().try_for_each(|id| check::short("lost", Some(id)))
 }
 
-/// Takes back what the replies to these events gave to a session: messages, context, reminders, open records.
+/// Takes back what the replies to these events gave to a session: messages, context, reminders,
+/// open records.
 ///
 /// # Errors
 /// [`Error::LimitReached`] if the caller has reported as many as it may.

@@ -9,7 +9,8 @@ use std::{
 use svc_model::{Principal, Timestamp};
 use tokio::sync::watch;
 
-/// The waiter of each principal for a session. The latest waits alone; ids are ordered by when a waiter began.
+/// The waiter of each principal for a session. The latest waits alone; ids are ordered by when a
+/// waiter began.
 #[derive(Debug, Default)]
 pub(super) struct MailWaiters(Mutex<WaiterTable>);
 
@@ -23,9 +24,11 @@ struct SessionWaiter {
     woken: Option<Timestamp>,
 }
 
-/// With more sessions than this, those for which nobody waits are forgotten. A waiter enters again with its next question.
+/// With more sessions than this, those for which nobody waits are forgotten. A waiter enters again
+/// with its next question.
 const SESSIONS: usize = 10_000;
-/// How long a session that was woken counts as one that takes messages: until its client tells of the turn.
+/// How long a session that was woken counts as one that takes messages: until its client tells of
+/// the turn.
 const WAKING: Duration = Duration::from_secs(10);
 
 impl MailWaiters {
@@ -33,7 +36,8 @@ impl MailWaiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this the waiter of a session, and shows who is from now on; `None` if a later one waits already.
+    /// Makes this the waiter of a session, and shows who is from now on; `None` if a later one
+    /// waits already.
     pub(super) fn enter(
         &self,
         principal: &Principal,
@@ -63,7 +67,8 @@ impl MailWaiters {
         }
     }
 
-    /// Whether a message wakes the session, or has just woken it. A session that became idle after that message has ended its turn.
+    /// Whether a message wakes the session, or has just woken it. A session that became idle after
+    /// that message has ended its turn.
     pub(super) fn wake(
         &self,
         principal: &Principal,

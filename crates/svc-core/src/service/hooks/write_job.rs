@@ -117,9 +117,10 @@ impl HookWriteJob {
         Ok(HookWrites { audience, reminder, run, mail, headline, ended_tokens })
     }
 
-    /// Keeps the session's secret, now that the session is the caller's. The file is written before the commit: a hook that
-    /// leaves before its answer, or the daemon's end, cannot come between the two. Without the file the session goes on, and
-    /// only cannot be taken up by another process.
+    /// Keeps the session's secret, now that the session is the caller's. The file is written before
+    /// the commit: a hook that leaves before its answer, or the daemon's end, cannot come between
+    /// the two. Without the file the session goes on, and only cannot be taken up by another
+    /// process.
     async fn keep_secret(&self, tx: &mut WriteTx) -> Result<(), StoreError> {
         let Some(secrets) = &self.secrets else { return Ok(()) };
         match secrets.ensure(&self.event.session_id) {
@@ -131,8 +132,8 @@ impl HookWriteJob {
         }
     }
 
-    /// Takes back what earlier hooks of the session did not print, before anything is given or taken for seen, and
-    /// remembers the event.
+    /// Takes back what earlier hooks of the session did not print, before anything is given or
+    /// taken for seen, and remembers the event.
     async fn settle(&self, tx: &mut WriteTx) -> Result<HookReception, Error> {
         let session_id = &self.event.session_id;
         unseen::take_back(tx, (&self.caller, &self.budget), session_id, &self.lost).await?;
@@ -186,7 +187,8 @@ impl HookWriteJob {
             }
         }
         if let HookTiming::Late { happened_at } = timing {
-            // With the time of now the row would be younger than the events that come after this one.
+            // With the time of now the row would be younger than the events that come after this
+            // one.
             tx.sessions().date(session_id, happened_at, known.is_none()).await?;
         }
         Ok(AppliedSession { effect, ended_tokens })
@@ -217,7 +219,8 @@ impl HookWriteJob {
         Ok(Some(HookNote::Reminder(record.reminder(count))))
     }
 
-    /// Records the outcome of a test, a build or a check, and gives what it says about the session's record.
+    /// Records the outcome of a test, a build or a check, and gives what it says about the
+    /// session's record.
     async fn record_run(&self, tx: &mut WriteTx) -> Result<Option<HookNote>, Error> {
         let Some((tool, run)) = self.event.finished_run() else { return Ok(None) };
         let session_id = &self.acting.session_id;
@@ -333,7 +336,8 @@ impl HookWriteJob {
         team::create(tx, &self.caller, id, input, project, self.process.clone()).await
     }
 
-    /// The last words of a turn answer what the session was asked and has before its eyes; a turn without them answers nothing.
+    /// The last words of a turn answer what the session was asked and has before its eyes; a turn
+    /// without them answers nothing.
     async fn answer_questions(&self, tx: &mut WriteTx, peer: &PeerId) -> Result<(), Error> {
         let moment = &self.event.moment;
         let is_end =
@@ -357,8 +361,8 @@ impl HookWriteJob {
         Ok(self.caller.session().is_some_and(is_agent_key) && tx.peers().is_hosted(peer).await?)
     }
 
-    /// Notes which messages the session has, and gives those that go into the reply, and the lines for a person if messages woke
-    /// the session.
+    /// Notes which messages the session has, and gives those that go into the reply, and the lines
+    /// for a person if messages woke the session.
     async fn hand_over_mail(
         &self,
         tx: &mut WriteTx,

@@ -1,4 +1,5 @@
-//! Context for a session: what the team knows that has to do with a prompt, as Markdown of a bounded size.
+//! Context for a session: what the team knows that has to do with a prompt, as Markdown of a
+//! bounded size.
 //!
 //! Nothing is given twice to a session, unless it has changed since or the session forgot.
 
@@ -67,11 +68,13 @@ pub struct ContextRequest {
     pub repeat: bool,
     /// Note that the session was given it.
     pub remember: bool,
-    /// The call of a hook that it is an answer to. If it is known that nobody will see that, there is nothing to tell.
+    /// The call of a hook that it is an answer to. If it is known that nobody will see that, there
+    /// is nothing to tell.
     pub hook_id: Option<String>,
 }
 
-/// Of a list of experiences, one in so many is kept for what did not work: nobody would look for that.
+/// Of a list of experiences, one in so many is kept for what did not work: nobody would look for
+/// that.
 const ONE_IN: usize = 5;
 
 impl Journal {
@@ -177,9 +180,11 @@ impl Journal {
             prompt: &request.query,
             project: request.project.as_deref(),
             filter: SearchFilter::default(),
-            // A short list has no slot for what did not work; and what was seen already takes slots, too.
+            // A short list has no slot for what did not work; and what was seen already takes
+            // slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
-            // Whoever asks for context is told as little of what has nothing to do with it as who did not.
+            // Whoever asks for context is told as little of what has nothing to do with it as who
+            // did not.
             only_relevant: true,
             with_open: false,
         };
@@ -191,7 +196,8 @@ impl Journal {
             .collect())
     }
 
-    /// Values that fit the prompt, the best first; without one those of the project, the latest first.
+    /// Values that fit the prompt, the best first; without one those of the project, the latest
+    /// first.
     async fn fitting_values(
         &self,
         caller: &Caller,

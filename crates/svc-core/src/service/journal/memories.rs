@@ -51,15 +51,14 @@ pub struct NewMemory {
 /// A memory that was stored, or was there already.
 #[derive(Debug)]
 pub struct StoredMemory {
-    /// The memory.
     pub memory: Memory,
     /// Whether it was there already; then it is as it was.
     pub is_known: bool,
 }
 
 impl Journal {
-    /// Stores a memory. The same content once more in a project and category is the memory that there is. One for every
-    /// project is the operator's to give.
+    /// Stores a memory. The same content once more in a project and category is the memory that
+    /// there is. One for every project is the operator's to give.
     pub async fn store_memory(
         &self,
         caller: &Caller,
@@ -110,7 +109,8 @@ impl Journal {
             .await
     }
 
-    /// The memories that fit a text and that the caller may read, the best first, each with how well it fits.
+    /// The memories that fit a text and that the caller may read, the best first, each with how
+    /// well it fits.
     pub async fn find_memories(
         &self,
         caller: &Caller,
@@ -155,7 +155,8 @@ impl Journal {
         Ok(ranked)
     }
 
-    /// A page of memories that the caller may read, the latest first, and how many there are in all.
+    /// A page of memories that the caller may read, the latest first, and how many there are in
+    /// all.
     pub async fn memories(
         &self,
         caller: &Caller,

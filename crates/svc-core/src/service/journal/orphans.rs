@@ -11,8 +11,8 @@ use super::{records::tell_of, room::Journal, texts::check_text};
 use crate::service::{Error, ResourceKind, project::project_of_write, team::ActingSession};
 
 impl Journal {
-    /// Records that were left open in the project of a session, by sessions that are over or long silent; the one that
-    /// was changed last first.
+    /// Records that were left open in the project of a session, by sessions that are over or long
+    /// silent; the one that was changed last first.
     pub async fn orphans(
         &self,
         caller: &Caller,
@@ -60,8 +60,8 @@ impl Journal {
             .await
     }
 
-    /// Ends a record that was left open, under the session that left it. The operator gives up one of any project, by its id or
-    /// the beginning of it.
+    /// Ends a record that was left open, under the session that left it. The operator gives up one
+    /// of any project, by its id or the beginning of it.
     pub async fn abandon_orphan(
         &self,
         caller: &Caller,
@@ -111,7 +111,8 @@ impl Journal {
     }
 }
 
-/// A record that was an orphan a moment ago. Its session may have come back since; then this refuses.
+/// A record that was an orphan a moment ago. Its session may have come back since; then this
+/// refuses.
 async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
     let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
     let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;

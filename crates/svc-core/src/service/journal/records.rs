@@ -1,6 +1,7 @@
 //! GHAP records of sessions: they begin, change and end.
 //!
-//! A change of a record, its history, the counters and its event are one write job: a crash leaves all of it or none.
+//! A change of a record, its history, the counters and its event are one write job: a crash leaves
+//! all of it or none.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -81,7 +82,8 @@ impl Journal {
             .await
     }
 
-    /// Changes the active record of a session. What it said before is kept if hypothesis, action or prediction change.
+    /// Changes the active record of a session. What it said before is kept if hypothesis, action or
+    /// prediction change.
     pub async fn update_ghap(
         &self,
         caller: &Caller,
@@ -244,7 +246,8 @@ impl Journal {
         Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
-    /// How well predictions came true, by client and domain, in the records that the caller may read.
+    /// How well predictions came true, by client and domain, in the records that the caller may
+    /// read.
     pub async fn calibration(
         &self,
         caller: &Caller,
@@ -260,8 +263,8 @@ impl Journal {
             .await?)
     }
 
-    /// What was stated with which probability against what came true, and how that moved over the weeks, in the records that
-    /// the caller may read.
+    /// What was stated with which probability against what came true, and how that moved over the
+    /// weeks, in the records that the caller may read.
     pub async fn verdicts(
         &self,
         caller: &Caller,
@@ -283,7 +286,8 @@ async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error>
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 
-/// Appends an event about a record. It has none of the texts: a reader who wants those asks for the record.
+/// Appends an event about a record. It has none of the texts: a reader who wants those asks for the
+/// record.
 pub(super) async fn tell_of(
     tx: &mut WriteTx,
     ghap: &Ghap,

@@ -1,7 +1,9 @@
-//! Clusters of records that are alike, and values: sentences that somebody draws from one, held against it.
+//! Clusters of records that are alike, and values: sentences that somebody draws from one, held
+//! against it.
 //!
-//! No model is needed: records are alike if they use the same words ([`cluster`]). How they were grouped is stored, so that what
-//! a list names can be looked at, and is made anew by the first who asks after records have changed.
+//! No model is needed: records are alike if they use the same words ([`cluster`]). How they were
+//! grouped is stored, so that what a list names can be looked at, and is made anew by the first who
+//! asks after records have changed.
 
 use std::collections::HashMap;
 
@@ -22,8 +24,8 @@ use crate::service::{
     team::{ActingSession, tell},
 };
 
-/// A sentence has a few words of the many that its records have. One that is this near to their middle is about them,
-/// though the records themselves, which may be all but equal, are nearer.
+/// A sentence has a few words of the many that its records have. One that is this near to their
+/// middle is about them, though the records themselves, which may be all but equal, are nearer.
 const NEAR_ENOUGH: f64 = 0.25;
 /// How many standard deviations beyond the mean distance of its records a sentence may be.
 const DEVIATIONS: f64 = 0.5;
@@ -66,7 +68,6 @@ pub struct ValueDistances {
 /// A value that was stored, or was there already.
 #[derive(Debug)]
 pub struct StoredValue {
-    /// The value.
     pub value: Value,
     /// Whether it was there already; then it is as it was.
     pub is_known: bool,
@@ -145,8 +146,8 @@ impl Journal {
         Ok((axis, members))
     }
 
-    /// Whether a sentence is about what the records of a cluster have in common: whether it is as near to their middle as
-    /// they are, or near enough.
+    /// Whether a sentence is about what the records of a cluster have in common: whether it is as
+    /// near to their middle as they are, or near enough.
     pub async fn validate_value(
         &self,
         caller: &Caller,
@@ -171,7 +172,8 @@ impl Journal {
         }
     }
 
-    /// Stores a sentence that was drawn from a cluster, if it belongs to it. The same once more is the one that there is.
+    /// Stores a sentence that was drawn from a cluster, if it belongs to it. The same once more is
+    /// the one that there is.
     pub async fn store_value(
         &self,
         caller: &Caller,
@@ -301,7 +303,8 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewClu
     (clustering, groups)
 }
 
-/// How a text stands to the records of `members`, each with its weight; `None` if none of them is there.
+/// How a text stands to the records of `members`, each with its weight; `None` if none of them is
+/// there.
 fn validate(
     axis: Axis,
     text: &str,

@@ -43,7 +43,8 @@ pub enum StartAfter {
 pub struct Gap {
     /// The cursor that the reader came with.
     pub requested: u64,
-    /// The first event that there is after `requested`, or after the start if the cursor is ahead: its seq or position.
+    /// The first event that there is after `requested`, or after the start if the cursor is ahead:
+    /// its seq or position.
     pub oldest: i64,
     /// The latest event, likewise.
     pub latest: i64,

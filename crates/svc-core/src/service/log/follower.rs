@@ -27,7 +27,8 @@ impl Log {
 }
 
 impl StreamFollower {
-    /// Waits for the next events; `None` at the end of a closed stream. Dropping the future loses nothing.
+    /// Waits for the next events; `None` at the end of a closed stream. Dropping the future loses
+    /// nothing.
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>, Error> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {

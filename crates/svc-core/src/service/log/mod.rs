@@ -1,7 +1,8 @@
 //! The event log: pages of it, readers that follow it, and what retention removes.
 //!
-//! `cursor` says where a reader begins, `source` is what every reader that follows is made of: `subscription` gives
-//! frames, `follower` events, `reading` one answer. `pages` and `stream_moves` do not follow.
+//! `cursor` says where a reader begins, `source` is what every reader that follows is made of:
+//! `subscription` gives frames, `follower` events, `reading` one answer. `pages` and `stream_moves`
+//! do not follow.
 
 mod cursor;
 mod follower;

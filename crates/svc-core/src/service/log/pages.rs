@@ -6,10 +6,8 @@ use svc_store::{FeedScope, LogPage, PageSize, StreamView};
 use super::{Log, cursor::Selector};
 use crate::service::{Error, ResourceKind, check};
 
-/// A page of events.
 #[derive(Debug)]
 pub struct EventPage {
-    /// The events.
     pub events: Vec<Event>,
     /// The cursor of the next page, if there is one.
     pub next: Option<i64>,

@@ -29,8 +29,8 @@ pub struct EventReading {
 impl Log {
     /// The events after a cursor. If there are none yet, waits for them up to `wait`.
     ///
-    /// This is for tools, and shows no stream of answers, whoever asks: the answer itself becomes an event of such a
-    /// stream, and each would hold all before it.
+    /// This is for tools, and shows no stream of answers, whoever asks: the answer itself becomes
+    /// an event of such a stream, and each would hold all before it.
     pub async fn read_events(
         &self,
         caller: &Caller,
@@ -54,7 +54,8 @@ impl Log {
         };
         let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
         loop {
-            // The head is read before the page, so that events which the kind leaves out were looked at.
+            // The head is read before the page, so that events which the kind leaves out were
+            // looked at.
             let bounds = source.bounds().await?;
             let page = source.events(cursor, i64::MAX, kind, size).await?;
             if !source.is_readable_now().await? {
@@ -83,8 +84,8 @@ impl Log {
     }
 }
 
-/// Waits until the table is worth a look. Moves the cursor over commits without an event of the kind, so that the
-/// table is not read for each commit of a busy daemon.
+/// Waits until the table is worth a look. Moves the cursor over commits without an event of the
+/// kind, so that the table is not read for each commit of a busy daemon.
 async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&str>) {
     let concerns = |batch: &Batch| {
         let is_wanted =

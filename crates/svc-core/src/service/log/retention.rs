@@ -1,4 +1,5 @@
-//! What time does to the database: old events go, if the owner wants that, and the write-ahead log is kept small.
+//! What time does to the database: old events go, if the owner wants that, and the write-ahead log
+//! is kept small.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub struct Retention {
 }
 
 impl Log {
-    /// Removes what is too old or too much; answers how many events went. The last event of a stream always stays.
+    /// Removes what is too old or too much; answers how many events went. The last event of a
+    /// stream always stays.
     pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
         let mut removed = 0;
         if let Some(age) = retention.max_age
@@ -31,7 +33,8 @@ impl Log {
             }
         }
         if let Some(bytes) = retention.max_bytes {
-            // What is above the limit goes, and no more: a page is free when all of it is, so it takes a few steps.
+            // What is above the limit goes, and no more: a page is free when all of it is, so it
+            // takes a few steps.
             while let excess = self.core.store.upkeep().used_bytes().await?.saturating_sub(bytes)
                 && excess > 0
             {

@@ -1,7 +1,8 @@
 //! What a reader follows: the table, and the tail of the last commits beside it.
 //!
-//! Everything that follows the log is made of this: [`Subscription`](super::Subscription) for frames,
-//! [`StreamFollower`](super::StreamFollower) for events, [`Log::read_events`](super::Log::read_events) for one answer.
+//! Everything that follows the log is made of this: [`Subscription`](super::Subscription) for
+//! frames, [`StreamFollower`](super::StreamFollower) for events,
+//! [`Log::read_events`](super::Log::read_events) for one answer.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ enum Followed {
     Stream {
         id: i64,
         name: StreamName,
-        /// Who reads, if it is to be asked again whether it still may; `None` if the caller has checked whose the stream is.
+        /// Who reads, if it is to be asked again whether it still may; `None` if the caller has
+        /// checked whose the stream is.
         reader: Option<Reader>,
         listener: StreamListener<Batch>,
     },
@@ -40,8 +42,8 @@ enum Followed {
 /// What the tail has behind a cursor.
 #[derive(Debug)]
 pub(super) enum TailRead {
-    /// The commits that follow, as far as they are of this source; perhaps none of them is. The cursor has moved
-    /// behind them.
+    /// The commits that follow, as far as they are of this source; perhaps none of them is. The
+    /// cursor has moved behind them.
     Batches(Vec<Arc<Batch>>),
     /// Nothing follows yet.
     Nothing,
@@ -54,7 +56,8 @@ pub(super) enum TailRead {
 }
 
 impl LogSource {
-    /// Follows one stream: for a reader who may read it now, or for a caller who has checked whose it is.
+    /// Follows one stream: for a reader who may read it now, or for a caller who has checked whose
+    /// it is.
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
@@ -80,7 +83,6 @@ impl LogSource {
         Ok((source, bounds))
     }
 
-    /// The bounds at present.
     pub(super) async fn bounds(&self) -> Result<LogBounds, StoreError> {
         match &self.followed {
             Followed::Stream { name, .. } => {
@@ -94,7 +96,8 @@ impl LogSource {
         }
     }
 
-    /// Whether the reader may still read the stream, after it was decided anew who may. Cheap when it was not.
+    /// Whether the reader may still read the stream, after it was decided anew who may. Cheap when
+    /// it was not.
     pub(super) async fn is_readable(&mut self) -> Result<bool, StoreError> {
         let has_changed = match &mut self.followed {
             Followed::Stream { listener, .. } => listener.take_readers_changed(),
@@ -103,8 +106,9 @@ impl LogSource {
         if has_changed { self.is_readable_now().await } else { Ok(true) }
     }
 
-    /// Whether the reader may read the stream, as the table has it: asked behind each page of the table, because a page
-    /// may be read between the commit that withdraws the stream and its notification.
+    /// Whether the reader may read the stream, as the table has it: asked behind each page of the
+    /// table, because a page may be read between the commit that withdraws the stream and its
+    /// notification.
     pub(super) async fn is_readable_now(&mut self) -> Result<bool, StoreError> {
         let Followed::Stream { reader, name, listener, .. } = &mut self.followed else {
             // The query of a feed asks for each event.
@@ -129,7 +133,8 @@ impl LogSource {
             if gap.reason == GapReason::Pruned {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
-            // The last event of each stream is still there, and may be before those that were pruned.
+            // The last event of each stream is still there, and may be before those that were
+            // pruned.
             let next = self
                 .store
                 .events()
@@ -168,8 +173,8 @@ impl LogSource {
         }
     }
 
-    /// Sends pages of frames behind the cursor, from the table: one, if there is anything, and more while there is room. The
-    /// future stands alone, so that it may run ahead.
+    /// Sends pages of frames behind the cursor, from the table: one, if there is anything, and more
+    /// while there is room. The future stands alone, so that it may run ahead.
     pub(super) fn frames(
         &self,
         cursor: i64,
@@ -187,7 +192,8 @@ impl LogSource {
                 Err(scope) => {
                     let (_, head) = store.events().bounds().await?;
                     if let Some(page) = store.frames().of_feed(&scope, cursor, head).await? {
-                        // It is the first of its channel. An error says that nobody is there any more.
+                        // It is the first of its channel. An error says that nobody is there any
+                        // more.
                         pages.try_send(page).ok();
                     }
                     Ok(())
@@ -196,7 +202,8 @@ impl LogSource {
         }
     }
 
-    /// Waits until something follows the cursor, nothing will, or others may read. Dropping the future loses nothing.
+    /// Waits until something follows the cursor, nothing will, or others may read. Dropping the
+    /// future loses nothing.
     pub(super) async fn wait(&mut self, cursor: i64) {
         match &mut self.followed {
             Followed::Stream { listener, reader: Some(_), .. } => {
@@ -252,7 +259,8 @@ impl LogSource {
                     let mut next = *cursor;
                     let mut ours = Vec::new();
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
-                        // A listener that came while a commit was being published may see a part of it.
+                        // A listener that came while a commit was being published may see a part of
+                        // it.
                         if batch.positions.0 != next + 1 {
                             return TailRead::Behind;
                         }

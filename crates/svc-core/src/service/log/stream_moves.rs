@@ -1,9 +1,10 @@
 //! Which of some streams have got new events.
 //!
-//! It is for clients that subscribe to resources: the streams that they may read, without those of answers.
+//! It is for clients that subscribe to resources: the streams that they may read, without those of
+//! answers.
 //!
-//! A level and not an edge: it names the streams that have moved since a position of the log and the last position of
-//! each. So nothing is kept for a reader that is away.
+//! A level and not an edge: it names the streams that have moved since a position of the log and
+//! the last position of each. So nothing is kept for a reader that is away.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,6 @@ use tokio::sync::watch;
 use super::Log;
 use crate::service::Error;
 
-/// Where a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamEnd {
     /// Seq of its last event; 0 if it has none.
@@ -34,7 +34,8 @@ pub struct StreamMoves {
 }
 
 impl Log {
-    /// Watches the log from the position `from`, or from its end. Also answers which of the streams have moved since.
+    /// Watches the log from the position `from`, or from its end. Also answers which of the streams
+    /// have moved since.
     pub async fn watch_streams(
         &self,
         caller: &Caller,
@@ -59,14 +60,15 @@ impl Log {
         Ok(self.core.store.events().bounds().await?.1)
     }
 
-    /// Where a stream ends, whoever may read it: the caller has checked whose it is. `None` if there is none of that
-    /// name.
+    /// Where a stream ends, whoever may read it: the caller has checked whose it is. `None` if
+    /// there is none of that name.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
         let view = self.core.store.streams().view(name).await?;
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
-    /// Where a stream ends that the caller may read and that holds no answers; `None` if there is none.
+    /// Where a stream ends that the caller may read and that holds no answers; `None` if there is
+    /// none.
     pub async fn readable_stream_end(
         &self,
         caller: &Caller,
@@ -95,7 +97,8 @@ impl StreamMoves {
         self.listener.wait(self.cursor).await;
     }
 
-    /// Those of the streams (the keys) that have moved since the last look, each with its last position.
+    /// Those of the streams (the keys) that have moved since the last look, each with its last
+    /// position.
     pub async fn take<V: Sync>(
         &mut self,
         streams: &BTreeMap<String, V>,

@@ -1,8 +1,9 @@
 //! Subscriptions: following the log as frames of server-sent events.
 //!
-//! A subscription is a cursor. It reads the table until it has caught up, then takes what the tail has of the last
-//! commits, and goes back to the table whenever it fell behind the tail. No producer waits for it, and it keeps nothing
-//! but its cursor and, while it reads the table, a few pages.
+//! A subscription is a cursor. It reads the table until it has caught up, then takes what the tail
+//! has of the last commits, and goes back to the table whenever it fell behind the tail. No
+//! producer waits for it, and it keeps nothing but its cursor and, while it reads the table, a few
+//! pages.
 
 use std::sync::Arc;
 
@@ -45,7 +46,8 @@ pub struct Subscription {
     gap: Option<Gap>,
     /// Nothing follows the head.
     closed: bool,
-    /// Stays open at the end of a closed stream: a client would take the end for a fault and come back for ever.
+    /// Stays open at the end of a closed stream: a client would take the end for a fault and come
+    /// back for ever.
     endless: bool,
     /// The head when the subscription was made.
     head: i64,
@@ -102,7 +104,8 @@ enum TailFrames {
 }
 
 impl Log {
-    /// Follows a stream, or several, from a cursor and without end, as far as the caller may read them.
+    /// Follows a stream, or several, from a cursor and without end, as far as the caller may read
+    /// them.
     pub async fn subscribe(
         &self,
         caller: &Caller,
@@ -177,8 +180,8 @@ impl Subscription {
         self.cursor
     }
 
-    /// Waits for what comes next; `None` at the end of a closed stream, and when the stream became another's, whom alone
-    /// it is for. Dropping the future loses nothing that was not given.
+    /// Waits for what comes next; `None` at the end of a closed stream, and when the stream became
+    /// another's, whom alone it is for. Dropping the future loses nothing that was not given.
     pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>, Error> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));
@@ -272,8 +275,8 @@ impl Subscription {
         Ok(Some(svc_store::render(&events, self.framing)))
     }
 
-    /// The frames of the last commits, up to the size of a chunk: what costs is the system call for each subscriber
-    /// and not its bytes.
+    /// The frames of the last commits, up to the size of a chunk: what costs is the system call for
+    /// each subscriber and not its bytes.
     fn read_tail(&mut self) -> TailFrames {
         match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
             TailRead::Batches(batches) => TailFrames::Frames(join(
@@ -571,7 +574,8 @@ mod tests {
         }
     }
 
-    /// The last event of each stream stays, so the oldest that a feed has may be far below what was pruned.
+    /// The last event of each stream stays, so the oldest that a feed has may be far below what was
+    /// pruned.
     #[tokio::test]
     async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
         let test = TestStore::open().await;

@@ -1,4 +1,5 @@
-//! What MCP clients find again: sessions, subscriptions, and calls that take time, with their messages in the log.
+//! What MCP clients find again: sessions, subscriptions, and calls that take time, with their
+//! messages in the log.
 
 use std::sync::Arc;
 
@@ -37,7 +38,6 @@ pub struct NewCall {
     pub revision: Revision,
     /// JSON: the id of the request.
     pub rpc_id: String,
-    /// The tool.
     pub tool: String,
     /// JSON: the request's `params`.
     pub params: String,
@@ -49,13 +49,12 @@ pub struct NewCall {
     pub started_at: Timestamp,
 }
 
-/// How a call ended.
 #[derive(Debug, Clone)]
 pub struct CallEnd {
     /// A final state.
     pub state: CallState,
-    /// What the client is told: a JSON-RPC message, or of a task its result or error. Nothing if it did not want to
-    /// be told.
+    /// What the client is told: a JSON-RPC message, or of a task its result or error. Nothing if it
+    /// did not want to be told.
     pub message: Option<String>,
 }
 
@@ -100,7 +99,8 @@ impl Mcp {
             .await
     }
 
-    /// An open session of this caller; `None` if there is none of that id, or it is somebody else's.
+    /// An open session of this caller; `None` if there is none of that id, or it is somebody
+    /// else's.
     pub async fn mcp_session(
         &self,
         caller: &Caller,
@@ -222,7 +222,8 @@ impl Mcp {
         Ok(self.core.store.mcp().subscriptions(id).await?)
     }
 
-    /// Puts a call on record before its tool is run. `first` is the first message to the client, if there is one.
+    /// Puts a call on record before its tool is run. `first` is the first message to the client, if
+    /// there is one.
     pub async fn begin_call(
         &self,
         caller: &Caller,
@@ -337,7 +338,8 @@ impl Mcp {
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
     }
 
-    /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut off.
+    /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut
+    /// off.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
@@ -360,7 +362,8 @@ impl Mcp {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// A page of the streams that the caller may read, the latest made first. None of them holds answers.
+    /// A page of the streams that the caller may read, the latest made first. None of them holds
+    /// answers.
     pub async fn readable_streams(
         &self,
         caller: &Caller,

@@ -7,7 +7,8 @@ use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
 
 use super::prompt::{RankingPrompt, Rarity, members};
 
-/// Weighs a prompt by what is known of its words: by the index, and by records that are not in it, of which `open` has the terms.
+/// Weighs a prompt by what is known of its words: by the index, and by records that are not in it,
+/// of which `open` has the terms.
 pub(super) async fn weigh(
     index: &mut SearchIndex,
     mut prompt: Prompt,

@@ -1,13 +1,16 @@
 //! What has helped again: records and memories that another session's confirmed record speaks for.
 //!
-//! A record that ends as confirmed speaks for those that it names by their ids, in any of its texts, and for those that its
-//! session was given before and that are about the same, its goal and hypothesis being the prompt (`RankingPrompt::is_about`). Of
-//! records that a search of `fixtures/retrieval` gives together, that takes 5 of 11 pairs that answer the prompt both, and 33
-//! of 995 of which only one does: it was chosen on these, so they are no proof. To be given alone counts for nothing, or
-//! what is shown would be shown the more; and nothing counts within one session, which would praise itself.
+//! A record that ends as confirmed speaks for those that it names by their ids, in any of its
+//! texts, and for those that its session was given before and that are about the same, its goal and
+//! hypothesis being the prompt (`RankingPrompt::is_about`). Of records that a search of
+//! `fixtures/retrieval` gives together, that takes 5 of 11 pairs that answer the prompt both, and
+//! 33 of 995 of which only one does: it was chosen on these, so they are no proof. To be given
+//! alone counts for nothing, or what is shown would be shown the more; and nothing counts within
+//! one session, which would praise itself.
 //!
-//! What was given to a session whose prediction turned out wrong is not held against it: most predictions fail for reasons
-//! of their own, and hard subjects, where a record is needed most, would sink the deepest.
+//! What was given to a session whose prediction turned out wrong is not held against it: most
+//! predictions fail for reasons of their own, and hard subjects, where a record is needed most,
+//! would sink the deepest.
 
 use std::collections::HashMap;
 
@@ -19,8 +22,8 @@ use super::{
     room::Search,
 };
 
-/// What each doubling of the confirmations adds to a score, and all of them at most: as much as age can take away, so that
-/// it decides between records that fit alike, and no more.
+/// What each doubling of the confirmations adds to a score, and all of them at most: as much as age
+/// can take away, so that it decides between records that fit alike, and no more.
 const DOUBLING: f64 = 0.05;
 const MOST: f64 = 0.2;
 
@@ -31,7 +34,8 @@ pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
 }
 
 impl Search {
-    /// Notes what a session has found when it searched. A search that is not noted is an answer all the same.
+    /// Notes what a session has found when it searched. A search that is not noted is an answer all
+    /// the same.
     pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<SeenItem>) {
         if items.is_empty() {
             return;
@@ -57,8 +61,8 @@ impl Search {
     }
 }
 
-/// Notes what a record speaks for that is about to be stored as confirmed, in the same commit. It is not among what can be
-/// found yet, so its words are as rare as they were before it.
+/// Notes what a record speaks for that is about to be stored as confirmed, in the same commit. It
+/// is not among what can be found yet, so its words are as rare as they were before it.
 pub(in crate::service) async fn note_confirmed(
     tx: &mut WriteTx,
     reader: &Reader,
@@ -107,7 +111,8 @@ fn named<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     ids
 }
 
-/// What a record is about, as a prompt. Its goal is an order to do some work, like any; that says nothing here.
+/// What a record is about, as a prompt. Its goal is an order to do some work, like any; that says
+/// nothing here.
 fn subject(ghap: &Ghap) -> Prompt {
     let text = format!("{}\n{}", ghap.goal, ghap.hypothesis);
     Prompt { is_chore: false, ..Prompt::read(&text) }

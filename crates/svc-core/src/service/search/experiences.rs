@@ -1,7 +1,7 @@
 //! What past records have to say to a prompt.
 //!
-//! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's words each one has or
-//! means, and how telling those are. A prompt that nothing fits gets nothing.
+//! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's
+//! words each one has or means, and how telling those are. A prompt that nothing fits gets nothing.
 
 use std::collections::HashMap;
 
@@ -49,9 +49,11 @@ pub struct ExperienceQuery<'a> {
     pub filter: SearchFilter,
     /// How many at most.
     pub limit: usize,
-    /// Whether what is hardly relevant is left out: so for a prompt that did not ask, not for somebody who searches.
+    /// Whether what is hardly relevant is left out: so for a prompt that did not ask, not for
+    /// somebody who searches.
     pub only_relevant: bool,
-    /// Whether records that are still open are found, too: they have taught nothing yet, and who looks for one knows it.
+    /// Whether records that are still open are found, too: they have taught nothing yet, and who
+    /// looks for one knows it.
     pub with_open: bool,
 }
 
@@ -76,7 +78,8 @@ struct RankedCandidate {
 }
 
 impl Search {
-    /// The records that fit a prompt and that the caller may read, the best first. Some slots are kept for what did not work.
+    /// The records that fit a prompt and that the caller may read, the best first. Some slots are
+    /// kept for what did not work.
     pub async fn search_ghaps(
         &self,
         caller: &Caller,
@@ -149,7 +152,8 @@ async fn open_records(
     Ok(page.rows)
 }
 
-/// What an open record is worth to the prompt of `search`: as one that was resolved now and has helped nobody.
+/// What an open record is worth to the prompt of `search`: as one that was resolved now and has
+/// helped nobody.
 fn rank_open(
     prompt: &RankingPrompt,
     ghap: Ghap,
@@ -181,8 +185,8 @@ fn rank(
     keep_slots(ranked, search.limit.min(limits::SEARCH_HITS))
 }
 
-/// Keeps the record that fits best, if it has to do with the prompt, and those that fit nearly as well. What has helped to
-/// other things has no say: it does not make a record fit this one.
+/// Keeps the record that fits best, if it has to do with the prompt, and those that fit nearly as
+/// well. What has helped to other things has no say: it does not make a record fit this one.
 fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
     ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
     let Some(best) = ranked.first() else { return };
@@ -231,7 +235,8 @@ fn fit(
     met.score * trust(tier) * age.powf(AGE) * nearness
 }
 
-/// The best, of which one in five is what did not work, if there is any: that is what nobody would look for.
+/// The best, of which one in five is what did not work, if there is any: that is what nobody would
+/// look for.
 fn keep_slots(mut ranked: Vec<RankedCandidate>, limit: usize) -> Vec<RankedCandidate> {
     let is_falsified = |ranked: &RankedCandidate| ranked.candidate.status == GhapStatus::Falsified;
     let kept = limit / 5;

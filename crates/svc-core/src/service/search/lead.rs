@@ -1,21 +1,25 @@
 //! By how much the best record is nearer to a prompt than what is about something else.
 //!
-//! The others are records that do not meet the prompt's telling words. A trouble that a team met often has many records,
-//! each with a hypothesis of its own, and none of them is far ahead of the next: they are no reason to be silent.
+//! The others are records that do not meet the prompt's telling words. A trouble that a team met
+//! often has many records, each with a hypothesis of its own, and none of them is far ahead of the
+//! next: they are no reason to be silent.
 
 use std::collections::HashSet;
 
 use super::prompt::{RankingPrompt, TellingWords, TermMatch};
 
-// Tuned on the development parts of fixtures/retrieval and on fixtures/retrieval/repeated; the README says how.
+// Tuned on the development parts of fixtures/retrieval and on fixtures/retrieval/repeated; the
+// README says how.
 
-/// From how many records on that share telling words with the best one those words are a trouble that is met again and again,
-/// the best one with them.
+/// From how many records on that share telling words with the best one those words are a trouble
+/// that is met again and again, the best one with them.
 const OFTEN: usize = 3;
-/// How many of the prompt's telling words those share, and which part of what the best one's are worth.
+/// How many of the prompt's telling words those share, and which part of what the best one's are
+/// worth.
 const SHARED_WORDS: u32 = 2;
 const SHARED: f64 = 0.5;
-/// Which share of the prompt the best one meets then: many records share two words of a long prompt by chance.
+/// Which share of the prompt the best one meets then: many records share two words of a long prompt
+/// by chance.
 const MET: f64 = 0.4;
 
 /// A record that meets a prompt.
@@ -29,7 +33,8 @@ pub(super) struct Contender<'a> {
     pub(super) fit: f64,
 }
 
-/// How many times as well as the next two others the first of `ranked` fits, of which the best come first.
+/// How many times as well as the next two others the first of `ranked` fits, of which the best come
+/// first.
 pub(super) fn lead(prompt: &RankingPrompt, ranked: &[Contender<'_>]) -> f64 {
     let Some(best) = ranked.first() else { return 0.0 };
     let is_repeated = best.met.share >= MET

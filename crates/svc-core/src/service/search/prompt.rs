@@ -1,5 +1,5 @@
-//! A prompt, weighed: which of its words a record has or means, how telling those are, and whether the record has to do
-//! with it.
+//! A prompt, weighed: which of its words a record has or means, how telling those are, and whether
+//! the record has to do with it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,22 +10,27 @@ use svc_model::{
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
-/// How soon a repeated term counts no more, and how much a long record is held against it (BM25's k1 and b).
+/// How soon a repeated term counts no more, and how much a long record is held against it (BM25's
+/// k1 and b).
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.4;
-/// Length of a usual record, in terms. Fixed, so that a score does not change with the other records.
+/// Length of a usual record, in terms. Fixed, so that a score does not change with the other
+/// records.
 const USUAL_LENGTH: f64 = 26.5;
-/// What a term counts in action, prediction and result, which say what was done and not what it is about.
+/// What a term counts in action, prediction and result, which say what was done and not what it is
+/// about.
 const REST: f64 = 0.5;
 /// What an everyday word counts.
 const COMMON: f64 = 0.7;
 /// Rarity counts for less than in full: among few records it is half chance.
 const RARITY: f64 = 0.7;
-/// What each further term of one meaning counts, and each part of an identifier that is met as a whole.
+/// What each further term of one meaning counts, and each part of an identifier that is met as a
+/// whole.
 const MORE: f64 = 0.2;
 /// What a word that is in no record counts when it is asked how much of the prompt is met.
 const UNKNOWN: f64 = 0.5;
-/// How much nearer than the next record the best one is taken to be at most: far enough that it is the one.
+/// How much nearer than the next record the best one is taken to be at most: far enough that it is
+/// the one.
 const MOST_LEAD: f64 = 4.0;
 /// Which share of a prompt a single word of it has to be.
 const ONE_WORD: f64 = 0.6;
@@ -52,8 +57,9 @@ pub(super) struct Rarity {
 const SMALL: i64 = 200;
 
 impl Rarity {
-    /// Of that many records, and how many have each term. A small journal counts as one of [`SMALL`] records: where most
-    /// of what there is is about one thing, its words would be worth nothing, and it would never come to mind.
+    /// Of that many records, and how many have each term. A small journal counts as one of
+    /// [`SMALL`] records: where most of what there is is about one thing, its words would be worth
+    /// nothing, and it would never come to mind.
     pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
         Self { records: float(records.max(SMALL)), records_with }
     }
@@ -137,7 +143,8 @@ impl RankingPrompt {
         Self { groups, is_chore, wholes, worth, whole, terms, term_index, rarity }
     }
 
-    /// The terms to find candidates by: the most telling ones that stand in at most `postings` records together.
+    /// The terms to find candidates by: the most telling ones that stand in at most `postings`
+    /// records together.
     pub(super) fn candidate_terms(&self, mut postings: i64) -> CandidateTerms<'_> {
         let mut terms: Vec<(f64, &str)> = self
             .terms
@@ -160,7 +167,8 @@ impl RankingPrompt {
         choice
     }
 
-    /// How well a record meets the prompt, by its terms: of what it is about, of what it taught, and the rest.
+    /// How well a record meets the prompt, by its terms: of what it is about, of what it taught,
+    /// and the rest.
     pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> TermMatch {
         // Of each term that counts: how often it stands, weighed by where.
         let mut counts = vec![0.0; self.terms.len()];
@@ -236,9 +244,9 @@ impl RankingPrompt {
         worth.filter(|(index, _)| words.has(*index)).map(|(_, worth)| worth).sum()
     }
 
-    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not ask, if it were no nearer
-    /// than others; or it has three words of the subject and a good share of it, which tells in a journal that is so small
-    /// that no word is rare.
+    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not
+    /// ask, if it were no nearer than others; or it has three words of the subject and a good share
+    /// of it, which tells in a journal that is so small that no word is rare.
     pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
         let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
@@ -249,16 +257,18 @@ impl RankingPrompt {
             || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
-    /// What speaks for a record's having to do with the prompt: that it meets it well and with several words, that those are
-    /// a great share of it, that it does so better than any other record (`lead` times as well), and that the prompt is no
-    /// order. More than 0: it does. `score` is that of the match with what else weighs in. A logistic regression over the
-    /// judged prompts' best records, rounded, and moved by what a wrong one costs more than a missing one.
+    /// What speaks for a record's having to do with the prompt: that it meets it well and with
+    /// several words, that those are a great share of it, that it does so better than any other
+    /// record (`lead` times as well), and that the prompt is no order. More than 0: it does.
+    /// `score` is that of the match with what else weighs in. A logistic regression over the judged
+    /// prompts' best records, rounded, and moved by what a wrong one costs more than a missing one.
     pub(super) fn relevance(&self, met: &TermMatch, score: f64, lead: f64) -> f64 {
         // One word is chance, unless the prompt says little else.
         if met.words < 2 && met.share < ONE_WORD {
             return f64::NEG_INFINITY;
         }
-        // In units of the rarest term there can be, so that it does not change with the number of records.
+        // In units of the rarest term there can be, so that it does not change with the number of
+        // records.
         let score = score / self.rarity.of_count(0);
         -4.0 + 1.5 * (score + 0.03).ln()
             + 0.5 * met.share.max(0.01).ln()

@@ -1,5 +1,5 @@
-//! How good the search is: the two sets of records, prompts and judgements of `fixtures/retrieval`, and what three ways of
-//! searching make of them.
+//! How good the search is: the two sets of records, prompts and judgements of `fixtures/retrieval`,
+//! and what three ways of searching make of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -138,7 +138,8 @@ pub struct SearchScores {
     pub helped: Estimate,
 }
 
-/// A figure of a sample of prompts, and where that of all prompts like them is in 95 of 100 cases (bootstrap).
+/// A figure of a sample of prompts, and where that of all prompts like them is in 95 of 100 cases
+/// (bootstrap).
 #[derive(Debug, Clone, Copy)]
 pub struct Estimate {
     /// The figure of the sample.
@@ -200,7 +201,8 @@ impl RetrievalFixture {
         Self::parse(RECORDS, QUERIES)
     }
 
-    /// Reads the second set, which has other records, and prompts that nothing helps but that sound like them.
+    /// Reads the second set, which has other records, and prompts that nothing helps but that sound
+    /// like them.
     pub fn read_second() -> Result<Self, serde_json::Error> {
         Self::parse(SECOND_RECORDS, SECOND_QUERIES)
     }
@@ -391,7 +393,8 @@ fn answers(outcomes: &[QueryOutcome], of: fn((f64, f64)) -> f64) -> Vec<f64> {
     outcomes.iter().filter_map(|outcome| outcome.answer.map(of)).collect()
 }
 
-/// A figure of some prompts, with its interval: what it is of samples of them, drawn with replacement by a fixed sequence.
+/// A figure of some prompts, with its interval: what it is of samples of them, drawn with
+/// replacement by a fixed sequence.
 fn estimate(outcomes: &[QueryOutcome], figure: impl Fn(&[QueryOutcome]) -> f64) -> Estimate {
     let mut state = 1_u64;
     let mut figures: Vec<f64> = (0..RESAMPLES)
@@ -434,8 +437,8 @@ mod tests {
     const REPEATED_QUERIES: &str =
         include_str!("../../../../../fixtures/retrieval/repeated/queries.jsonl");
 
-    /// What the figures of some prompts have to be. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped; where a
-    /// bound is less, the goal is missed, and the README says so.
+    /// What the figures of some prompts have to be. The goals are 0.15 ahead, 0.05 false, 0.75
+    /// precision and 0.7 helped; where a bound is less, the goal is missed, and the README says so.
     struct Bounds {
         /// By how much the search passes BM25.
         ahead: f64,
@@ -447,7 +450,8 @@ mod tests {
         helped: f64,
     }
 
-    /// Troubles that a team met 30 times, each record with its own hypothesis, by themselves and among 120 others.
+    /// Troubles that a team met 30 times, each record with its own hypothesis, by themselves and
+    /// among 120 others.
     #[tokio::test]
     async fn what_was_met_often_is_never_passed_over() {
         let read = || RetrievalFixture::parse(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();

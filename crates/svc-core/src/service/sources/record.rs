@@ -16,9 +16,9 @@ use crate::service::{Error, project::project_root};
 /// Names a server: two projects may have one of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
-    /// Its name.
     pub name: String,
-    /// The folder of the project's file that names it: the project's, or one below it. Empty if no project's file does.
+    /// The folder of the project's file that names it: the project's, or one below it. Empty if no
+    /// project's file does.
     pub project: String,
 }
 
@@ -33,7 +33,8 @@ impl SourceKey {
         self.project().map(project_root).unwrap_or_default()
     }
 
-    /// The stream of the server's events. Those of one name in several projects have one stream each.
+    /// The stream of the server's events. Those of one name in several projects have one stream
+    /// each.
     pub fn stream(&self) -> StreamName {
         match self.project() {
             None => StreamName::new("source", &self.name),
@@ -51,13 +52,10 @@ impl SourceKey {
 pub struct SourceLists {
     /// Fingerprint of the entry that the lists belong to.
     pub fingerprint: String,
-    /// The tools.
     pub tools: String,
-    /// The resources.
     pub resources: String,
     /// The templates of resources.
     pub templates: String,
-    /// The prompts.
     pub prompts: String,
 }
 
@@ -92,7 +90,6 @@ pub struct CallEvent {
     pub duration_ms: u64,
     /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
     pub outcome: &'static str,
-    /// The session that called.
     pub session: Option<String>,
 }
 
@@ -117,8 +114,8 @@ impl Sources {
             .await
     }
 
-    /// The definitions of servers that a person has approved, with the changes that were told of. The fingerprint names what
-    /// they belong to.
+    /// The definitions of servers that a person has approved, with the changes that were told of.
+    /// The fingerprint names what they belong to.
     pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
         let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
@@ -128,7 +125,8 @@ impl Sources {
         Ok(rows.into_iter().map(pin).collect())
     }
 
-    /// Keeps the definitions that a person has approved, and tells everybody of changes that are new.
+    /// Keeps the definitions that a person has approved, and tells everybody of changes that are
+    /// new.
     pub async fn keep_pin(
         &self,
         key: SourceKey,
@@ -274,13 +272,14 @@ impl Sources {
     }
 }
 
-/// What a server writes may be about anybody's calls, so its stream is the operator's; that of a project's own server is
-/// the project's.
+/// What a server writes may be about anybody's calls, so its stream is the operator's; that of a
+/// project's own server is the project's.
 fn visibility_of(key: &SourceKey) -> StreamVisibility {
     StreamVisibility::shared(&Ownership::from_row("operator", key.project_root()))
 }
 
-/// Everybody reads it. Why a project's own server does not work may quote the project, so that is not in it.
+/// Everybody reads it. Why a project's own server does not work may quote the project, so that is
+/// not in it.
 fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
     let is_of_project = key.project().is_some();
     let status = &if is_of_project {

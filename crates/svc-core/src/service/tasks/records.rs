@@ -1,4 +1,5 @@
-//! Tasks: made by somebody, run by somebody, watched by those who may read them. A task's output is its stream.
+//! Tasks: made by somebody, run by somebody, watched by those who may read them. A task's output is
+//! its stream.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -81,7 +82,8 @@ impl Tasks {
         Ok(Arc::clone(&known.task))
     }
 
-    /// The id of the task that a text names: its id, or the beginning of the id of one task that the caller may read.
+    /// The id of the task that a text names: its id, or the beginning of the id of one task that
+    /// the caller may read.
     async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
         if text == LATEST {
             let page =
@@ -126,10 +128,11 @@ impl Tasks {
         Ok(Page::read(page.into(), read, key).await?.map(|row| row.task))
     }
 
-    /// Appends what a producer has to say of a task; answers the ids of the first and the last of it.
+    /// Appends what a producer has to say of a task; answers the ids of the first and the last of
+    /// it.
     ///
-    /// An event whose producer id the task has already is not appended again: it is answered with the id it has,
-    /// also after the end of the task.
+    /// An event whose producer id the task has already is not appended again: it is answered with
+    /// the id it has, also after the end of the task.
     ///
     /// # Panics
     /// If `events` is empty: the adapter has checked.
@@ -184,7 +187,8 @@ impl Tasks {
                     // The first event is our own; any other means that somebody is at it.
                     let dispatch = tx.dispatches().get(&id).await?;
                     let at_once = match &dispatch {
-                        // Nobody has it while it waits in the queue, whatever was said of it before.
+                        // Nobody has it while it waits in the queue, whatever was said of it
+                        // before.
                         Some(dispatch) => dispatch.state == DispatchState::Queued,
                         None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
                     };
@@ -287,7 +291,8 @@ impl std::fmt::Debug for TaskWatch {
 }
 
 impl TaskWatch {
-    /// Waits for the next one that has ended, each once; `None` if all were given. Dropping the future loses nothing.
+    /// Waits for the next one that has ended, each once; `None` if all were given. Dropping the
+    /// future loses nothing.
     pub async fn next(&mut self) -> Result<Option<Task>, Error> {
         match self.ended.pop_front() {
             Some(task) => Ok(Some(task)),
@@ -296,7 +301,8 @@ impl TaskWatch {
     }
 }
 
-/// Makes a task, or finds the one that the caller made with the same key. The texts are checked already.
+/// Makes a task, or finds the one that the caller made with the same key. The texts are checked
+/// already.
 pub(in crate::service) async fn make(
     tx: &mut WriteTx,
     core: &Core,
@@ -471,8 +477,8 @@ async fn asker(
     }
 }
 
-/// Whose a new task is. One that is given to a session's peer is run by that session; one that the operator asks for on
-/// behalf of a peer, or gives to one, belongs to the project of that peer.
+/// Whose a new task is. One that is given to a session's peer is run by that session; one that the
+/// operator asks for on behalf of a peer, or gives to one, belongs to the project of that peer.
 async fn ownership(
     tx: &mut WriteTx,
     caller: &Caller,

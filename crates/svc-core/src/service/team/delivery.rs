@@ -1,5 +1,5 @@
-//! Delivery of messages: how one gets into an inbox, the states that it passes, and their events in the receiver's
-//! stream. All of this is part of a write job.
+//! Delivery of messages: how one gets into an inbox, the states that it passes, and their events in
+//! the receiver's stream. All of this is part of a write job.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -57,7 +57,8 @@ impl OutgoingMessage {
     }
 }
 
-/// The key of the session that a message is from; `None` if it is from the person, or from a peer that is no more.
+/// The key of the session that a message is from; `None` if it is from the person, or from a peer
+/// that is no more.
 async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, StoreError> {
     match PeerId::parse(from) {
         Some(id) => Ok(tx.peers().get(&id).await?.and_then(|row| row.session_key())),
@@ -120,7 +121,8 @@ pub(in crate::service) async fn deliver(
 /// Stores a broadcast for each of these receivers; answers those whose inbox is full.
 ///
 /// # Errors
-/// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored then.
+/// [`Error::LimitReached`] if the sender has too much on its way: no copy of this job is stored
+/// then.
 pub(in crate::service) async fn deliver_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
@@ -154,7 +156,8 @@ fn other_message(key: &str, stored: &Message) -> Error {
     Error::Conflict(format!("idempotency_key {key:?} stands for another message, {}", stored.id))
 }
 
-/// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for `reason`.
+/// Stores a broadcast for each of these receivers, and moves the deliveries on to `state` for
+/// `reason`.
 async fn accept_copies(
     tx: &mut WriteTx,
     outgoing: &mut OutgoingMessage,
@@ -191,8 +194,8 @@ async fn accept_copies(
     Ok(())
 }
 
-/// Moves messages of one inbox forward to `state`, through those in between, and says so in the receiver's stream.
-/// Those for which it is no way forward stay as they are.
+/// Moves messages of one inbox forward to `state`, through those in between, and says so in the
+/// receiver's stream. Those for which it is no way forward stay as they are.
 pub(in crate::service) async fn advance(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -293,7 +296,8 @@ pub(super) async fn tell_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), Store
     Ok(())
 }
 
-/// Says of questions that their receiver has, and why, that nobody will answer them. They stay `injected`.
+/// Says of questions that their receiver has, and why, that nobody will answer them. They stay
+/// `injected`.
 pub(super) async fn close_questions(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -309,7 +313,8 @@ pub(super) async fn close_questions(
     append_to_peer(tx, to, events).await
 }
 
-/// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits for mail looks again.
+/// Says that messages of one inbox, which were given, were not seen. Their states stay; who waits
+/// for mail looks again.
 pub(in crate::service) async fn note_unseen(
     tx: &mut WriteTx,
     to: &PeerId,
@@ -328,7 +333,8 @@ async fn append_to_peer(
         return Ok(());
     }
     let stream = StreamName::new("peer", to);
-    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's then.
+    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's
+    // then.
     tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
     tx.append(&stream, events).await?;
     Ok(())
@@ -366,7 +372,8 @@ fn event_of(kind: &'static str, message: &Message, reason: Option<&str>) -> NewE
 /// Why a message does not reach a hosted agent any more.
 pub(in crate::service) const AGENT_ENDED: &str = "its agent ended";
 
-/// Ends the deliveries to a receiver that takes none any more, in jobs of their own: a full inbox holds up nobody.
+/// Ends the deliveries to a receiver that takes none any more, in jobs of their own: a full inbox
+/// holds up nobody.
 pub(in crate::service) async fn end_deliveries(
     core: &Core,
     peer: &PeerId,
@@ -383,7 +390,8 @@ pub(in crate::service) async fn end_deliveries(
     Ok(())
 }
 
-/// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers whether more may wait.
+/// Ends deliveries that wait for a peer that is no more, as many as one write job may; answers
+/// whether more may wait.
 pub(in crate::service) async fn give_up(
     tx: &mut WriteTx,
     peer: &PeerId,

@@ -12,8 +12,8 @@ use crate::service::Error;
 const NOBODY_TOOK_IT: &str = "nobody took it in time";
 
 impl Team {
-    /// Ends the deliveries of messages that nobody took for this long. Those that a reader has at present go on, and a question
-    /// that its receiver has seen is no such message.
+    /// Ends the deliveries of messages that nobody took for this long. Those that a reader has at
+    /// present go on, and a question that its receiver has seen is no such message.
     pub async fn expire_messages(&self, age: Duration) -> Result<(), Error> {
         let before = self.core.now().minus(age);
         for peer in self.core.store.inboxes().with_old_messages(before).await? {

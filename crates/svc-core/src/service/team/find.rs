@@ -11,11 +11,13 @@ use super::{Team, peers::may_act_for};
 use crate::service::{Candidate, Error, ResourceKind, core::Core};
 
 impl Team {
-    /// The id of the peer that a text names: by its id or the beginning of that, by the key of its session, or by its
-    /// display name. Several matches resolve to the only one that is not offline. A whole id is returned unchecked.
+    /// The id of the peer that a text names: by its id or the beginning of that, by the key of its
+    /// session, or by its display name. Several matches resolve to the only one that is not
+    /// offline. A whole id is returned unchecked.
     ///
     /// # Errors
-    /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name. [`Error::Ambiguous`] if several have it.
+    /// [`Error::NotFound`] of `kind` if nothing that the caller may see has that name.
+    /// [`Error::Ambiguous`] if several have it.
     pub async fn find_peer(
         &self,
         caller: &Caller,
@@ -25,8 +27,8 @@ impl Team {
         find_peer(&self.core, caller, text, kind).await
     }
 
-    /// The id of the message that a text names: by its id or the beginning of that, or by `latest`: the last one to
-    /// the operator, for the operator.
+    /// The id of the message that a text names: by its id or the beginning of that, or by `latest`:
+    /// the last one to the operator, for the operator.
     ///
     /// # Errors
     /// As for [`Self::find_peer`].
@@ -153,8 +155,8 @@ pub(in crate::service) async fn find_peer(
     }
 }
 
-/// The peers of the agents whose id begins so, or whose session key is so without its beginning: those that live, else the
-/// latest that ended.
+/// The peers of the agents whose id begins so, or whose session key is so without its beginning:
+/// those that live, else the latest that ended.
 async fn peers_of_agents(
     store: &Store,
     caller: &Caller,

@@ -73,7 +73,8 @@ pub struct BroadcastReach {
     pub refused_by: Vec<PeerId>,
 }
 
-/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first with the body of the request.
+/// Checks that a sender may store a broadcast for all of its receivers. Each copy counts, the first
+/// with the body of the request.
 async fn check_copies(
     tx: &mut WriteTx,
     core: &Core,
@@ -169,11 +170,12 @@ impl Team {
         Ok(NewMessage { from_peer, ..input })
     }
 
-    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how many took it, now and for
-    /// later; of each other there is a message that was refused. The text is stored once.
+    /// Puts a message into every inbox but the sender's, or into those of a circle. Answers how
+    /// many took it, now and for later; of each other there is a message that was refused. The text
+    /// is stored once.
     ///
-    /// It takes a write job for each few receivers, so that other writers come between. After a failure some have the
-    /// message and some do not; a repeat with the same key reaches the rest.
+    /// It takes a write job for each few receivers, so that other writers come between. After a
+    /// failure some have the message and some do not; a repeat with the same key reaches the rest.
     pub async fn broadcast(
         &self,
         caller: &Caller,
@@ -278,7 +280,8 @@ impl Team {
             .await
     }
 
-    /// A page of the messages in an inbox, in the order of arrival, which leaves it as it is. Shows what is on lease, too.
+    /// A page of the messages in an inbox, in the order of arrival, which leaves it as it is. Shows
+    /// what is on lease, too.
     pub async fn peek_messages(
         &self,
         caller: &Caller,
@@ -297,7 +300,8 @@ impl Team {
         Ok(Page::read(page.into(), read, |row: &MessageRow| row.id).await?.map(|row| row.message))
     }
 
-    /// A page of the messages between all peers, the latest first. Only who reads everything sees them.
+    /// A page of the messages between all peers, the latest first. Only who reads everything sees
+    /// them.
     pub async fn messages(
         &self,
         caller: &Caller,
@@ -350,8 +354,8 @@ impl Team {
         Ok(stamped)
     }
 
-    /// Says that the receiver has these messages. Once more is harmless. Of more than 500 the first ones stay acknowledged if
-    /// a later one is unknown: a write job takes so many.
+    /// Says that the receiver has these messages. Once more is harmless. Of more than 500 the first
+    /// ones stay acknowledged if a later one is unknown: a write job takes so many.
     pub async fn ack_messages(
         &self,
         caller: &Caller,
@@ -425,7 +429,8 @@ impl Team {
     }
 }
 
-/// Stores a message to `receiver`. If it answers what that one has asked, the question is answered and acknowledged with it.
+/// Stores a message to `receiver`. If it answers what that one has asked, the question is answered
+/// and acknowledged with it.
 pub(in crate::service) async fn send_answer(
     tx: &mut WriteTx,
     mut outgoing: OutgoingMessage,
@@ -454,7 +459,8 @@ pub(in crate::service) async fn send_answer(
     Ok(sent)
 }
 
-/// The open send that a message answers: the answer names what was sent, and comes from whom it was sent to.
+/// The open send that a message answers: the answer names what was sent, and comes from whom it was
+/// sent to.
 async fn answered_run(
     tx: &mut WriteTx,
     answer: &OutgoingMessage,
@@ -469,7 +475,8 @@ async fn answered_run(
     Ok(run.filter(is_theirs))
 }
 
-/// An answer acknowledges what it answers: the message from its receiver that it names. A question in return does not.
+/// An answer acknowledges what it answers: the message from its receiver that it names. A question
+/// in return does not.
 async fn acknowledge_answered(
     tx: &mut WriteTx,
     answer: &Message,

@@ -17,7 +17,8 @@ use super::{
 use crate::service::{Error, process};
 
 impl Team {
-    /// What a session is to this caller, as it stands now. Whoever writes asks again in its write job.
+    /// What a session is to this caller, as it stands now. Whoever writes asks again in its write
+    /// job.
     pub async fn standing(
         &self,
         caller: &Caller,
@@ -62,7 +63,8 @@ impl Team {
         Ok(project.map_or_else(|| caller.clone(), |project| caller.in_project(&project)))
     }
 
-    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by here, or by `claim`.
+    /// Makes sure that a caller may speak of a session that it names itself. Every such id comes by
+    /// here, or by `claim`.
     ///
     /// # Errors
     /// [`Error::NotYours`] if it may not.
@@ -73,8 +75,8 @@ impl Team {
         }
     }
 
-    /// The session that a call with a token acts in when nothing names one: the latest open one of its principal, else the
-    /// one that is called as the principal is.
+    /// The session that a call with a token acts in when nothing names one: the latest open one of
+    /// its principal, else the one that is called as the principal is.
     pub async fn default_session(&self, caller: &Caller) -> Result<Option<String>, Error> {
         let Some(key) = caller.session() else { return Ok(None) };
         let (store, principal) = (&self.core.store, caller.principal());
@@ -91,8 +93,8 @@ impl Team {
         Ok(Some(key.to_owned()))
     }
 
-    /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that the first hook of its client
-    /// is about to register, for at most `bound`.
+    /// The peer that a caller with a token speaks as. If there is none yet, this waits for one that
+    /// the first hook of its client is about to register, for at most `bound`.
     pub async fn peer_of_caller(
         &self,
         caller: &Caller,
@@ -100,7 +102,8 @@ impl Team {
     ) -> Result<Option<Peer>, Error> {
         let end = Instant::now() + bound;
         let store = &self.core.store;
-        // Events of peers are in this stream. Listen before looking, or one that comes in between wakes nobody.
+        // Events of peers are in this stream. Listen before looking, or one that comes in between
+        // wakes nobody.
         let stream = StreamName::fixed(StreamName::TEAM);
         let mut listener = store.bus().listen(&stream);
         loop {
@@ -146,11 +149,13 @@ pub(in crate::service) fn refusal(
     Error::not_yours("session_id", why)
 }
 
-/// Makes sure that a session is the caller's before anything is written of it. An unclaimed session becomes the caller's
-/// with its first row. A session whose owner is gone is taken over by a hook of its client.
+/// Makes sure that a session is the caller's before anything is written of it. An unclaimed session
+/// becomes the caller's with its first row. A session whose owner is gone is taken over by a hook
+/// of its client.
 ///
 /// # Errors
-/// [`Error::NotYours`] if it is another's, [`Error::Conflict`] if another process of its client has it.
+/// [`Error::NotYours`] if it is another's, [`Error::Conflict`] if another process of its client has
+/// it.
 pub(in crate::service) async fn claim(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -237,7 +242,8 @@ async fn facts(
         Some(Principal::Session(owner)) => {
             let holders = tx.tokens().subject_holders(owner).await?;
             known.is_gone = is_gone(&holders);
-            // A client may be told of a folder that its process is not in, so what its owner's token says counts, too.
+            // A client may be told of a folder that its process is not in, so what its owner's
+            // token says counts, too.
             known.same_project = caller.project().is_some_and(|project| {
                 row.project.as_deref() == Some(project)
                     || holders.projects.iter().any(|theirs| theirs == project)
@@ -254,7 +260,8 @@ async fn facts(
     Ok(known)
 }
 
-/// Whether nobody can speak as a subject any more. A process that is alive trades for a new token at any time.
+/// Whether nobody can speak as a subject any more. A process that is alive trades for a new token
+/// at any time.
 fn is_gone(holders: &SubjectHolders) -> bool {
     !holders.has_minted && !holders.processes.iter().any(process::is_running)
 }
@@ -311,8 +318,9 @@ mod tests {
         }
     }
 
-    /// What the former owner has open of a session's peer ends with the adoption, and what the new owner has open shows it: the
-    /// writer, which knows each stream, has to hear of it as well as the table.
+    /// What the former owner has open of a session's peer ends with the adoption, and what the new
+    /// owner has open shows it: the writer, which knows each stream, has to hear of it as well as
+    /// the table.
     #[tokio::test]
     async fn an_adopted_peer_is_read_by_its_new_owner_alone() {
         let test = TestStore::open().await;
@@ -374,7 +382,8 @@ mod tests {
         assert!(shown.contains(formers_own.as_str()) && !shown.contains(peer.as_str()), "{shown}");
     }
 
-    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes and the id is free.
+    /// The id of a session that is over stays its principal's for 30 days, and then its secret goes
+    /// and the id is free.
     #[tokio::test]
     async fn the_secret_of_a_session_goes_when_its_id_is_free() {
         let (test, home) = (TestStore::open().await, tempfile::tempdir().unwrap());

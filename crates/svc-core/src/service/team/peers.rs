@@ -124,8 +124,9 @@ impl Team {
             .await
     }
 
-    /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a full inbox holds up
-    /// nobody. What a crash or a failure leaves of it, [`Self::sweep_stranded_inboxes`] finds.
+    /// Takes a peer out of the list. What waits for it becomes undeliverable, in jobs of its own: a
+    /// full inbox holds up nobody. What a crash or a failure leaves of it,
+    /// [`Self::sweep_stranded_inboxes`] finds.
     pub async fn remove_peer(&self, caller: &Caller, id: &str) -> Result<Peer, Error> {
         let id = self.find_peer(caller, id, ResourceKind::Peer).await?;
         let caller = caller.clone();
@@ -154,8 +155,8 @@ impl Team {
         Ok(removed)
     }
 
-    /// Ends the deliveries to inboxes that nobody reads any more: what the removal of a peer or the end of an agent did not
-    /// come to, and copies of a broadcast that was on its way meanwhile.
+    /// Ends the deliveries to inboxes that nobody reads any more: what the removal of a peer or the
+    /// end of an agent did not come to, and copies of a broadcast that was on its way meanwhile.
     pub async fn sweep_stranded_inboxes(&self) -> Result<(), Error> {
         for StrandedInbox { peer, is_removed } in
             self.core.store.inboxes().stranded(limits::PAGE_MAX).await?
@@ -224,8 +225,9 @@ impl Team {
         Ok(Page::read(page, read, key).await?.map(|row| row.shown_to(reader)))
     }
 
-    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and offline otherwise. Who ran in
-    /// a process that is gone is offline at once. Answers how long it may be until the next look.
+    /// Lets time pass for peers: who was silent for too long is idle while its process lives, and
+    /// offline otherwise. Who ran in a process that is gone is offline at once. Answers how long it
+    /// may be until the next look.
     pub async fn sweep_peers(&self) -> Result<Duration, Error> {
         let now = self.core.now();
         let timeout = self.core.tuning.peer_timeout;
@@ -266,7 +268,8 @@ impl Team {
                             return Ok(());
                         }
                         if row.peer.last_seen > tx.now() {
-                            // The clock was set back: silence is counted anew, or it would never end.
+                            // The clock was set back: silence is counted anew, or it would never
+                            // end.
                             row.peer.last_seen = tx.now();
                             return tx.peers().touch(&row.peer).await;
                         }
@@ -299,8 +302,9 @@ impl Team {
 }
 
 impl Team {
-    /// Notes that the process of a peer is gone: the peer is offline, and the journal's session that it spoke for is over, as
-    /// nobody is there to end it. Its open record is an orphan from then on. Whoever speaks for the peer from then on is another.
+    /// Notes that the process of a peer is gone: the peer is offline, and the journal's session
+    /// that it spoke for is over, as nobody is there to end it. Its open record is an orphan from
+    /// then on. Whoever speaks for the peer from then on is another.
     async fn process_ended(&self, peer_id: PeerId, gone: ProcessIdentity) -> Result<(), Error> {
         let write = self.core.store.write(move |tx| {
             Box::pin(async move {
@@ -328,8 +332,8 @@ impl Team {
         Ok(agent.is_some_and(|agent| agent.ended_at.is_none()))
     }
 
-    /// Whether the session that a peer stands for is open in the journal and not stale, or at the other end of an MCP
-    /// connection, or was there a moment ago.
+    /// Whether the session that a peer stands for is open in the journal and not stale, or at the
+    /// other end of an MCP connection, or was there a moment ago.
     async fn has_open_session(&self, session: Option<&str>, now: Timestamp) -> Result<bool, Error> {
         let Some(session) = given(session) else { return Ok(false) };
         let (connected, stale) =
@@ -353,7 +357,8 @@ fn check_rank(caller: &Caller, input: &RegisterInput) -> Result<(), Error> {
     check_written(input)
 }
 
-/// What a session calls itself is read as it is written. Its backend is one word: the stamp of its messages names it.
+/// What a session calls itself is read as it is written. Its backend is one word: the stamp of its
+/// messages names it.
 fn check_written(input: &RegisterInput) -> Result<(), Error> {
     if changes_direction(&input.display_name) {
         let why = "must not have characters that change the direction of text";
@@ -493,7 +498,8 @@ pub(in crate::service) async fn update(
     Ok(row.peer)
 }
 
-/// Whether a peer is this session token's: it was registered with it, or stands for a session of its own.
+/// Whether a peer is this session token's: it was registered with it, or stands for a session of
+/// its own.
 async fn is_own(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -511,7 +517,8 @@ async fn is_own(
     }
 }
 
-/// Stores a peer's state and time, with an event if the state is another. Who waits goes on to wait for the same.
+/// Stores a peer's state and time, with an event if the state is another. Who waits goes on to wait
+/// for the same.
 pub(in crate::service) async fn set_status(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -523,8 +530,8 @@ pub(in crate::service) async fn set_status(
     set_state(tx, peer, PeerState { status: next, waiting_for, at }, reason).await
 }
 
-/// The same with what the peer waits for, and since when. Who waits for something else is told of, too. How an agent stands
-/// that the daemon runs, its host says, and nobody else.
+/// The same with what the peer waits for, and since when. Who waits for something else is told of,
+/// too. How an agent stands that the daemon runs, its host says, and nobody else.
 pub(in crate::service) async fn set_state(
     tx: &mut WriteTx,
     peer: &mut Peer,
@@ -707,7 +714,8 @@ mod tests {
         assert_eq!(test.store.stats().jobs, before, "nothing to write");
     }
 
-    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the clock is back.
+    /// Silence is counted anew and leases have no meaning any more; nothing gets stuck until the
+    /// clock is back.
     #[tokio::test]
     async fn a_clock_that_is_set_back_stops_nothing() {
         let test = TestStore::open().await;

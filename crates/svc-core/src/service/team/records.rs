@@ -1,4 +1,5 @@
-//! What clients have on record of their own sessions. A record is better evidence than hooks, which do not tell of everything.
+//! What clients have on record of their own sessions. A record is better evidence than hooks, which
+//! do not tell of everything.
 
 use svc_model::{ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, is_agent_key, limits};
 use svc_store::{PeerRow, WriteTx};
@@ -82,6 +83,12 @@ async fn apply(
         tx.peers().set_open_calls(id, &OpenCalls::default()).await?;
     }
     let Some(state) = corrected else { return Ok(tx.peers().touch(&row.peer).await?) };
+    if state.status == PeerStatus::Idle {
+        // The hook of a turn's end made the session busy with what it gave. That turn is over now,
+        // and its client calls no hook if a person ended it.
+        let mut given = tx.inboxes().given_at(id, row.peer.since).await?;
+        advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
+    }
     set_state(tx, &mut row.peer, state, "registry").await?;
     let Some(why) = record.failure else { return Ok(()) };
     // The turn that failed went on with all that hooks had given before.

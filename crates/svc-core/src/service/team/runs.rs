@@ -1,7 +1,9 @@
-//! Sends between sessions: what a target's turn is to them, and who gets the reply. All of this is part of a write job.
+//! Sends between sessions: what a target's turn is to them, and who gets the reply. All of this is
+//! part of a write job.
 //!
-//! A reply is a message, stored in the commit that ends the turn. While a call waits for it, nobody else is given it; so it
-//! is taken once, by the call or by the inbox, and a crash in between loses nothing.
+//! A reply is a message, stored in the commit that ends the turn. While a call waits for it, nobody
+//! else is given it; so it is taken once, by the call or by the inbox, and a crash in between loses
+//! nothing.
 
 use svc_model::{
     Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerState, PeerStatus,
@@ -39,7 +41,8 @@ enum TurnWords {
     Failed(&'static str, String),
 }
 
-/// The terms of a reply to a send: a call that waits for it has it first; whoever it reaches late may answer it in turn.
+/// The terms of a reply to a send: a call that waits for it has it first; whoever it reaches late
+/// may answer it in turn.
 pub(super) fn terms_of_reply(tx: &WriteTx, run: Option<&RunRow>) -> MessageTerms {
     let now = tx.now();
     run.map_or_else(MessageTerms::default, |run| MessageTerms {
@@ -55,7 +58,8 @@ pub(in crate::service) async fn open_run(tx: &mut WriteTx, run: &RunRow) -> Resu
     tell_run(tx, run).await
 }
 
-/// The peer of a hosted agent, which is made with the agent. What waits for an earlier agent of this name is not for this one.
+/// The peer of a hosted agent, which is made with the agent. What waits for an earlier agent of
+/// this name is not for this one.
 pub(in crate::service) async fn hosted_peer(
     tx: &mut WriteTx,
     core: &Core,
@@ -98,7 +102,8 @@ pub(in crate::service) async fn hosted_peer(
         folder: None,
     };
     if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // Of whoever called its session so before such ids were the daemon's. It stays, and is called something else.
+        // Of whoever called its session so before such ids were the daemon's. It stays, and is
+        // called something else.
         other.peer.session_id = Some(other.peer.peer_id.to_string());
         tx.peers().put(&other).await?;
     }
@@ -160,8 +165,8 @@ fn words_of(turn: &TurnEnd) -> TurnWords {
     }
 }
 
-/// A turn of a session that its hooks tell of is over, with these last words: they are the reply to the questions with which
-/// it began, and to no other.
+/// A turn of a session that its hooks tell of is over, with these last words: they are the reply to
+/// the questions with which it began, and to no other.
 pub(in crate::service) async fn turn_said(
     tx: &mut WriteTx,
     core: &Core,
@@ -174,7 +179,8 @@ pub(in crate::service) async fn turn_said(
     Ok(())
 }
 
-/// Fails the questions of a turn without last words: for this reason, or as its person interrupted it.
+/// Fails the questions of a turn without last words: for this reason, or as its person interrupted
+/// it.
 pub(in crate::service) async fn turn_failed(
     tx: &mut WriteTx,
     core: &Core,
@@ -188,7 +194,8 @@ pub(in crate::service) async fn turn_failed(
     Ok(())
 }
 
-/// Fails the questions of a turn whose end no hook has reported: by the client's own record, the end of its process, or silence.
+/// Fails the questions of a turn whose end no hook has reported: by the client's own record, the
+/// end of its process, or silence.
 pub(super) async fn silent_turn_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -213,7 +220,8 @@ pub(super) async fn silent_turn_ended(
     Ok(())
 }
 
-/// The questions with which the ended turn had begun. Clears their mark, so that the next turn does not answer them.
+/// The questions with which the ended turn had begun. Clears their mark, so that the next turn does
+/// not answer them.
 async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, StoreError> {
     let mut questions = tx.messages().questions_of_turn(peer).await?;
     // One that was given a moment ago may belong to the next turn.
@@ -223,12 +231,12 @@ async fn end_turn(tx: &mut WriteTx, peer: &PeerId) -> Result<Vec<Message>, Store
     Ok(questions)
 }
 
-/// A turn of a session that its hooks tell of begins with this prompt: one of the questions that are in it, or a person's.
-/// Returns whether a question is in it.
+/// A turn of a session that its hooks tell of begins with this prompt: one of the questions that
+/// are in it, or a person's. Returns whether a question is in it.
 ///
-/// An earlier turn of which no end was told is over, so its questions fail as interrupted. `given` are messages which this
-/// event shows that the session has. A question among them that is not in the prompt began no turn yet: a person's prompt
-/// came before that of the wake.
+/// An earlier turn of which no end was told is over, so its questions fail as interrupted. `given`
+/// are messages which this event shows that the session has. A question among them that is not in
+/// the prompt began no turn yet: a person's prompt came before that of the wake.
 pub(in crate::service) async fn turn_prompted(
     tx: &mut WriteTx,
     core: &Core,
@@ -258,8 +266,8 @@ pub(in crate::service) async fn turn_prompted(
     Ok(!begun.is_empty())
 }
 
-/// The same of a prompt that is reported late. Questions may have been given since then, so none fails; those that are not
-/// in the prompt are answered by no words of the turn.
+/// The same of a prompt that is reported late. Questions may have been given since then, so none
+/// fails; those that are not in the prompt are answered by no words of the turn.
 pub(in crate::service) async fn late_turn_prompted(
     tx: &mut WriteTx,
     peer: &PeerId,
@@ -288,8 +296,9 @@ pub(in crate::service) async fn mail_refused(
     Ok(advance(tx, &to, std::slice::from_mut(&mut refused), state, why).await?)
 }
 
-/// A hosted agent has ended: what it was asked is not answered any more, and what waits for it does not reach it, nor anybody
-/// else of its name. The peer, if more waits for it than one write job ends: see [`super::end_deliveries`].
+/// A hosted agent has ended: what it was asked is not answered any more, and what waits for it does
+/// not reach it, nor anybody else of its name. The peer, if more waits for it than one write job
+/// ends: see [`super::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
@@ -344,7 +353,8 @@ async fn message_to(
     Ok(own.filter(|own| own.peer.peer_id == message.to_peer).map(|_| message))
 }
 
-/// Ends a send with what its turn came to, and answers whoever asked. A question that was answered before is left alone.
+/// Ends a send with what its turn came to, and answers whoever asked. A question that was answered
+/// before is left alone.
 async fn reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -399,7 +409,8 @@ async fn reply(
     Ok(())
 }
 
-/// The words of a turn that a late reply began go back to whoever replied, as often as is configured.
+/// The words of a turn that a late reply began go back to whoever replied, as often as is
+/// configured.
 async fn answer_reply(
     tx: &mut WriteTx,
     core: &Core,
@@ -416,8 +427,8 @@ async fn answer_reply(
     Ok(())
 }
 
-/// Stores the answer to a message for whoever sent it; `None` if that is no peer any more. The sender has asked for it, so no
-/// bound of the inbox keeps it out.
+/// Stores the answer to a message for whoever sent it; `None` if that is no peer any more. The
+/// sender has asked for it, so no bound of the inbox keeps it out.
 async fn put_reply(
     tx: &mut WriteTx,
     core: &Core,

@@ -26,7 +26,8 @@ pub(super) async fn visibility_of(
 ) -> Result<StreamVisibility, StoreError> {
     let row = tx.sessions().owner(session_id).await?;
     let mut thing = row.unwrap_or_else(|| Ownership::from_row("", String::new()));
-    // One that the operator made known is that of whoever holds a token for it: the operator reads everything anyway.
+    // One that the operator made known is that of whoever holds a token for it: the operator reads
+    // everything anyway.
     if matches!(thing.owner, None | Some(Principal::Operator)) {
         thing.owner = Some(Principal::Session(session_id.into()));
     }

@@ -77,8 +77,8 @@ pub struct SessionDetail {
 const CURRENT: &str = "current_session";
 
 impl Team {
-    /// The session that a call is about: the one that it names, the one that it came in, or by default the caller's own. The
-    /// operator's is the one that it last started here.
+    /// The session that a call is about: the one that it names, the one that it came in, or by
+    /// default the caller's own. The operator's is the one that it last started here.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if a session token names a session that is not its own.
@@ -110,9 +110,9 @@ impl Team {
         Ok(ActingSession { session_id, agent_id: agent_id.unwrap_or_default().to_owned() })
     }
 
-    /// The session of the operator's calls that name none: the one that the operator last started, else the one that every
-    /// database has. A database from before that one was reserved may show it to be another's. Then the operator gets one
-    /// that nobody else knows of.
+    /// The session of the operator's calls that name none: the one that the operator last started,
+    /// else the one that every database has. A database from before that one was reserved may show
+    /// it to be another's. Then the operator gets one that nobody else knows of.
     async fn operators_session(&self) -> Result<String, Error> {
         if let Some(current) = self.core.store.settings().get(CURRENT).await? {
             return Ok(current);
@@ -181,8 +181,8 @@ impl Team {
             .await
     }
 
-    /// The session that a caller wants to begin. A client's process names its sessions itself; a token that a person minted is
-    /// for one session.
+    /// The session that a caller wants to begin. A client's process names its sessions itself; a
+    /// token that a person minted is for one session.
     async fn session_to_start(&self, caller: &Caller, named: &str) -> Result<String, Error> {
         check::key("session_id", Some(named))?;
         match self.standing(caller, named).await? {
@@ -271,8 +271,8 @@ impl Team {
         Ok(SessionDetail { session, tools, active_ghap })
     }
 
-    /// The id of the session that a text names: its id, or the beginning of the id of one that the caller may read, alone or in
-    /// the session's key, as lists cut it.
+    /// The id of the session that a text names: its id, or the beginning of the id of one that the
+    /// caller may read, alone or in the session's key, as lists cut it.
     async fn find_session(&self, caller: &Caller, text: &str) -> Result<String, Error> {
         let is_id = self.core.store.sessions().owner(text).await?.is_some();
         if text == LATEST && !is_id {
@@ -373,8 +373,8 @@ impl Team {
             .await
     }
 
-    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from zero again: in one
-    /// step, so that of many calls at one moment exactly one is told.
+    /// Counts a tool call, tells whether it is time to look at the record, and if so counts from
+    /// zero again: in one step, so that of many calls at one moment exactly one is told.
     pub async fn check_in(
         &self,
         caller: &Caller,
@@ -399,7 +399,8 @@ fn fresh_session_id() -> String {
 pub(in crate::service) struct Left {
     /// The record that it did not end.
     pub(in crate::service) record: Option<GhapId>,
-    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has them forgotten.
+    /// Its tokens. They are good for nothing any more, and after the commit whoever ended it has
+    /// them forgotten.
     pub(in crate::service) tokens: Vec<TokenId>,
 }
 
@@ -410,7 +411,8 @@ pub(in crate::service) async fn end(
     reason: Option<&str>,
 ) -> Result<Left, StoreError> {
     let tokens = match tx.sessions().owner(id).await?.and_then(|row| row.owner) {
-        // Those that were minted for it. That of another, which is only called so, is nobody's to take back.
+        // Those that were minted for it. That of another, which is only called so, is nobody's to
+        // take back.
         Some(Principal::Session(key)) if own_session_ids(&key).iter().any(|own| own == id) => {
             tx.tokens().revoke_minted_of(&key).await?
         }
@@ -421,8 +423,9 @@ pub(in crate::service) async fn end(
     Ok(Left { record, tokens })
 }
 
-/// Ends the session of a peer whose process is gone, if it is open and the peer is the one that speaks for it. Its tokens
-/// stay: those of the process ended with it, and any other was made by somebody who can take it back.
+/// Ends the session of a peer whose process is gone, if it is open and the peer is the one that
+/// speaks for it. Its tokens stay: those of the process ended with it, and any other was made by
+/// somebody who can take it back.
 pub(super) async fn end_left(
     tx: &mut WriteTx,
     peer: &PeerId,

@@ -101,7 +101,8 @@ async fn what_nobody_comes_back_to_is_forgotten() {
     assert_eq!(count().await, 2);
 }
 
-/// However a session begins again, its record is its own, and that of a live session is nobody else's.
+/// However a session begins again, its record is its own, and that of a live session is nobody
+/// else's.
 #[tokio::test]
 async fn no_beginning_makes_an_orphan_of_a_live_record() {
     let world = World::open().await;
@@ -139,7 +140,8 @@ async fn a_sub_agent_counts_apart_and_hears_nothing() {
     assert_eq!(session["tools"][0]["count"], 25);
 }
 
-/// Where calls are counted when they are over, the call that begins a record is none of those since.
+/// Where calls are counted when they are over, the call that begins a record is none of those
+/// since.
 #[tokio::test]
 async fn the_tenth_call_since_a_record_began_is_the_tenth() {
     let world = World::open().await;
@@ -247,7 +249,8 @@ async fn a_message_goes_into_the_session_and_its_states_tell() {
     assert_eq!(states().await[4], json!("acked"));
 }
 
-/// What a hook gave and the session has is in no inbox, and counts against nobody, unless it asks something.
+/// What a hook gave and the session has is in no inbox, and counts against nobody, unless it asks
+/// something.
 #[tokio::test]
 async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
     let world = World::open().await;
@@ -281,7 +284,8 @@ async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
     assert_eq!(tell("b", json!(["a"])).await, given, "nobody saw it, so it is given again");
     world.let_pass(Duration::from_millis(1));
     assert_eq!(tell("c", json!([])).await, "");
-    // It has it now. What asks something is open until it is answered, and is given by nobody again.
+    // It has it now. What asks something is open until it is answered, and is given by nobody
+    // again.
     world.let_pass(Duration::from_secs(61));
     assert_eq!(inbox(false).await, Vec::<Value>::new());
     assert_eq!(inbox(true).await, ["a question"]);
@@ -295,7 +299,8 @@ async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
     assert_eq!(inbox(true).await, ["a question"], "it was given again");
 }
 
-/// An open record of a session that is over is told to one session of its project, and to one more if it is left again.
+/// An open record of a session that is over is told to one session of its project, and to one more
+/// if it is left again.
 #[tokio::test]
 async fn an_orphan_is_told_of_once() {
     let world = World::open().await;
@@ -332,7 +337,8 @@ async fn an_orphan_is_told_of_once() {
     assert_eq!(known["id"], id, "whoever asks is told: {known}");
 }
 
-/// Answers get lost before their events arrive, and after: what was given with them is given again, and only that.
+/// Answers get lost before their events arrive, and after: what was given with them is given again,
+/// and only that.
 #[tokio::test]
 async fn what_nobody_saw_is_given_again() {
     let world = World::open().await;
@@ -377,7 +383,8 @@ async fn what_nobody_saw_is_given_again() {
         (tell("f", json!({ "lost": ["d"] })).await, state(&second).await),
         (String::new(), "injected")
     );
-    // Another hook of the session was taken for the sign: the state stays, and the message comes again.
+    // Another hook of the session was taken for the sign: the state stays, and the message comes
+    // again.
     assert!(tell("g", json!({ "lost": ["e"] })).await.contains("the second"));
     assert_eq!((tell("h", json!({})).await, state(&second).await), (String::new(), "injected"));
 }

@@ -145,7 +145,8 @@ async fn the_first_end_is_told_or_all_of_them() {
     assert_eq!(each(&all["finished"], "status"), ["done", "cancelled"]);
     assert_eq!((&all["watched_ids"], &all["pending_ids"]), (&json!([ids[7], ids[9]]), &json!([])));
 
-    // What is over already is told at once, all of it; what is not leaves the rest waiting until the time is up.
+    // What is over already is told at once, all of it; what is not leaves the rest waiting until
+    // the time is up.
     let arguments = json!({ "task_ids": [ids[9], ids[0], ids[7]] });
     let now = world.call(&call, "TaskNotify", arguments).await;
     assert_eq!(each(&now["finished"], "task_id"), [json!(ids[9]), json!(ids[7])]);

@@ -1,5 +1,5 @@
-//! How well the search finds: questions of people over the tools of public servers. Every third question is held out: nobody
-//! looks at how it is answered while the search is changed.
+//! How well the search finds: questions of people over the tools of public servers. Every third
+//! question is held out: nobody looks at how it is answered while the search is changed.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -10,11 +10,13 @@ use crate::http::entry::named_host;
 #[derive(Debug, Clone)]
 pub(in crate::http) struct BrowserToken(pub(in crate::http) TokenId);
 
-/// Most cookies of our name that are tried: a browser sends one for each folder of the path at most.
+/// Most cookies of our name that are tried: a browser sends one for each folder of the path at
+/// most.
 const TRIED: usize = 16;
 
-/// The secrets in cookies of our name. A page on another port of the same name can set such a cookie for a longer path, which
-/// comes first and hides ours, so each is tried. What has not the form of a secret is left out.
+/// The secrets in cookies of our name. A page on another port of the same name can set such a
+/// cookie for a longer path, which comes first and hides ours, so each is tried. What has not the
+/// form of a secret is left out.
 pub(in crate::http) fn browser_secrets(request: &Parts) -> Vec<&str> {
     let name = name(request);
     let values = request.headers.get_all(header::COOKIE).iter();

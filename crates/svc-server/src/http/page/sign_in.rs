@@ -1,4 +1,5 @@
-//! A browser is signed in: `svc open` gets a code or a ticket, the page gives it back once, and the browser gets a cookie.
+//! A browser is signed in: `svc open` gets a code or a ticket, the page gives it back once, and the
+//! browser gets a cookie.
 
 use axum::{
     Extension,
@@ -59,7 +60,8 @@ async fn make_ticket(app: App, caller: Caller) -> Result<(StatusCode, Json<Login
 struct SignIn {
     /// The code after `#` in the URL that `svc open` prints.
     code: Option<String>,
-    /// The ticket in the URL that `svc open` opens. Good on a connection of a program of the daemon's user alone.
+    /// The ticket in the URL that `svc open` opens. Good on a connection of a program of the
+    /// daemon's user alone.
     ticket: Option<String>,
 }
 
@@ -90,8 +92,8 @@ async fn sign_in(app: App, request: Request) -> Result<Response, Problem> {
     Ok(([(header::SET_COOKIE, cookie)], Json(answer)).into_response())
 }
 
-/// Refuses programs of other users. A ticket stood in the arguments of a process, which every user of the machine can read,
-/// so it is no good through a proxy or from another machine either.
+/// Refuses programs of other users. A ticket stood in the arguments of a process, which every user
+/// of the machine can read, so it is no good through a proxy or from another machine either.
 fn check_sender(end: Option<OtherEnd>, key: &SignInKey<'_>) -> Result<(), Problem> {
     let end = end.unwrap_or(OtherEnd::Refused("it came by no connection"));
     let why = match key {

@@ -1,6 +1,8 @@
-//! Snapshots of every REST answer: each route's success and its typical refusals, with status, headers and body.
+//! Snapshots of every REST answer: each route's success and its typical refusals, with status,
+//! headers and body.
 //!
-//! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --lib http::` writes them anew.
+//! A missing or changed snapshot fails. `INSTA_UPDATE=always cargo test --lib http::` writes them
+//! anew.
 
 use std::{collections::BTreeSet, fmt::Write as _, path::Path, time::Duration};
 
@@ -109,8 +111,8 @@ async fn every_described_operation_has_a_success_and_a_refusal() {
     assert_eq!(without(&refusals, &[]), "[]", "without a refusal");
 }
 
-/// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and `tests/it/health.rs`
-/// have those.
+/// What succeeds only with processes of its own: `tests/it/agents.rs`, `tests/it/sources` and
+/// `tests/it/health.rs` have those.
 const WITH_PROCESSES: [(&str, &str); 23] = [
     ("/v1/doctor", "get"),
     ("/v1/hosts", "post"),
@@ -158,7 +160,8 @@ fn pattern_of(path: &str, described: &BTreeSet<(String, String)>) -> Option<Stri
     patterns.min_by_key(|pattern| pattern.matches('{').count()).cloned()
 }
 
-/// A browser signs in and out. The page's files are not written down: `tests/it/page.rs` looks at them.
+/// A browser signs in and out. The page's files are not written down: `tests/it/page.rs` looks at
+/// them.
 async fn browser() -> Script {
     let mut script = Script::new().await;
     for path in ["/", "/login", "/ui/now", "/assets/app.js", "/assets/none.js"] {
@@ -291,7 +294,8 @@ async fn start_and_stop() -> Script {
     script
 }
 
-/// The MCP server's paths: sessions, their ends, and what is refused. What it answers to messages is tested in `tests/it/mcp`.
+/// The MCP server's paths: sessions, their ends, and what is refused. What it answers to messages
+/// is tested in `tests/it/mcp`.
 async fn mcp() -> Script {
     const INITIALIZE: &str = concat!(
         r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"#,
@@ -697,7 +701,6 @@ async fn sessions() -> Script {
     script
 }
 
-/// A session that begins.
 async fn begin(team: &Team, session_id: &str) -> ActingSession {
     let new = NewSession {
         session_id: Some(session_id.to_owned()),

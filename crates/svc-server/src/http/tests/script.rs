@@ -90,8 +90,8 @@ impl Script {
         reply
     }
 
-    /// A message to the MCP server, or a request for its messages. Of a feed, which has no end, the first `blocks` blocks
-    /// are read.
+    /// A message to the MCP server, or a request for its messages. Of a feed, which has no end, the
+    /// first `blocks` blocks are read.
     pub(super) async fn mcp(
         &mut self,
         method: Method,

@@ -1,5 +1,5 @@
-//! The daemon's HTTP side without a socket. Ids count, and the clock moves a little with each request, so an answer is
-//! the same at each run.
+//! The daemon's HTTP side without a socket. Ids count, and the clock moves a little with each
+//! request, so an answer is the same at each run.
 
 use std::{
     net::{TcpListener, TcpStream},
