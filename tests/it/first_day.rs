@@ -198,7 +198,7 @@ fn a_message_says_when_it_is_read_and_a_wait_why_it_ended() {
     let waits = asked.stderr.lines().next().expect("what it waits for, in a pipe, too");
     assert!(waits.contains("waiting for the answer to msg_"), "{asked:?}");
     let why = asked.stderr.lines().last().expect("why it ended");
-    assert!(why.contains("it is offline") && why.contains("when it is back"), "{asked:?}");
+    assert!(why.contains("it is offline") && why.contains("stays open"), "{asked:?}");
 }
 
 #[test]
