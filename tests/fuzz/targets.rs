@@ -15,7 +15,7 @@ const MOST: usize = 256 * 1024;
 ///
 /// # Panics
 /// If two readers of it find different sessions.
-pub(crate) fn hook_payload(bytes: &[u8]) {
+pub fn hook_payload(bytes: &[u8]) {
     let Ok(payload) = serde_json::from_slice::<Value>(bounded(bytes)) else { return };
     for client in HookClient::ALL {
         for name in [None, Some("PostToolUse"), Some("tool.execute.after")] {
@@ -36,7 +36,7 @@ pub(crate) fn hook_payload(bytes: &[u8]) {
 ///
 /// # Panics
 /// If what is passed on of it is another document.
-pub(crate) fn child_message(bytes: &[u8]) {
+pub fn child_message(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bounded(bytes)) else { return };
     svc_sources::read_message(text);
 }
@@ -45,7 +45,7 @@ pub(crate) fn child_message(bytes: &[u8]) {
 ///
 /// # Panics
 /// If what is written to the agent is not one line of JSON for each message.
-pub(crate) fn agent_output(bytes: &[u8]) {
+pub fn agent_output(bytes: &[u8]) {
     host::read_output(bounded(bytes));
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn agent_output(bytes: &[u8]) {
 ///
 /// # Panics
 /// If the values depend on the pieces in which the bytes come.
-pub(crate) fn host_socket(bytes: &[u8]) {
+pub fn host_socket(bytes: &[u8]) {
     let bytes = bounded(bytes);
     host::read_socket(bytes);
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -65,7 +65,7 @@ pub(crate) fn host_socket(bytes: &[u8]) {
 ///
 /// # Panics
 /// If an edit is not found where it was made, or cannot be taken back.
-pub(crate) fn settings_file(bytes: &[u8]) {
+pub fn settings_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bounded(bytes)) else { return };
     SourceDocument::parse_json(text).ok();
     FileConfig::parse(text, "config.toml".as_ref()).ok();
