@@ -34,7 +34,10 @@ mod documents;
 mod errors;
 mod files;
 mod first_day;
-#[expect(unreachable_pub, reason = "the crate of the fuzzer, which is this file, makes them public")]
+#[expect(
+    unreachable_pub,
+    reason = "the crate of the fuzzer, which is this file, makes them public"
+)]
 #[path = "../fuzz/targets.rs"]
 mod fuzz_targets;
 mod health;
