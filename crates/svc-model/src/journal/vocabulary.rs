@@ -35,6 +35,7 @@ words! {
     SessionSource, "snake_case" {
         /// Afresh.
         Startup,
+        /// From where it was.
         Resume,
         /// Afresh, by the person's wish.
         Clear,
@@ -54,6 +55,7 @@ words! {
         Refactoring,
         /// Something new.
         Feature,
+        /// Tests.
         Testing,
         /// Settings and surroundings.
         Configuration,
