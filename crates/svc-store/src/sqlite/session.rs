@@ -191,7 +191,8 @@ impl SessionWrites<'_> {
 
     /// Gives a session to another owner, and its peers that were the former owner's, whose key is
     /// `from` (`None`: the operator). Answers with those peers. Their streams and the session's
-    /// have other readers from now on: the caller says which ([`StreamWrites::set_visibility`]).
+    /// have other readers from now on: the caller says which
+    /// ([`set_visibility`](super::families::StreamWrites::set_visibility)).
     pub async fn adopt(
         &mut self,
         session_id: &str,
