@@ -146,8 +146,8 @@ pub const WAITING_TITLE_CHARS: usize = 300;
 pub const INBOX_MAX: u32 = 10_000;
 /// How often the liveness of processes (a peer's `pid`, a task's runner) is looked at.
 pub const PID_CHECK: Duration = Duration::from_secs(5);
-/// Messages with which one sender that is no person may begin turns of a session within
-/// [`WAKES_WINDOW`]. Further ones wait for a turn that something else begins.
+/// Turns of a session that messages of one sender, other than the operator, begin within
+/// [`WAKES_WINDOW`]. Later messages wait for a turn that somebody else begins.
 pub const WAKES: i64 = 20;
 /// See [`WAKES`].
 pub const WAKES_WINDOW: Duration = Duration::from_hours(1);

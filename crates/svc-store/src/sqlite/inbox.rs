@@ -38,21 +38,21 @@ direct_row! {
 }
 
 impl InboxWrites<'_> {
-    /// How many messages of a sender began a turn of a peer since a time, at most 100.
-    pub async fn wakes_by(
+    /// Senders with [`limits::WAKES`] hand-overs or more of the last [`limits::WAKES_WINDOW`] that
+    /// began a turn of a peer. The operator is never among them.
+    pub async fn senders_at_wake_bound(
         &mut self,
         peer: &PeerId,
-        from: &str,
-        since: Timestamp,
-    ) -> Result<i64, StoreError> {
-        let peer = peer.as_str();
-        Ok(select_value!(
+    ) -> Result<Vec<String>, StoreError> {
+        let (peer, since) = (peer.as_str(), self.tx.now.minus(limits::WAKES_WINDOW));
+        Ok(select_values!(
             self.tx,
-            r#"select count(*) as "count!: i64" from (select 1 from message
-                where to_peer = ? and from_peer = ? and wakes = 1 and at >= ? limit 100)"#,
+            r#"select from_peer as "from!" from message
+            where to_peer = ? and wakes = 1 and at >= ? and from_peer <> 'operator'
+            group by from_peer having count(distinct given_by) >= ?"#,
             peer,
-            from,
-            since
+            since,
+            limits::WAKES
         ))
     }
 
@@ -178,14 +178,15 @@ impl InboxWrites<'_> {
 
     /// Messages that a hook may give to their receiver, in order, at most `limit`: those that it
     /// was not given yet, those that were taken and whose lease is over, and those that nobody saw.
-    /// With `all`, those on lease too.
+    /// With `all`, those on lease too. Without those of `excluded` senders.
     pub async fn undelivered(
         &mut self,
         to: &PeerId,
         all: bool,
+        excluded: &[String],
         limit: u32,
     ) -> Result<Vec<Message>, StoreError> {
-        let to = to.as_str();
+        let (to, excluded) = (to.as_str(), to_json(excluded));
         let rows = messages!(
             select_all,
             self.tx,
@@ -193,11 +194,13 @@ impl InboxWrites<'_> {
                 and (state in ('accepted', 'queued') or (state = 'offered' and (?2 or leased_until <= ?3))
                     or (state = 'injected' and leased_until = 0))
                 and (held_until is null or held_until <= ?3)
+                and from_peer not in (select value from json_each(?5))
             order by id limit ?4",
             to,
             all,
             self.tx.now,
-            limit
+            limit,
+            excluded
         );
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
@@ -223,8 +226,8 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that the hook which was called at `at` gave to their receiver, and that it is not yet
-    /// known to have, in order.
+    /// Messages that the hook which was called at `at` gave to their receiver, and that it is not
+    /// yet known to have, in order.
     pub async fn given_at(
         &mut self,
         to: &PeerId,
@@ -345,7 +348,7 @@ impl InboxReads<'_> {
         Ok(has)
     }
 
-    /// How many messages of a sender began a turn of a peer since a time, at most 100.
+    /// How many hand-overs with messages of a sender began a turn of a peer since a time.
     pub async fn wakes_by(
         self,
         peer: &PeerId,
@@ -355,11 +358,11 @@ impl InboxReads<'_> {
         let (peer, from) = (peer.as_str(), from.as_str());
         Ok(read_value!(
             self.store,
-            r#"select count(*) as "count!: i64" from (select 1 from message
-                where to_peer = ? and from_peer = ? and wakes = 1 and at >= ? limit 100)"#,
+            r#"select count(distinct given_by) as "count!: i64" from message
+            where to_peer = ? and wakes = 1 and at >= ? and from_peer = ?"#,
             peer,
-            from,
-            since
+            since,
+            from
         ))
     }
 

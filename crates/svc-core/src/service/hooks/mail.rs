@@ -2,12 +2,11 @@
 //! it, and `injected` when the session's next event shows that it went on with that. A message that
 //! was read in the inbox is `offered`, too, and no event shows anything about it.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use svc_model::{
     DeliveryState, Message, MessageType, Peer, PeerId, Timestamp,
     hook::{MailDigest, MailOffer, headline},
-    limits,
     quote::ModelText,
     stamp::{self, MessageSender},
 };
@@ -72,8 +71,8 @@ pub(super) enum TurnOfMail {
 }
 
 /// Hands messages of a peer's inbox over with the reply to `hook_id`, which leases them; `None` if
-/// there is nothing to hand over. A sender that is no person begins [`limits::WAKES`] turns in
-/// [`limits::WAKES_WINDOW`]: two agents that write to each other would go on for ever.
+/// there is nothing to hand over. Senders at their bound of turns are left out where a turn begins,
+/// so that two agents which answer each other come to an end.
 pub(super) async fn hand_over(
     tx: &mut WriteTx,
     peer: &Peer,
@@ -85,35 +84,12 @@ pub(super) async fn hand_over(
         return Ok(None);
     }
     let with_given = offer == MailOffer::NewAndGiven;
-    let mut messages = tx.inboxes().undelivered(&peer.peer_id, with_given, BATCH).await?;
-    if turn == TurnOfMail::Begins {
-        messages = bounded_by_sender(tx, peer, messages).await?;
-    }
+    let excluded = match turn {
+        TurnOfMail::Begins => tx.inboxes().senders_at_wake_bound(&peer.peer_id).await?,
+        TurnOfMail::Person | TurnOfMail::BegunByQuestion => Vec::new(),
+    };
+    let messages = tx.inboxes().undelivered(&peer.peer_id, with_given, &excluded, BATCH).await?;
     give(tx, peer, hook_id, (messages, turn), lease).await
-}
-
-/// Messages that may begin a turn of a peer.
-async fn bounded_by_sender(
-    tx: &mut WriteTx,
-    peer: &Peer,
-    messages: Vec<Message>,
-) -> Result<Vec<Message>, StoreError> {
-    let since = tx.now().minus(limits::WAKES_WINDOW);
-    let mut left: HashMap<String, i64> = HashMap::new();
-    let mut taken = Vec::with_capacity(messages.len());
-    for message in messages {
-        let from = &message.from_peer;
-        if from != PeerId::OPERATOR {
-            if !left.contains_key(from) {
-                let wakes = tx.inboxes().wakes_by(&peer.peer_id, from, since).await?;
-                left.insert(from.clone(), limits::WAKES - wakes);
-            }
-            let Some(left) = left.get_mut(from).filter(|left| **left > 0) else { continue };
-            *left -= 1;
-        }
-        taken.push(message);
-    }
-    Ok(taken)
 }
 
 /// Hands over the questions that the hook of the session's start gave: nothing shows that the model
@@ -170,7 +146,8 @@ async fn give(
     let ids: Vec<_> = digest.messages().iter().map(|message| message.id.clone()).collect();
     let until = tx.now().plus(lease);
     tx.inboxes().lease(&ids, until, Some(hook_id)).await?;
-    tx.messages().note_turn(&ids, begins_turn).await?;
+    // A prompt that a question began takes no further question, so nothing else begins its turn.
+    tx.messages().note_turn(&ids, turn == TurnOfMail::Begins).await?;
     advance(tx, &peer.peer_id, digest.messages_mut(), DeliveryState::Offered, None).await?;
     Ok(Some(HandedMail { text: digest.text(), wake_line, headlines, others }))
 }
