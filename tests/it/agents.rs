@@ -559,7 +559,7 @@ fn a_prompt_that_waits_in_an_agent_is_taken_back() {
     // The host has both: a queue of two behind the turn that goes on.
     let db = rusqlite::Connection::open(d.home.path("svc.db")).expect("the database opens");
     eventually(BOUND, || {
-        let sql = "select count(*) from dispatch where state = 'sent' and task_id in (?1, ?2)";
+        let sql = "select count(*) from assignment where state in ('sent', 'running') and task_id in (?1, ?2)";
         let sent = db.query_row(sql, (&second, &third), |row| row.get::<_, i64>(0));
         sent.expect("a count") == 2
     });

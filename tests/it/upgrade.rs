@@ -149,12 +149,14 @@ fn migrating_by_hand_keeps_every_row() {
             ("memory", 1),
             ("agent", 1),
             ("agent_request", 1),
-            ("dispatch", 1),
-            ("conversation_run", 1),
+            ("assignment", 2),
         ] {
             let count = format!("select count(*) from {table}");
             assert_eq!(one::<i64>(&file, &count), rows, "version {version}: {table}");
         }
+        let states =
+            "select group_concat(state || ' ' || coalesce(wish ->> 'mode', mode)) from assignment";
+        assert_eq!(one::<String>(&file, states), "no_reply notify,ok spawn-only");
         let names = "select group_concat(display_name) from peer";
         assert_eq!(one::<String>(&file, names), "old,old", "nobody is put aside");
         // The peer was busy, and waits for a person since there is such a status.

@@ -59,7 +59,7 @@
 //!
 //! # An agent works, and the daemon is killed
 //!
-//! 1. `service/agents/dispatch.rs` makes the task and a row of `dispatch` in one commit, before
+//! 1. `service/agents/dispatch.rs` makes the task and its assignment in one commit, before
 //!    anything starts. `service/agents/allowance.rs` asks whether the request may set what it
 //!    sets. `service/agents/queue.rs` takes its turn: the rows of the agent and its token in one
 //!    commit, then `svc-client/hosts/lifecycle.rs` starts the host.
@@ -71,7 +71,7 @@
 //!    `svc-client/hosts/lifecycle.rs` reads what it left. Without an `exit` the agent is `lost`,
 //!    after `end_tree` of the same file has ended what still ran.
 //! 5. The end of the turn comes with the prompt's `message_id`, which is the task's id.
-//!    `service/agents/settle.rs` writes the terminal event, the result and the message to who
+//!    `service/assignments/settle.rs` writes the terminal event, the result and the message to who
 //!    asked, in the same commit. An agent that was lost with the prompt on record leaves an
 //!    unknown outcome; one without it goes back to the queue.
 //!
@@ -81,15 +81,15 @@
 //!    as the policy lets the caller see it (`svc-model/conversation/policy.rs`). An unseen target
 //!    and an unknown one get the same answer.
 //! 2. `service/conversations/send.rs` is one write job: the idempotency key, the circle that the
-//!    wait would close (`svc-model/conversation/wait.rs`), the rate, the message and its run.
+//!    wait would close (`svc-model/conversation/wait.rs`), the rate, the message, its assignment.
 //! 3. `service/agents/mailing.rs` gives what waits in a hosted agent's inbox to its host. The
 //!    message's id is the idempotency key.
-//! 4. `service/team/runs.rs` notes that the turn began. The end of the turn stores the reply as a
-//!    message in the same commit. For an attended session its hooks tell both.
+//! 4. `service/assignments/turns.rs` notes that the turn began. The end of the turn stores the
+//!    reply as a message in the same commit. For an attended session its hooks tell both.
 //! 5. The reply is held back from the inbox while the call waits (`message.held_until`). The call
 //!    takes it by acknowledging it; a call that is gone leaves it to the inbox.
-//! 6. When the agent ends, its open runs fail and what waits for it becomes undeliverable, in the
-//!    commit of its end.
+//! 6. When the agent ends, its open assignments fail and what waits for it becomes undeliverable,
+//!    in the commit of its end.
 
 pub mod service;
 pub mod tools;

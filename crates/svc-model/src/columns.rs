@@ -13,9 +13,10 @@ use serde::{
 use sqlx::error::BoxDynError;
 
 use crate::{
-    CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType, OutcomeId, PeerId,
-    PeerRole, PeerStatus, RunId, TaskId, TaskStatus, Timestamp, TokenId, ValueId,
-    agent::{AgentState, RequestKind},
+    AgentId, CallId, DeliveryState, GhapId, HookId, McpSessionId, MessageId, MessageType,
+    OutcomeId, PeerId, PeerRole, PeerStatus, RunId, TaskId, TaskStatus, Timestamp, TokenId,
+    ValueId,
+    agent::{AgentState, RequestKind, TurnEnd},
     conversation::{RunMode, RunState, SourceTool},
     journal::{
         Domain, GhapStatus, OutcomeVerdict, RootCauseCategory, SessionSource, Strategy, Tier,
@@ -108,9 +109,14 @@ pub fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, BoxDynE
     Ok(word?)
 }
 
+column!(TurnEnd as String, |turn| serde_json::to_string(turn).expect("texts are JSON"), |text| Ok(
+    serde_json::from_str(&text)?
+));
+
 column!(Timestamp as i64, |at| at.as_millis(), |millis| Ok(Self::from_millis(millis)));
 
 ids!(
+    AgentId,
     CallId,
     GhapId,
     HookId,

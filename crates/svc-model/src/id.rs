@@ -15,7 +15,8 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
         #[derive(
-            Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+            Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            JsonSchema,
         )]
         #[serde(transparent)]
         pub struct $name(String);
@@ -115,6 +116,13 @@ impl RunId {
     pub fn of_message(message: &MessageId) -> Self {
         let text = message.as_str();
         let own = text.strip_prefix(MessageId::PREFIX).unwrap_or(text);
+        Self(format!("{}{own}", Self::PREFIX))
+    }
+
+    /// The run of a task: the ids differ in their prefix alone.
+    pub fn from_task(task: &TaskId) -> Self {
+        let text = task.as_str();
+        let own = text.strip_prefix(TaskId::PREFIX).unwrap_or(text);
         Self(format!("{}{own}", Self::PREFIX))
     }
 }

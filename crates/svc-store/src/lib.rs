@@ -59,8 +59,8 @@ pub use bus::{Batch, Bus, Commit, Heard, StreamListener, render};
 pub use error::{EngineError, MigrateError, RestoreError, StoreError};
 pub use lane::WriteLane;
 pub use rows::{
-    AgentMail, AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
-    RequestAnswerRow, RequestRow, RunEnd, RunRow, TaskAsker,
+    AgentMail, AgentRow, AssignmentEnd, AssignmentRow, AssignmentState, HostProcess,
+    RequestAnswerRow, RequestRow, WorkMode, WorkWish,
 };
 pub use rows::{
     AppendedSeqs, CalibrationRow, CallRow, CallState, ClusterRow, Clustering, FeedScope, FramePage,

@@ -1,7 +1,7 @@
 //! What the store takes and gives: plain values, without a word on how an engine holds them.
 
 mod agent;
-mod conversation;
+mod assignment;
 mod journal;
 mod learning;
 mod log;
@@ -11,11 +11,10 @@ mod source;
 mod team;
 mod tool_call;
 
-pub use agent::{
-    AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, HostProcess,
-    RequestAnswerRow, RequestRow,
+pub use agent::{AgentRow, HostProcess, RequestAnswerRow, RequestRow};
+pub use assignment::{
+    AgentMail, AssignmentEnd, AssignmentRow, AssignmentState, WorkMode, WorkWish,
 };
-pub use conversation::{AgentMail, RunEnd, RunRow, TaskAsker};
 pub use journal::{
     CalibrationRow, HitRate, LessonKind, ProbabilityBin, SessionLock, SessionStart, VerdictWeek,
 };

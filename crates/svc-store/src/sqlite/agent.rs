@@ -319,8 +319,9 @@ impl AgentWrites<'_> {
         let count = select_value!(
             self.tx,
             r#"select (select count(*) from agent where created_by = ?1 and ended_at is null)
-                + (select count(*) from dispatch d join task t on t.task_id = d.task_id
-                    where d.state = 'queued' and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
+                + (select count(*) from assignment d join task t on t.task_id = d.task_id
+                    where d.state = 'queued' and d.task_id is not null and d.ended_at is null
+                        and d.source_tool = 'sessions_spawn' and t.created_by = ?1) as "count!: i64""#,
             parent
         );
         Ok(count.cast_unsigned())
@@ -433,7 +434,9 @@ impl AgentReads<'_> {
         let rows = sqlx::query!(
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
                 select instance from agent where ended_at is null
-                union all select instance from dispatch where state <> 'over' and is_spawned = 0
+                union all select instance from assignment
+                where state in ('queued', 'starting', 'sent', 'running') and task_id is not null and ended_at is null
+                    and is_spawned = 0
             ) group by instance"#
         )
         .fetch_all(&self.store.readers)

@@ -1,15 +1,18 @@
 //! How the store's own words stand in columns. Values of the model: `svc_model::columns`.
 
-use svc_model::column_words;
+use svc_model::{column, column_words};
 
-use crate::{CallState, DispatchMode, DispatchState, GhapPart, McpTransport, ShownBy, TokenEnd};
+use super::json::to_json;
+use crate::{AssignmentState, CallState, GhapPart, McpTransport, ShownBy, TokenEnd, WorkWish};
 
 /// Where a column holds an empty text for nothing.
 pub(super) fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-column_words!(CallState, DispatchMode, DispatchState, GhapPart, McpTransport, ShownBy, TokenEnd);
+column!(WorkWish as String, to_json, |text| Ok(serde_json::from_str(&text)?));
+
+column_words!(AssignmentState, CallState, GhapPart, McpTransport, ShownBy, TokenEnd);
 
 #[cfg(test)]
 mod tests {

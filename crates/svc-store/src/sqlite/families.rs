@@ -58,8 +58,8 @@ family! {
 }
 
 family! {
-    /// Sends between sessions. See `run.rs`.
-    runs: RunReads, RunWrites
+    /// Work that somebody was given. See `assignment.rs`.
+    assignments: AssignmentReads, AssignmentWrites
 }
 
 family! {
@@ -75,11 +75,6 @@ family! {
 family! {
     /// Tasks. See `task.rs`.
     tasks: TaskReads, TaskWrites
-}
-
-family! {
-    /// Tasks that are given to agents. See `dispatch.rs`.
-    dispatches: DispatchReads, DispatchWrites
 }
 
 family! {

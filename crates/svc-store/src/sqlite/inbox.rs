@@ -427,7 +427,7 @@ impl InboxReads<'_> {
                 m.correlation_id, m.at as "at!: Timestamp", m.state as "state!: DeliveryState",
                 m.source_tool as "source_tool: SourceTool", m.source_session, m.run_id as "run_id: RunId",
                 m.turn as "turn: u32", r.mode as "mode?: RunMode"
-            from message m left join conversation_run r on r.message_id = m.message_id "#,
+            from message m left join assignment r on r.message_id = m.message_id "#,
             RawMail,
             self.store,
             "where m.to_peer = ?1 and m.waits = 1 and m.state in ('accepted', 'queued')

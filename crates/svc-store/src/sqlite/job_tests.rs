@@ -11,7 +11,8 @@ use svc_model::{
 };
 
 use crate::{
-    AgentMail, MessageTerms, PageSize, PeerRow, RunEnd, RunRow, StoreError, WriteTx,
+    AgentMail, AssignmentRow, AssignmentState, MessageTerms, PageSize, PeerRow, StoreError,
+    WriteTx,
     testing::{TestStore, append, event},
 };
 
@@ -27,9 +28,10 @@ const ROWS: &str = "
         'words', 'operator', 'idle', 11, 12, 13, 'vendor', 14, 15, 'broken', 'tok_1', 't', 16, 'key', 'wish', 17, null);
     insert into task (task_id, stream_id, status, created_by, created_at)
         values ('t', (select id from stream where name = 'task/t'), 'active', 'operator', 3);
-    insert into dispatch (task_id, instance, backend, mode, wish, failover, attempt, state, agent_id, is_spawned, taken_at,
-        has_words, said, turn)
-    values ('t', 'pair', 'exec', 'peer-prefer', '{\"cwd\":\"/c\"}', '[\"other\"]', 2, 'sent', 'ag_1', 1, 21, 0, 22, null);";
+    insert into assignment (run_id, task_id, mode, source_session, created_at, instance, backend, wish, attempt, state,
+        target_agent, is_spawned, taken_at, has_words, said, turn)
+    values ('run_t', 't', 'followup', 'operator', 3, 'pair', 'exec', '{\"mode\":\"peer-prefer\",\"failover\":[\"other\"]}', 2, 'running',
+        'ag_1', 1, 21, 0, 22, null);";
 
 fn peer_row(id: &str) -> PeerRow {
     let mut row = PeerRow {
@@ -67,35 +69,26 @@ fn message(id: &str) -> Message {
     }
 }
 
-fn run_row(id: &str) -> RunRow {
-    let end = |name: &str| RunEnd {
-        session: format!("agent:pair:{name}"),
-        peer: PeerId::from(format!("peer_{name}")),
-        agent: Some(AgentId::from(format!("ag_{name}"))),
-    };
-    RunRow {
-        run_id: RunId::from(format!("run_{id}")),
-        message_id: MessageId::from(format!("msg_{id}")),
-        mode: RunMode::Followup,
-        source: end("from"),
-        target: end(id),
-        state: RunState::Queued,
-        reason: None,
-        error: None,
-        reply_id: None,
+fn run_row(id: &str) -> AssignmentRow {
+    let (run_id, session) = (RunId::from(format!("run_{id}")), "agent:pair:from".to_owned());
+    AssignmentRow {
+        message_id: Some(MessageId::from(format!("msg_{id}"))),
+        source_peer: PeerId::from("peer_from".to_owned()),
+        source_agent: Some(AgentId::from("ag_from".to_owned())),
+        target_session: format!("agent:pair:{id}"),
+        target_peer: PeerId::from(format!("peer_{id}")),
+        target_agent: Some(AgentId::from(format!("ag_{id}"))),
+        state: AssignmentState::Sent,
         waits_until: Some(Timestamp::from_millis(100_000)),
-        answered: None,
         idempotency_key: Some(format!("key of {id}")),
-        created_at: AT,
-        begun_at: None,
-        ended_at: None,
+        ..AssignmentRow::new(run_id, session, AT)
     }
 }
 
 /// The send of `run_row` once everything is known of it.
-fn ended_run(id: &str) -> RunRow {
-    RunRow {
-        state: RunState::NoReply,
+fn ended_run(id: &str) -> AssignmentRow {
+    AssignmentRow {
+        state: AssignmentState::NoReply,
         reason: Some("failed".to_owned()),
         error: Some("words".to_owned()),
         reply_id: Some(MessageId::from("msg_9".to_owned())),
@@ -119,18 +112,18 @@ async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreErr
         tx.upkeep().rows_kept(&principal, 100).await?,
     );
     let of_run = (
-        tx.runs().get(&row.run_id).await?,
-        tx.runs().of_message(&row.message_id).await?,
-        tx.runs().by_key(&row.source.session, &format!("key of {id}")).await?,
-        tx.runs().waits_from(&row.source.session).await?,
-        tx.runs()
+        tx.assignments().get(&row.run_id).await?,
+        tx.assignments().of_message(&message.id).await?,
+        tx.assignments().by_key(&row.source_session, &format!("key of {id}")).await?,
+        tx.assignments().waits_from(&row.source_session).await?,
+        tx.assignments()
             .count_since(
-                (&row.source.session, Some(&row.source.peer)),
-                &row.target.peer,
+                (&row.source_session, Some(&row.source_peer)),
+                &row.target_peer,
                 AT.minus(std::time::Duration::from_millis(1)),
             )
             .await?,
-        tx.messages().turn_of(&row.message_id).await?,
+        tx.messages().turn_of(&message.id).await?,
         tx.agents().was_run("agent:pair:one").await?,
     );
     Ok(format!("{read:?} {of_run:?}"))
@@ -146,10 +139,10 @@ async fn a_job_and_a_reader_read_the_same_rows() {
             let agent = tx.agents().get(&id).await?.expect("it is there");
             let live = tx.agents().live("agent:pair:one").await?;
             assert_eq!(live.as_ref(), Some(&agent));
-            let dispatches =
-                (tx.dispatches().get(&task).await?, tx.dispatches().of_agent(&id).await?);
+            let work =
+                (tx.assignments().of_task(&task).await?, tx.assignments().of_agent(&id).await?);
             let stream = tx.streams().state(&StreamName::new("agent", &id)).await?;
-            Ok::<_, StoreError>(format!("{agent:?} {dispatches:?} {stream:?}"))
+            Ok::<_, StoreError>(format!("{agent:?} {work:?} {stream:?}"))
         })
     });
     let read = read.await.unwrap();
@@ -176,7 +169,7 @@ async fn what_one_job_writes_others_read() {
             let states = [DeliveryState::Accepted, DeliveryState::Queued];
             tx.messages().advance(&ids, &states, Some("why")).await?;
             tx.inboxes().lease(&ids, AT, Some("ag_1")).await?;
-            tx.runs().insert(&run_row(id)).await?;
+            tx.assignments().insert(&run_row(id)).await?;
             read_all(tx, id).await
         })
     });
@@ -189,7 +182,7 @@ async fn what_one_job_writes_others_read() {
     let done: Result<(), StoreError> = store
         .write(move |tx| {
             Box::pin(async move {
-                tx.runs().update(&ended_run(id)).await?;
+                tx.assignments().update(&ended_run(id)).await?;
                 let mut peer = peer_row(id).peer;
                 peer.status = PeerStatus::Idle;
                 tx.peers().touch(&peer).await
@@ -198,8 +191,7 @@ async fn what_one_job_writes_others_read() {
         .await;
     done.unwrap();
     let read = store.write(move |tx| Box::pin(read_all(tx, id))).await.unwrap();
-    let ended =
-        format!("{:?}", RunRow { ended_at: Some(Timestamp::from_millis(9)), ..ended_run(id) });
+    let ended = format!("{:?}", ended_run(id));
     assert_eq!(read.matches(&ended).count(), 3, "{read}");
     assert!(!read.contains("WaitEdge") && read.contains("Idle"), "{read}");
     assert_readers_read(&test, id, &read).await;
@@ -219,11 +211,8 @@ async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
         store.messages().get(&message.id).await.unwrap(),
     );
     assert!(read.starts_with(format!("{read_alone:?}").trim_end_matches(')')), "{read_alone:?}");
-    let runs = (
-        store.runs().get(&row.run_id).await.unwrap(),
-        store.runs().of_message(&row.message_id).await.unwrap(),
-    );
-    assert!(read.contains(format!("{runs:?}").trim_end_matches(')')), "{runs:?}");
+    let run = store.assignments().get(&row.run_id).await.unwrap();
+    assert!(read.contains(&format!("{run:?}")), "{run:?}");
     assert_eq!(store.inboxes().next_held_mail(&message.to_peer).await.unwrap(), Some(AT));
     let before = AT.minus(std::time::Duration::from_millis(1));
     assert_eq!(store.inboxes().mail_of_agent(&message.to_peer, before, 9).await.unwrap(), []);

@@ -12,6 +12,7 @@
 
 mod agent;
 mod agent_request;
+mod assignment;
 mod browser;
 mod calibration;
 mod columns;
@@ -20,7 +21,6 @@ mod connect;
 mod count;
 mod db;
 mod direct_connection;
-mod dispatch;
 mod errors;
 mod event_insert;
 pub mod families;
@@ -49,7 +49,6 @@ mod restore;
 #[cfg(test)]
 mod row_check_tests;
 mod row_readers;
-mod run;
 mod search;
 mod seen;
 mod session;

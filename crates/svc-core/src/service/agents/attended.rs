@@ -1,40 +1,38 @@
 //! Work for a session that a person started and that hooks made known. It gets the prompt as a
-//! question in its inbox, and its answer is the result.
+//! question in its inbox, and its answer is the result: that ends the task in its own commit. Here
+//! is how it gets it, and what ends it without an answer.
 
 use std::sync::Arc;
 
 use svc_model::{
     Caller, DeliveryState, Message, MessageType, NewMessage, Ownership, Peer, PeerId,
-    PeerReference, PeerStatus, Principal, Reader, RunId, TaskChange, TaskId, TaskReport,
-    TaskStatus, TokenId,
-    conversation::{RunMode, RunState, SourceTool},
-    hook::HookClient,
-    limits,
+    PeerReference, PeerStatus, Principal, Reader, TaskId, conversation::SourceTool,
+    hook::HookClient, limits,
 };
 use svc_store::{
-    DispatchRow, DispatchState, MessageTerms, PeerRow, RunEnd, RunRow, TaskRow, WriteTx,
+    AssignmentEnd, AssignmentRow, AssignmentState, MessageTerms, PeerRow, TaskRow, WriteTx,
 };
 
-use super::{
-    Agents,
-    queue::give_to,
-    records::set_reason,
-    settle::{end_task, note_returned, retry},
+use super::{Agents, queue::give_to, records::set_reason};
+use crate::service::{
+    Error,
+    assignments::{
+        self, AssignmentEvent, AssignmentOutcome, TaskEnd, caller_as, end_answered, retry,
+    },
+    core::Core,
+    team,
 };
-use crate::service::{Error, core::Core, tasks, team};
 
-/// What became of a question that is a task.
-enum Progress {
-    /// It is in the session's context.
-    Given,
-    /// The session has answered, or its turn ended without words.
-    Answered(Option<String>),
-    /// The turn of the question failed or was interrupted: the reason.
-    Failed(String),
+/// What ends a task whose question no turn and no call has answered.
+enum NoAnswer {
     /// The session did not take the message, or either is gone: why.
     Gone(&'static str),
     /// The session took the message. What came of it nobody knows.
     Unknown,
+    /// Whoever asked wants none.
+    Cancelled,
+    /// There is one: an answer to another peer of who asked, or of before answers ended tasks.
+    Answered(String),
 }
 
 impl Agents {
@@ -84,20 +82,18 @@ impl Agents {
     pub(super) async fn ask_attended(
         &self,
         tx: &mut WriteTx,
-        dispatch: &mut DispatchRow,
+        work: &mut AssignmentRow,
         task: &mut TaskRow,
         row: &PeerRow,
     ) -> Result<(), Error> {
         let (caller, from) = asker(tx, &self.core, task).await?;
-        let run_id = RunId::new(&self.core.ids, tx.now());
-        let source = caller.session().map_or_else(|| PeerId::OPERATOR.to_owned(), str::to_owned);
-        let own = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
+        work.source_peer = PeerId::parse(&from).unwrap_or_else(PeerId::operator);
         let input = NewMessage {
             text: task.task.prompt.clone().unwrap_or_default(),
             kind: Some(MessageType::Query),
             from_peer: None,
             correlation_id: None,
-            idempotency_key: Some(format!("task-{}", dispatch.task_id)),
+            idempotency_key: Some(format!("task-{}", task.task.task_id)),
         };
         let outgoing = team::OutgoingMessage {
             core: self.core.clone(),
@@ -106,61 +102,33 @@ impl Agents {
             input: Arc::new(input),
             text_id: None,
             tool: SourceTool::SendMessage,
-            run_id: Some(run_id.clone()),
+            run_id: Some(work.run_id.clone()),
         };
         let to = row.peer.peer_id.clone();
         let terms = MessageTerms::default();
         let message = team::deliver(tx, &outgoing, to.clone(), MessageType::Query, terms).await?;
         let session = row.owner.as_deref().or(row.peer.session_id.as_deref()).unwrap_or_default();
-        let run = RunRow {
-            run_id,
-            message_id: message.id.clone(),
-            mode: RunMode::Followup,
-            source: RunEnd { session: source, peer: own, agent: None },
-            target: RunEnd { session: session.to_owned(), peer: to.clone(), agent: None },
-            state: RunState::Queued,
-            reason: None,
-            error: None,
-            reply_id: None,
-            waits_until: dispatch.wish.waits_until,
-            answered: None,
-            idempotency_key: None,
-            created_at: tx.now(),
-            begun_at: None,
-            ended_at: None,
-        };
-        team::open_run(tx, &run).await?;
-        dispatch.state = DispatchState::Sent;
-        dispatch.wish.peer_id = Some(to);
-        dispatch.wish.message_id = Some(message.id);
-        tx.dispatches().update(dispatch).await?;
-        give_to(tx, task, session).await?;
+        let session = session.to_owned();
+        work.set_target(AssignmentEnd { session, peer: to, agent: None });
+        work.message_id = Some(message.id);
+        assignments::apply(tx, work, AssignmentEvent::Stored).await?;
+        give_to(tx, task, &work.target_session).await?;
         set_reason(tx, task, Some(waits_in_inbox(&row.peer))).await
     }
 
-    /// Ends the tasks whose questions were answered, or will not be.
+    /// Ends the tasks whose questions will not be answered.
     pub(super) async fn look_at_attended(&self) -> Result<(), Error> {
-        for dispatch in self.core.store.dispatches().in_state(DispatchState::Sent).await? {
-            let Some(id) = dispatch.wish.message_id.clone() else { continue };
-            let Some(task) = self.core.store.tasks().get(&dispatch.task_id).await? else {
-                continue;
-            };
-            let is_cancelled = task.task.cancel_requested_at.is_some();
-            let message = self.core.store.messages().get(&id).await?;
-            let progress = match &message {
-                None => Some(Progress::Gone("its message is gone")),
-                Some(message) => self.progress_of(message, &task).await?,
-            };
-            if progress.is_none() && !is_cancelled {
-                continue;
-            }
-            let (agents, task_id) = (self.clone(), dispatch.task_id.clone());
-            self.core
-                .store
+        let store = &self.core.store;
+        let mut work = store.assignments().in_state(AssignmentState::Sent).await?;
+        work.extend(store.assignments().in_state(AssignmentState::Running).await?);
+        for work in work {
+            let (Some(id), Some(task_id)) = (work.message_id, work.task_id) else { continue };
+            let message = store.messages().get(&id).await?;
+            let Some(end) = self.no_answer(message.as_ref(), &task_id).await? else { continue };
+            let (agents, task) = (self.clone(), task_id.clone());
+            store
                 .write(move |tx| {
-                    Box::pin(async move {
-                        agents.advance_attended(tx, &task_id, message, progress).await
-                    })
+                    Box::pin(async move { agents.end_attended(tx, &task, message, end).await })
                 })
                 .await
                 .or_else(|error| match error {
@@ -168,7 +136,7 @@ impl Agents {
                         Err(error)
                     }
                     error => {
-                        tracing::warn!(task = %dispatch.task_id, %error, "a task stays as it is");
+                        tracing::warn!(task = %task_id, %error, "a task stays as it is");
                         Ok(())
                     }
                 })?;
@@ -176,98 +144,66 @@ impl Agents {
         Ok(())
     }
 
-    async fn progress_of(
+    async fn no_answer(
         &self,
-        message: &Message,
-        task: &TaskRow,
-    ) -> Result<Option<Progress>, Error> {
+        message: Option<&Message>,
+        task: &TaskId,
+    ) -> Result<Option<NoAnswer>, Error> {
         let store = &self.core.store;
-        let run = store.runs().of_message(&message.id).await?.filter(|run| run.ended_at.is_some());
-        if let Some(RunRow { state: RunState::Error, error: Some(error), .. }) = &run {
-            return Ok(Some(Progress::Failed(error.clone())));
+        let Some(message) = message else {
+            return Ok(Some(NoAnswer::Gone("its message is gone")));
+        };
+        if let Some(answer) = store.messages().answer_to(&message.id, &message.to_peer).await?
+            && answer.kind == MessageType::Response
+        {
+            return Ok(Some(NoAnswer::Answered(answer.text)));
         }
-        if let Some(answer) = store.messages().answer_to(&message.id, &message.to_peer).await? {
-            let text = (answer.kind == MessageType::Response).then_some(answer.text);
-            return Ok(Some(Progress::Answered(text)));
-        }
-        if let Some(run) = run {
-            // Nobody is left whom the answer would have reached.
-            return Ok(Some(match run.state {
-                RunState::Ok | RunState::NoReply => Progress::Answered(None),
-                _ => Progress::Unknown,
-            }));
+        let task = store.tasks().get(task).await?;
+        if task.is_some_and(|row| row.task.cancel_requested_at.is_some()) {
+            return Ok(Some(NoAnswer::Cancelled));
         }
         let peer = store.peers().get(&message.to_peer).await?;
         let is_there = peer.is_some_and(|row| row.peer.status != PeerStatus::Offline);
-        let is_given = matches!(message.state, DeliveryState::Injected | DeliveryState::Acked);
         Ok(match message.state {
             DeliveryState::Expired | DeliveryState::Refused | DeliveryState::Undeliverable => {
-                Some(Progress::Gone("the session did not take the prompt"))
+                Some(NoAnswer::Gone("the session did not take the prompt"))
             }
-            _ if !is_there && is_given => Some(Progress::Unknown),
-            _ if !is_there => Some(Progress::Gone("the session ended before it took the prompt")),
-            _ if is_given && task.task.status == TaskStatus::Pending => Some(Progress::Given),
-            _ => None,
+            _ if is_there => None,
+            DeliveryState::Injected | DeliveryState::Acked => Some(NoAnswer::Unknown),
+            _ => Some(NoAnswer::Gone("the session ended before it took the prompt")),
         })
     }
 
-    async fn advance_attended(
+    async fn end_attended(
         &self,
         tx: &mut WriteTx,
         id: &TaskId,
         message: Option<Message>,
-        progress: Option<Progress>,
+        why: NoAnswer,
     ) -> Result<(), Error> {
-        let known = tx.dispatches().get(id).await?.filter(|it| it.state == DispatchState::Sent);
-        let (Some(mut dispatch), Some(mut task)) = (known, tx.tasks().get(id).await?) else {
+        let known = tx.assignments().of_task(id).await?.filter(|it| it.ended_at.is_none());
+        let (Some(mut work), Some(mut task)) = (known, tx.tasks().get(id).await?) else {
             return Ok(());
         };
-        let core = self.core.clone();
-        match progress {
-            Some(Progress::Answered(text)) => {
-                let (done, none) = (TaskStatus::Done, TaskReport::default());
-                end_task(tx, &core, &mut dispatch, &mut task, done, text, none).await?;
-                if task.task.from.is_none() && task.owned.owner == Some(Principal::Operator) {
-                    // No peer was named for the end, so the answer is read in the task.
-                    note_returned(tx, &dispatch).await?;
-                }
-                Ok(())
+        let end = match why {
+            NoAnswer::Answered(text) => {
+                let (text, outcome) = (Some(text), AssignmentOutcome::Answered);
+                return end_answered(tx, &self.core, &mut work, outcome, text).await;
             }
-            _ if task.task.cancel_requested_at.is_some() => {
+            NoAnswer::Gone(why) if !work.wish.failover.is_empty() => {
                 take_back(tx, message).await?;
-                let (cancelled, none) = (TaskStatus::Cancelled, TaskReport::default());
-                end_task(tx, &core, &mut dispatch, &mut task, cancelled, None, none).await
+                let next = work.wish.failover.remove(0);
+                work.wish.peer_id = None;
+                return retry(tx, &mut work, &task, next, why).await;
             }
-            Some(Progress::Given) => {
-                let change = TaskChange::to(TaskStatus::Active, None);
-                tasks::apply(tx, &mut task, &change, None).await?;
-                Ok(())
+            NoAnswer::Gone(why) => TaskEnd::new(AssignmentOutcome::Failed, Some(why.to_owned())),
+            NoAnswer::Unknown => {
+                TaskEnd::new(AssignmentOutcome::Failed, Some("outcome unknown".to_owned()))
             }
-            Some(Progress::Failed(why)) => {
-                let report = TaskReport { error: Some(why), ..TaskReport::default() };
-                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
-                    .await
-            }
-            Some(Progress::Unknown) => {
-                take_back(tx, message).await?;
-                let why = Some("outcome unknown".to_owned());
-                let report = TaskReport { error: why, ..TaskReport::default() };
-                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
-                    .await
-            }
-            Some(Progress::Gone(why)) => {
-                take_back(tx, message).await?;
-                if !dispatch.failover.is_empty() {
-                    let next = dispatch.failover.remove(0);
-                    (dispatch.wish.peer_id, dispatch.wish.message_id) = (None, None);
-                    return retry(tx, &mut dispatch, &task, next, why).await;
-                }
-                let report = TaskReport { error: Some(why.to_owned()), ..TaskReport::default() };
-                end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Failed, None, report)
-                    .await
-            }
-            None => Ok(()),
-        }
+            NoAnswer::Cancelled => TaskEnd::new(AssignmentOutcome::Cancelled, None),
+        };
+        take_back(tx, message).await?;
+        assignments::end(tx, &self.core, &mut work, &mut task, end).await
     }
 }
 
@@ -305,14 +241,7 @@ async fn asker(tx: &mut WriteTx, core: &Core, task: &TaskRow) -> Result<(Caller,
     let named = task.task.from.clone().filter(|from| PeerId::parse(from).is_some());
     Ok(match &task.owned.owner {
         Some(Principal::Session(key)) => {
-            let caller = Caller::Session {
-                key: Arc::clone(key),
-                token: TokenId::from("tok_of_agent".to_owned()),
-                scopes: Arc::from([]),
-                project: task.owned.project.as_deref().map(Arc::from),
-                process: None,
-                folder: None,
-            };
+            let caller = caller_as(Arc::clone(key), task.owned.project.as_deref());
             let from = if let Some(named) = named {
                 named
             } else {

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use svc_model::{Caller, FrameKind, Task, TaskId, limits};
 use svc_store::PageSize;
 
-use super::{Agents, settle::note_returned};
-use crate::service::{Error, tasks};
+use super::Agents;
+use crate::service::{Error, assignments::note_returned, tasks};
 
 impl Agents {
     /// The result of a task, or what its agent has said so far; and whether there was more than
@@ -67,9 +67,10 @@ impl Agents {
             .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(dispatch) = tx.dispatches().get(&task).await? else { return Ok(None) };
-                    note_returned(tx, &dispatch).await?;
-                    Ok(Some((dispatch.instance, dispatch.backend)))
+                    let work = tx.assignments().of_task(&task).await?;
+                    let Some(mut work) = work else { return Ok(None) };
+                    note_returned(tx, &mut work).await?;
+                    Ok(Some((work.instance, work.backend)))
                 })
             })
             .await

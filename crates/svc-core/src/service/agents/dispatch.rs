@@ -5,12 +5,11 @@ use std::{collections::BTreeSet, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use svc_model::{
-    AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, Task,
-    agent::AgentBackend, hook::HookClient, is_agent_key, limits,
+    AgentId, Caller, InstanceStatus, NewTask, Ownership, PeerId, PeerStatus, RunId, Task,
+    Timestamp, agent::AgentBackend, conversation::SourceTool, hook::HookClient, is_agent_key,
+    limits,
 };
-use svc_store::{
-    AgentRow, DispatchMode, DispatchRow, DispatchState, DispatchWish, PeerRow, TaskAsker, WriteTx,
-};
+use svc_store::{AgentRow, AssignmentRow, PeerRow, WorkMode, WorkWish, WriteTx};
 use svc_sys::config::ResolvedInstance;
 
 use super::{
@@ -62,8 +61,14 @@ pub struct NewDispatch {
     pub idempotency_key: Option<String>,
     /// What the task, and a new agent for it, are called.
     pub title: Option<String>,
-    /// The call and the incarnation that ask.
-    pub asker: TaskAsker,
+    /// If a hosted agent asks, its incarnation.
+    pub asker: Option<AgentId>,
+    /// The call that asks.
+    pub tool: Option<SourceTool>,
+    /// The peer of an agent that is started for it goes with its end.
+    pub removes_peer: bool,
+    /// When it is given up.
+    pub deadline: Option<Timestamp>,
     /// It is refused if an agent cannot start at once.
     pub is_at_once: bool,
     /// How long the call waits for the answer.
@@ -132,8 +137,8 @@ impl Agents {
                            use spawn-only, peer-only or peer-prefer";
                 return Err(Error::invalid("mode", why));
             }
-            Some(WantedMode::PeerOnly) => DispatchMode::PeerOnly,
-            Some(WantedMode::PeerPrefer) => DispatchMode::PeerPrefer,
+            Some(WantedMode::PeerOnly) => WorkMode::PeerOnly,
+            Some(WantedMode::PeerPrefer) => WorkMode::PeerPrefer,
             Some(WantedMode::SpawnOnly) if target.is_live() => {
                 let why = "spawn-only starts a new agent, and `agent` names a live one";
                 return Err(Error::invalid("mode", why));
@@ -141,20 +146,20 @@ impl Agents {
             None if target.is_live() && input.is_at_once => {
                 return Err(Error::invalid("agentId", "names a live agent: send to its session"));
             }
-            None if target.is_live() => DispatchMode::PeerOnly,
-            Some(WantedMode::SpawnOnly) | None => DispatchMode::SpawnOnly,
+            None if target.is_live() => WorkMode::PeerOnly,
+            Some(WantedMode::SpawnOnly) | None => WorkMode::SpawnOnly,
         };
-        let mut wish = DispatchWish {
+        let mut wish = WorkWish {
+            mode,
+            failover: target.failover.clone(),
             model: input.model.clone(),
             cwd: None,
             has_chosen_cwd: false,
             resume: None,
             agent_id: target.agent_id.clone(),
             peer_id: target.peer_id.clone(),
-            message_id: None,
-            waits_until: (!input.patience.is_zero()).then(|| self.core.now().plus(input.patience)),
         };
-        if !target.is_live() && mode != DispatchMode::PeerOnly {
+        if !target.is_live() && mode != WorkMode::PeerOnly {
             // One whose program is missing fails over on record.
             let names = std::iter::once(&target.instance).chain(&target.failover);
             let mut tried = names.map(|name| self.callable(name)).collect::<Vec<_>>().into_iter();
@@ -175,23 +180,21 @@ impl Agents {
         } else if input.session.is_some() {
             return Err(Error::invalid("session", "is for a new agent: use mode spawn-only"));
         }
-        let DispatchTarget { instance, backend, failover, .. } = target;
-        let row = DispatchRow {
-            id: 0,
-            task_id: svc_model::TaskId::from(String::new()),
+        let DispatchTarget { instance, backend, .. } = target;
+        let now = self.core.now();
+        let patience = Some(input.patience).filter(|patience| !patience.is_zero());
+        let asks = caller.session().unwrap_or(PeerId::OPERATOR).to_owned();
+        let row = AssignmentRow {
+            source_agent: input.asker,
+            source_tool: input.tool,
+            waits_until: patience.map(|patience| now.plus(patience)),
             instance: instance.clone(),
             backend: backend.clone(),
-            mode,
             wish,
-            failover,
-            attempt: 1,
-            state: DispatchState::Queued,
-            agent_id: None,
-            is_spawned: false,
-            taken_at: None,
-            has_words: false,
-            said: 0,
-            turn: None,
+            deadline: input.deadline,
+            removes_peer: input.removes_peer,
+            // The task names it, once there is one.
+            ..AssignmentRow::new(RunId::default(), asks, now)
         };
         let new_task = NewTask {
             agent: Some(instance),
@@ -201,8 +204,7 @@ impl Agents {
             idempotency_key: input.idempotency_key,
             ..NewTask::default()
         };
-        let asker = (input.asker, input.is_at_once);
-        let dispatched = self.store_dispatch(caller, new_task, row, asker).await?;
+        let dispatched = self.store_dispatch(caller, new_task, row, input.is_at_once).await?;
         self.core.work.notify_one();
         Ok(dispatched)
     }
@@ -211,8 +213,8 @@ impl Agents {
         &self,
         caller: &Caller,
         new_task: NewTask,
-        mut row: DispatchRow,
-        (mut asker, is_at_once): (TaskAsker, bool),
+        mut row: AssignmentRow,
+        is_at_once: bool,
     ) -> Result<DispatchedTask, Error> {
         let (caller, core, agents) = (caller.clone(), self.core.clone(), self.clone());
         self.core
@@ -225,18 +227,18 @@ impl Agents {
                     let created = tasks::make(tx, &core, &caller, new_task).await?;
                     let task = created.task;
                     if !created.is_new {
-                        let known = tx.dispatches().get(&task.task_id).await?;
+                        let known = tx.assignments().of_task(&task.task_id).await?;
                         let Some(known) = known.filter(|_| task.prompt == prompt) else {
                             return Err(Error::Conflict(format!(
                                 "idempotency_key stands for another task, {}",
                                 task.task_id
                             )));
                         };
-                        let DispatchRow { instance, backend, .. } = known;
+                        let AssignmentRow { instance, backend, .. } = known;
                         return Ok(DispatchedTask { task, instance, backend });
                     }
                     let is_named = row.wish.agent_id.is_some() || row.wish.peer_id.is_some();
-                    if row.mode == DispatchMode::PeerOnly && !is_named {
+                    if row.wish.mode == WorkMode::PeerOnly && !is_named {
                         let owned = Ownership {
                             owner: Some(caller.principal()),
                             runner: None,
@@ -251,7 +253,7 @@ impl Agents {
                             )));
                         }
                     }
-                    if row.mode == DispatchMode::SpawnOnly && !caller.is_operator() {
+                    if row.wish.mode == WorkMode::SpawnOnly && !caller.is_operator() {
                         let children = tx.agents().count_children(&caller.principal()).await?;
                         if children >= limits::SPAWN_CHILDREN {
                             return Err(Error::LimitReached(format!(
@@ -267,13 +269,13 @@ impl Agents {
                             return Err(Error::NotNow(why));
                         }
                     }
-                    if let (None, Some(key)) = (&asker.agent, caller.session()) {
-                        asker.agent = tx.agents().live(key).await?.map(|live| live.info.id);
+                    if let (None, Some(key)) = (&row.source_agent, caller.session()) {
+                        row.source_agent = tx.agents().live(key).await?.map(|live| live.info.id);
                     }
-                    row.task_id = task.task_id.clone();
-                    tx.dispatches().insert(&row).await?;
-                    tx.dispatches().note_asker(&row.task_id, &asker).await?;
-                    let DispatchRow { instance, backend, .. } = row;
+                    row.run_id = RunId::from_task(&task.task_id);
+                    row.task_id = Some(task.task_id.clone());
+                    tx.assignments().insert(&row).await?;
+                    let AssignmentRow { instance, backend, .. } = row;
                     Ok(DispatchedTask { task, instance, backend })
                 })
             })
@@ -496,7 +498,6 @@ async fn peer_to_be_told(tx: &mut WriteTx, core: &Core, caller: &Caller) -> Resu
     Ok(())
 }
 
-/// The error of a target that is none, with those that there are.
 /// Whether work for an instance whose program is missing goes to another.
 fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
     let is_callable =
@@ -504,6 +505,7 @@ fn fails_over(it: &ResolvedInstance, all: &[ResolvedInstance]) -> bool {
     it.view.status == InstanceStatus::BinaryMissing && it.view.failover_to.iter().any(is_callable)
 }
 
+/// The error of a target that is none, with those that there are.
 fn choices(field: &'static str, why: &str, all: &[ResolvedInstance]) -> Error {
     let names = all.iter().filter(|it| it.view.callable).map(|it| it.view.instance.as_str());
     Error::invalid(field, format!("{why}; callable instances: {}", listed(names)))

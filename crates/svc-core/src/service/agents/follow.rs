@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Agents,
-    intake::{TakenIn, finish, is_plain, plain_events, take_in},
+    intake::{TakenIn, finish, is_plain, plain_events, take_in, work_of},
     records::{stream_of, unknown},
 };
 use crate::service::{Error, process, team};
@@ -445,7 +445,7 @@ impl Agents {
                         events.push(NewEvent::new(kind, &event));
                     }
                     tx.append(&stream, events).await?;
-                    let mut work = tx.dispatches().of_agent(&key).await?;
+                    let mut work = work_of(tx, &key).await?;
                     finish(tx, &mut row, &mut work, &core, &mut taken).await?;
                     tx.agents().update(&row).await?;
                     Ok(taken)

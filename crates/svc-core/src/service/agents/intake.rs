@@ -7,20 +7,24 @@ use serde_json::json;
 use svc_client::hosts::RawAgentEvent;
 use svc_model::{
     AgentId, AgentRequestId, Frame, FrameKind, NewEvent, PeerId, PeerState, PeerStatus, Principal,
-    TaskChange, TaskStatus, Timestamp, TokenId,
+    TaskId, Timestamp, TokenId,
     agent::{AgentBackend, AgentEventBody, AgentOutput, AgentRequest, AgentState, HistoryRole},
     limits,
 };
 use svc_store::{
-    AgentRow, DispatchRow, DispatchState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
+    AgentRow, AssignmentRow, AssignmentState, RequestAnswerRow, RequestRow, StoreError, WriteTx,
 };
 
 use super::{
     presence,
-    records::{set_reason, stream_of, tell_team, unknown},
-    settle::{self, settle_exit, settle_turn},
+    records::{set_reason, stream_of, tell_operator, tell_team, unknown, withdraw_from_operator},
 };
-use crate::service::{Error, core::Core, tasks, team};
+use crate::service::{
+    Error,
+    assignments::{self, AssignmentEvent, settle_exit, settle_turn},
+    core::Core,
+    tasks, team,
+};
 
 /// What came of a batch.
 #[derive(Debug, Default)]
@@ -70,7 +74,7 @@ pub(super) async fn take_in(
         fresh.push(event);
     }
     let mut taken = TakenIn::default();
-    let mut work = tx.dispatches().of_agent(id).await?;
+    let mut work = work_of(tx, id).await?;
     if !fresh.is_empty() {
         let in_log = fresh.iter().map(as_logged).collect();
         tx.append(&stream, in_log).await?;
@@ -88,9 +92,9 @@ pub(super) async fn take_in(
             tx.agents().update(&row).await?;
         }
     }
-    taken.is_dispatching = work.iter().any(|it| it.state != DispatchState::Over);
+    taken.is_dispatching = work.iter().any(|it| it.ended_at.is_none());
     if let Some(task) = &row.task_id
-        && tx.dispatches().get(task).await?.is_none_or(|it| it.state == DispatchState::Over)
+        && tx.assignments().of_task(task).await?.is_none_or(|it| it.ended_at.is_some())
     {
         taken.is_spent = true;
     }
@@ -105,9 +109,11 @@ async fn follow_mail(
     event: &RawAgentEvent,
 ) -> Result<(), Error> {
     match event.body() {
-        AgentEventBody::Input { message_id, .. } => team::turn_began(tx, row, message_id).await,
+        AgentEventBody::Input { message_id, .. } => {
+            assignments::turn_began(tx, row, message_id).await
+        }
         AgentEventBody::State { turn: Some(turn), .. } => {
-            team::turn_ended(tx, core, row, turn).await
+            assignments::turn_ended(tx, core, row, turn).await
         }
         _ => Ok(()),
     }
@@ -216,7 +222,7 @@ async fn open_request(
     }
     let about = json!({ "request_id": asked.request_id, "kind": asked.kind });
     tell_team(tx, "request.opened", row, about).await?;
-    settle::tell_operator(tx, core, row, &asked).await
+    tell_operator(tx, core, row, &asked).await
 }
 
 async fn close_request(
@@ -232,7 +238,7 @@ async fn close_request(
     };
     let answer = RequestAnswerRow { option_id, by };
     tx.agent_requests().close(&request.request_id, &answer).await?;
-    settle::withdraw_from_operator(tx, row, &request).await?;
+    withdraw_from_operator(tx, row, &request).await?;
     let about = json!({ "request_id": request.request_id, "kind": request.kind, "by": answer.by });
     tell_team(tx, "request.closed", row, about).await?;
     Ok(())
@@ -243,7 +249,7 @@ async fn give_words(
     tx: &mut WriteTx,
     core: &Core,
     row: &AgentRow,
-    work: &mut [DispatchRow],
+    work: &mut [AssignmentRow],
     event: &RawAgentEvent,
     taken: &mut TakenIn,
 ) -> Result<(), Error> {
@@ -253,28 +259,21 @@ async fn give_words(
     let at = event.event.timestamp;
     match event.body() {
         AgentEventBody::Input { message_id, .. } => {
-            let begun = work.iter_mut().find(|it| it.task_id.as_str() == message_id);
-            if let Some(dispatch) = begun.filter(|it| it.state != DispatchState::Over) {
-                dispatch.taken_at = Some(event.offset());
-                dispatch.state = DispatchState::Sent;
-                tx.dispatches().update(dispatch).await?;
-                if let Some(mut task) = tx.tasks().get(&dispatch.task_id).await?
-                    && task.task.status == TaskStatus::Pending
-                {
-                    let change = TaskChange::to(TaskStatus::Active, None);
-                    tasks::apply(tx, &mut task, &change, None).await?;
-                }
+            let begun = work.iter_mut().find(|it| it.is_task(message_id));
+            if let Some(begun) = begun.filter(|it| it.ended_at.is_none()) {
+                begun.taken_at = Some(event.offset());
+                assignments::apply(tx, begun, AssignmentEvent::Begun).await?;
             }
         }
         AgentEventBody::Output(output) if row.info.backend == AgentBackend::Exec => {
-            if let Some(dispatch) = under_way(work) {
+            if let Some(assigned) = under_way(work) {
                 let is_cut = output.truncated;
-                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
-                note_words(tx, dispatch).await?;
+                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stdout, at, is_cut).await?;
+                note_words(tx, assigned).await?;
             }
         }
         AgentEventBody::ChatEntry { chat_entry } => {
-            let Some(dispatch) = under_way(work) else { return Ok(()) };
+            let Some(assigned) = under_way(work) else { return Ok(()) };
             let said = match chat_entry.role {
                 HistoryRole::Assistant => chat_entry.content.as_deref(),
                 _ => None,
@@ -282,28 +281,28 @@ async fn give_words(
             if row.info.backend != AgentBackend::Exec
                 && let Some(said) = said
             {
-                let given = std::mem::take(&mut dispatch.said);
+                let given = bytes_of(std::mem::take(&mut assigned.said));
                 let lines = lines_left(said, given);
                 let is_cut = chat_entry.truncated;
-                add_frames(tx, dispatch, &lines, FrameKind::Stdout, at, is_cut).await?;
+                add_frames(tx, assigned, &lines, FrameKind::Stdout, at, is_cut).await?;
                 if given > 0 {
-                    tx.dispatches().update(dispatch).await?;
+                    tx.assignments().update(assigned).await?;
                 }
             }
             let is_failure = chat_entry.is_error == Some(true);
             let is_word = matches!(chat_entry.role, HistoryRole::Assistant | HistoryRole::Tool);
             if is_word && !is_failure {
-                note_words(tx, dispatch).await?;
+                note_words(tx, assigned).await?;
             }
         }
         AgentEventBody::Stderr(output) => {
-            let dispatch = match work.iter_mut().position(|it| it.is_spawned) {
+            let assigned = match work.iter_mut().position(|it| it.is_spawned) {
                 Some(spawned) => Some(&mut work[spawned]),
                 None => under_way(work),
             };
-            if let Some(dispatch) = dispatch.filter(|it| it.state != DispatchState::Over) {
+            if let Some(assigned) = assigned.filter(|it| it.ended_at.is_none()) {
                 let is_cut = output.truncated;
-                add_frames(tx, dispatch, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
+                add_frames(tx, assigned, &[text_of(output)], FrameKind::Stderr, at, is_cut).await?;
             }
         }
         AgentEventBody::Request(AgentRequest { title, options, .. }) => {
@@ -316,11 +315,11 @@ async fn give_words(
         }
         AgentEventBody::Answer { .. } => wait_for_person(tx, work, None).await?,
         AgentEventBody::State { turn: Some(turn), .. } => {
-            let ended =
-                work.iter_mut().find(|it| turn.message_id.as_deref() == Some(it.task_id.as_str()));
-            if let Some(dispatch) = ended.filter(|it| it.state != DispatchState::Over) {
-                settle_turn(tx, core, row, dispatch, turn).await?;
-                taken.is_spent |= dispatch.is_spawned;
+            let named = turn.message_id.as_deref();
+            let ended = work.iter_mut().find(|it| named.is_some_and(|id| it.is_task(id)));
+            if let Some(assigned) = ended.filter(|it| it.ended_at.is_none()) {
+                settle_turn(tx, core, row, assigned, turn).await?;
+                taken.is_spent |= assigned.is_spawned;
             }
         }
         _ => {}
@@ -328,24 +327,33 @@ async fn give_words(
     Ok(())
 }
 
+/// The tasks that an agent has.
+pub(super) async fn work_of(
+    tx: &mut WriteTx,
+    id: &AgentId,
+) -> Result<Vec<AssignmentRow>, StoreError> {
+    let mut work = tx.assignments().of_agent(id).await?;
+    work.retain(|it| it.task_id.is_some());
+    Ok(work)
+}
+
 /// Says that the work under way waits for a person, or does not any more.
 async fn wait_for_person(
     tx: &mut WriteTx,
-    work: &mut [DispatchRow],
+    work: &mut [AssignmentRow],
     why: Option<String>,
 ) -> Result<(), Error> {
-    let Some(dispatch) = under_way(work) else { return Ok(()) };
-    match tx.tasks().get(&dispatch.task_id).await? {
+    let Some(id) = under_way(work).and_then(|it| it.task_id.clone()) else { return Ok(()) };
+    match tx.tasks().get(&id).await? {
         Some(mut task) if !task.task.is_over() => set_reason(tx, &mut task, why).await,
         _ => Ok(()),
     }
 }
 
 /// The work whose prompt the agent has, and whose turn goes on.
-fn under_way(work: &mut [DispatchRow]) -> Option<&mut DispatchRow> {
+fn under_way(work: &mut [AssignmentRow]) -> Option<&mut AssignmentRow> {
     work.iter_mut()
-        .filter(|it| it.state == DispatchState::Sent && it.turn.is_none())
-        .filter(|it| it.taken_at.is_some())
+        .filter(|it| it.state == AssignmentState::Running && it.turn.is_none())
         .max_by_key(|it| it.taken_at)
 }
 
@@ -358,28 +366,35 @@ pub(super) async fn give_unfinished(
     said: &str,
     is_due: bool,
 ) -> Result<(), Error> {
-    let mut work = tx.dispatches().of_agent(id).await?;
-    let Some(dispatch) = under_way(&mut work) else { return Ok(()) };
-    let Some(rest) = said.get(dispatch.said..) else { return Ok(()) };
+    let mut work = work_of(tx, id).await?;
+    let Some(assigned) = under_way(&mut work) else { return Ok(()) };
+    let mut given = bytes_of(assigned.said);
+    let Some(rest) = said.get(given..) else { return Ok(()) };
     let at = tx.now();
+    let Some(task_id) = assigned.task_id.clone() else { return Ok(()) };
     let (whole, begun) = rest.split_at(rest.rfind('\n').map_or(0, |end| end + 1));
-    add_frames(tx, dispatch, &frame_lines(whole), FrameKind::Stdout, at, false).await?;
-    dispatch.said += whole.len();
+    add_frames(tx, assigned, &frame_lines(whole), FrameKind::Stdout, at, false).await?;
+    given += whole.len();
     if is_due && !begun.is_empty() {
         let frame = Frame {
-            task_id: &dispatch.task_id,
+            task_id: &task_id,
             line: begun,
             kind: FrameKind::Stdout,
             ts: at,
             truncated: false,
             partial: true,
         };
-        append_frames(tx, dispatch, vec![NewEvent::new("frame", &frame)]).await?;
-        dispatch.said += begun.len();
+        append_frames(tx, &task_id, vec![NewEvent::new("frame", &frame)]).await?;
+        given += begun.len();
     }
-    dispatch.has_words = true;
-    tx.dispatches().update(dispatch).await?;
+    assigned.said = u32::try_from(given).unwrap_or(u32::MAX);
+    assigned.has_words = true;
+    tx.assignments().update(assigned).await?;
     Ok(())
+}
+
+fn bytes_of(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// The lines of a finished entry of which so many bytes are frames already. A line that was begun
@@ -393,12 +408,12 @@ fn lines_left(text: &str, given: usize) -> Vec<String> {
     lines
 }
 
-async fn note_words(tx: &mut WriteTx, dispatch: &mut DispatchRow) -> Result<(), StoreError> {
-    if dispatch.has_words {
+async fn note_words(tx: &mut WriteTx, assigned: &mut AssignmentRow) -> Result<(), StoreError> {
+    if assigned.has_words {
         return Ok(());
     }
-    dispatch.has_words = true;
-    tx.dispatches().update(dispatch).await
+    assigned.has_words = true;
+    tx.assignments().update(assigned).await
 }
 
 /// The lines of a text, each for a frame. An agent chooses how many there are, so what is too much
@@ -419,35 +434,32 @@ fn frame_lines(text: &str) -> Vec<String> {
 
 async fn add_frames(
     tx: &mut WriteTx,
-    dispatch: &DispatchRow,
+    assigned: &AssignmentRow,
     lines: &[String],
     kind: FrameKind,
     ts: Timestamp,
     is_cut: bool,
 ) -> Result<(), StoreError> {
-    if lines.is_empty() {
-        return Ok(());
-    }
+    let (Some(task_id), false) = (&assigned.task_id, lines.is_empty()) else { return Ok(()) };
     let last = lines.len() - 1;
     let frames = lines
         .iter()
         .enumerate()
         .map(|(index, line)| {
             let truncated = is_cut && index == last;
-            let frame =
-                Frame { task_id: &dispatch.task_id, line, kind, ts, truncated, partial: false };
+            let frame = Frame { task_id, line, kind, ts, truncated, partial: false };
             NewEvent::new("frame", &frame)
         })
         .collect();
-    append_frames(tx, dispatch, frames).await
+    append_frames(tx, task_id, frames).await
 }
 
 async fn append_frames(
     tx: &mut WriteTx,
-    dispatch: &DispatchRow,
+    task_id: &TaskId,
     frames: Vec<NewEvent>,
 ) -> Result<(), StoreError> {
-    match tx.append(&tasks::stream_of(&dispatch.task_id), frames).await {
+    match tx.append(&tasks::stream_of(task_id), frames).await {
         // Somebody else has ended the task.
         Ok(_) | Err(StoreError::StreamClosed) => Ok(()),
         Err(error) => Err(error),
@@ -483,7 +495,7 @@ async fn end_presence(tx: &mut WriteTx, key: &str, taken: &mut TakenIn) -> Resul
 pub(super) async fn finish(
     tx: &mut WriteTx,
     row: &mut AgentRow,
-    work: &mut [DispatchRow],
+    work: &mut [AssignmentRow],
     core: &Core,
     taken: &mut TakenIn,
 ) -> Result<(), Error> {
@@ -492,12 +504,12 @@ pub(super) async fn finish(
         let by = if row.info.state == AgentState::Lost { "lost" } else { "exit" };
         close_request(tx, row, &request.request_id, None, by.to_owned()).await?;
     }
-    for dispatch in work.iter_mut().filter(|it| it.state != DispatchState::Over) {
-        settle_exit(tx, core, row, dispatch).await?;
+    for assigned in work.iter_mut().filter(|it| it.ended_at.is_none()) {
+        settle_exit(tx, core, row, assigned).await?;
     }
-    taken.has_mail = team::agent_ended(tx, core, row).await?;
+    taken.has_mail = assignments::agent_ended(tx, core, row).await?;
     if let Some(task) = &row.task_id
-        && tx.dispatches().asker(task).await?.removes_peer
+        && tx.assignments().of_task(task).await?.is_some_and(|it| it.removes_peer)
     {
         team::remove_agents_peer(tx, row).await?;
     }

@@ -17,7 +17,7 @@ use svc_wire::host_protocol::{SendInput, SendMode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Agents;
-use crate::service::{Error, team};
+use crate::service::{Error, assignments};
 
 /// The wait before another attempt to reach a host that does not answer.
 const HOST_PAUSE: Duration = Duration::from_millis(200);
@@ -130,7 +130,9 @@ impl Agents {
                 Handed::Refused(reason) => {
                     let core = self.core.clone();
                     let told = self.core.store.write(move |tx| {
-                        Box::pin(async move { team::mail_refused(tx, &core, &id, reason).await })
+                        Box::pin(
+                            async move { assignments::mail_refused(tx, &core, &id, reason).await },
+                        )
                     });
                     told.await?;
                 }

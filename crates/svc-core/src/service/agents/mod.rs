@@ -3,10 +3,11 @@
 //!
 //! A row stands before anything starts. `start` makes one and launches its host; `follow` takes the
 //! host's events into the log and notices its end; `intake` is what a batch of events changes, in
-//! one write job; `settle` ends the task that an agent had; `presence` shows how agents stand;
-//! `attended` does that for a session that a person started. `allowance` says what a request may
-//! set of an agent. `mailing` makes messages its turns. `words` tells what an agent is saying.
-//! `dispatch` gives work to agents, `queue` says when. `control` and `requests` ask hosts.
+//! one write job; `presence` shows how agents stand. `allowance` says what a request may set of an
+//! agent. `mailing` makes messages its turns. `words` tells what an agent is saying. `dispatch`
+//! takes work, `queue` says which agent gets it and when, and `attended` gives it to a session that
+//! a person started; what comes of it then is decided in `service/assignments`. `control` and
+//! `requests` ask hosts.
 
 mod allowance;
 mod attended;
@@ -21,7 +22,6 @@ mod queue;
 mod records;
 mod requests;
 mod room;
-mod settle;
 mod start;
 mod words;
 

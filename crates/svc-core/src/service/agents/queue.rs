@@ -9,12 +9,11 @@ use std::{
 
 use svc_client::hosts::HostError;
 use svc_model::{
-    AgentId, AgentInstance, Ownership, PeerStatus, Principal, StreamVisibility, TaskId, TaskReport,
-    TaskStatus,
+    AgentId, AgentInstance, Ownership, PeerStatus, Principal, StreamVisibility, TaskId,
     agent::{AgentInput, AgentState},
     limits,
 };
-use svc_store::{AgentRow, DispatchMode, DispatchRow, DispatchState, TaskRow, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, AssignmentState, TaskRow, WorkMode, WriteTx};
 use svc_wire::host_protocol::{SendInput, SendMode, StopAgent};
 use tokio::time::{sleep, timeout};
 
@@ -22,10 +21,13 @@ use super::{
     Agents,
     allowance::still_permits,
     records::{note, set_reason},
-    settle::{end_task, retry},
     start::{AgentPlan, PlannedAgent, project_of_task},
 };
-use crate::service::{Error, tasks};
+use crate::service::{
+    Error,
+    assignments::{self, AssignmentEvent, AssignmentOutcome, TaskEnd, retry},
+    tasks,
+};
 
 /// The queue is looked at this often, also if nobody says that something has changed: a rate lets
 /// the next one go.
@@ -37,7 +39,7 @@ const STOP_WITHIN: i64 = 5;
 /// The wait before another attempt to reach a host that does not answer.
 const SEND_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is done with a dispatch whose turn it is.
+/// What is done with work whose turn it is.
 enum QueueStep {
     /// Its task is over, or somebody else has taken care of it.
     Nothing,
@@ -67,33 +69,35 @@ impl Agents {
     }
 
     async fn look(&self, sending: &AtWork, cancelling: &AtWork) -> Result<(), Error> {
-        for task in self.core.store.dispatches().overdue(self.core.now()).await? {
+        for task in self.core.store.assignments().overdue(self.core.now()).await? {
             self.give_up(task).await?;
         }
         self.look_at_attended().await?;
-        for dispatch in self.core.store.dispatches().cancelled().await? {
-            if dispatch.wish.message_id.is_some() {
+        for work in self.core.store.assignments().cancelled().await? {
+            let Some(id) = work.task_id.clone().filter(|_| work.message_id.is_none()) else {
                 continue;
-            }
-            if insert(cancelling, &dispatch.task_id) {
+            };
+            if insert(cancelling, &id) {
                 let (agents, cancelling) = (self.clone(), Arc::clone(cancelling));
                 tokio::spawn(async move {
-                    agents.cancel(&dispatch).await;
-                    remove(&cancelling, &dispatch.task_id);
+                    agents.cancel(&work, &id).await;
+                    remove(&cancelling, &id);
                 });
             }
         }
         // Those whose prompt was on its way when a daemon ended are sent again: the host knows them
         // by their id.
-        for dispatch in self.core.store.dispatches().in_state(DispatchState::Starting).await? {
-            if let Some(agent) = dispatch.agent_id.clone().filter(|_| !dispatch.is_spawned) {
-                self.send(agent, dispatch.task_id, sending);
+        for work in self.core.store.assignments().in_state(AssignmentState::Starting).await? {
+            let agent = work.target_agent.filter(|_| !work.is_spawned);
+            if let (Some(agent), Some(id)) = (agent, work.task_id) {
+                self.send(agent, id, sending);
             }
         }
         let mut blocked: HashSet<String> = HashSet::new();
-        for dispatch in self.core.store.dispatches().in_state(DispatchState::Queued).await? {
-            let is_blocked = blocked.contains(&dispatch.instance);
-            let (agents, id) = (self.clone(), dispatch.task_id.clone());
+        for work in self.core.store.assignments().in_state(AssignmentState::Queued).await? {
+            let Some(task_id) = work.task_id else { continue };
+            let is_blocked = blocked.contains(&work.instance);
+            let (agents, id) = (self.clone(), task_id.clone());
             let step = self
                 .core
                 .store
@@ -107,14 +111,14 @@ impl Agents {
                 ) => return Err(error),
                 // A full inbox, or a budget that is used up, holds up this one and no other.
                 Err(error) => {
-                    self.wait_because(dispatch.task_id, error.to_string()).await?;
+                    self.wait_because(task_id, error.to_string()).await?;
                     continue;
                 }
             };
             match step {
                 QueueStep::Nothing => {}
                 QueueStep::Wait => {
-                    blocked.insert(dispatch.instance);
+                    blocked.insert(work.instance);
                 }
                 QueueStep::Launch(planned) => {
                     self.live.dispatching().insert(planned.row.info.id.clone());
@@ -128,7 +132,7 @@ impl Agents {
                 }
                 QueueStep::Send(agent) => {
                     self.live.dispatching().insert(agent.clone());
-                    self.send(agent, dispatch.task_id, sending);
+                    self.send(agent, task_id, sending);
                 }
             }
         }
@@ -169,68 +173,66 @@ impl Agents {
             .await
     }
 
-    /// What becomes of the dispatch that is next, with its rows.
+    /// What becomes of the work that is next, with its rows.
     async fn step(
         &self,
         tx: &mut WriteTx,
         id: &TaskId,
         is_blocked: bool,
     ) -> Result<QueueStep, Error> {
-        let Some(mut dispatch) = tx.dispatches().get(id).await? else {
-            return Ok(QueueStep::Nothing);
-        };
+        let known = tx.assignments().of_task(id).await?;
+        let Some(mut work) = known else { return Ok(QueueStep::Nothing) };
         let Some(mut task) = tx.tasks().get(id).await? else { return Ok(QueueStep::Nothing) };
-        if dispatch.state != DispatchState::Queued || task.task.is_over() {
+        if work.state != AssignmentState::Queued || task.task.is_over() {
             return Ok(QueueStep::Nothing);
         }
         if task.task.cancel_requested_at.is_some() {
-            let (core, none) = (self.core.clone(), TaskReport::default());
-            end_task(tx, &core, &mut dispatch, &mut task, TaskStatus::Cancelled, None, none)
-                .await?;
+            let end = TaskEnd::new(AssignmentOutcome::Cancelled, None);
+            assignments::end(tx, &self.core, &mut work, &mut task, end).await?;
             return Ok(QueueStep::Nothing);
         }
         if task.owned.owner.is_none() {
             let why = "the owner of this task is unknown".to_owned();
-            return self.fail(tx, &mut dispatch, &mut task, why).await;
+            return self.fail(tx, &mut work, &mut task, why).await;
         }
-        if let Some(named) = dispatch.wish.agent_id.clone() {
+        if let Some(named) = work.wish.agent_id.clone() {
             let row = tx.agents().get(&named).await?.filter(|row| row.ended_at.is_none());
             return if let Some(row) = row {
-                self.assign(tx, &mut dispatch, &mut task, &row).await
+                self.assign(tx, &mut work, &mut task, &row).await
             } else {
                 let why = format!("agent {named} ended before it took the prompt");
-                self.fail(tx, &mut dispatch, &mut task, why).await
+                self.fail(tx, &mut work, &mut task, why).await
             };
         }
-        if let Some(named) = dispatch.wish.peer_id.clone() {
+        if let Some(named) = work.wish.peer_id.clone() {
             let row = tx.peers().get(&named).await?;
             return if let Some(row) = row.filter(|row| row.peer.status != PeerStatus::Offline) {
-                self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
+                self.ask_attended(tx, &mut work, &mut task, &row).await?;
                 Ok(QueueStep::Nothing)
             } else {
                 let why = "the session ended before it took the prompt".to_owned();
-                self.fail(tx, &mut dispatch, &mut task, why).await
+                self.fail(tx, &mut work, &mut task, why).await
             };
         }
-        if dispatch.mode != DispatchMode::SpawnOnly {
-            if let Some(row) = tx.agents().find_free(&dispatch.instance, &task.owned).await? {
-                return self.assign(tx, &mut dispatch, &mut task, &row).await;
+        if work.wish.mode != WorkMode::SpawnOnly {
+            if let Some(row) = tx.agents().find_free(&work.instance, &task.owned).await? {
+                return self.assign(tx, &mut work, &mut task, &row).await;
             }
-            if let Some(row) = self.attended_for(tx, &dispatch.backend, &task.owned).await? {
-                self.ask_attended(tx, &mut dispatch, &mut task, &row).await?;
+            if let Some(row) = self.attended_for(tx, &work.backend, &task.owned).await? {
+                self.ask_attended(tx, &mut work, &mut task, &row).await?;
                 return Ok(QueueStep::Nothing);
             }
-            if dispatch.mode == DispatchMode::PeerOnly {
+            if work.wish.mode == WorkMode::PeerOnly {
                 let why = format!(
                     "no live peer: no agent of instance {} runs, and no session of its kind is there",
-                    dispatch.instance
+                    work.instance
                 );
-                return self.fail(tx, &mut dispatch, &mut task, why).await;
+                return self.fail(tx, &mut work, &mut task, why).await;
             }
         }
-        let instance = match self.callable(&dispatch.instance) {
+        let instance = match self.callable(&work.instance) {
             Ok(instance) => instance,
-            Err(why) => return self.fail(tx, &mut dispatch, &mut task, why).await,
+            Err(why) => return self.fail(tx, &mut work, &mut task, why).await,
         };
         if let Some(Principal::Session(key)) = &task.owned.owner {
             let children =
@@ -248,22 +250,19 @@ impl Agents {
             set_reason(tx, &mut task, Some(reason)).await?;
             return Ok(QueueStep::Wait);
         }
-        self.plan_for(tx, &mut dispatch, &mut task, instance).await
+        self.plan_for(tx, &mut work, &mut task, instance).await
     }
 
     /// A live agent gets it.
     async fn assign(
         &self,
         tx: &mut WriteTx,
-        dispatch: &mut DispatchRow,
+        work: &mut AssignmentRow,
         task: &mut TaskRow,
         row: &AgentRow,
     ) -> Result<QueueStep, Error> {
         let id = row.info.id.clone();
-        dispatch.state = DispatchState::Starting;
-        (dispatch.agent_id, dispatch.is_spawned) = (Some(id.clone()), false);
-        dispatch.backend = row.info.backend.to_string();
-        tx.dispatches().update(dispatch).await?;
+        take(tx, work, row, false).await?;
         give_to(tx, task, &row.info.session_key).await?;
         if row.info.state != AgentState::Idle {
             let key = &row.info.session_key;
@@ -282,24 +281,24 @@ impl Agents {
     async fn plan_for(
         &self,
         tx: &mut WriteTx,
-        dispatch: &mut DispatchRow,
+        work: &mut AssignmentRow,
         task: &mut TaskRow,
         instance: AgentInstance,
     ) -> Result<QueueStep, Error> {
-        let id = dispatch.task_id.clone();
+        let id = task.task.task_id.clone();
         let mut name = id.as_str().replace('_', "-").to_ascii_lowercase();
-        if dispatch.attempt > 1 {
-            name = format!("{name}-{}", dispatch.attempt);
+        if work.attempt > 1 {
+            name = format!("{name}-{}", work.attempt);
         }
-        let cwd = match (&dispatch.wish.cwd, &instance.cwd) {
-            (_, Some(cwd)) if dispatch.attempt > 1 => cwd.to_string_lossy().into_owned(),
+        let cwd = match (&work.wish.cwd, &instance.cwd) {
+            (_, Some(cwd)) if work.attempt > 1 => cwd.to_string_lossy().into_owned(),
             (Some(cwd), _) => cwd.clone(),
             (None, Some(cwd)) => cwd.to_string_lossy().into_owned(),
             (None, None) => "/".to_owned(),
         };
-        let is_chosen = dispatch.wish.has_chosen_cwd && dispatch.wish.cwd.as_ref() == Some(&cwd);
+        let is_chosen = work.wish.has_chosen_cwd && work.wish.cwd.as_ref() == Some(&cwd);
         if is_chosen && let Err(why) = still_permits(&instance, &task.owned, &cwd) {
-            return self.fail(tx, dispatch, task, why).await;
+            return self.fail(tx, work, task, why).await;
         }
         let owner = task.owned.owner.clone().unwrap_or(Principal::Operator);
         let prompt = task.task.prompt.clone().unwrap_or_default();
@@ -318,17 +317,13 @@ impl Agents {
             description: None,
             args: Vec::new(),
             env: std::collections::BTreeMap::new(),
-            model: dispatch.wish.model.clone(),
-            resume: dispatch.wish.resume.clone().filter(|_| dispatch.attempt == 1),
+            model: work.wish.model.clone(),
+            resume: work.wish.resume.clone().filter(|_| work.attempt == 1),
             task_id: Some(id),
             instance,
         };
         let planned = self.make_row(tx, plan, None).await?;
-        dispatch.state = DispatchState::Starting;
-        dispatch.agent_id = Some(planned.row.info.id.clone());
-        dispatch.is_spawned = true;
-        dispatch.backend = planned.row.info.backend.to_string();
-        tx.dispatches().update(dispatch).await?;
+        take(tx, work, &planned.row, true).await?;
         give_to(tx, task, &planned.row.info.session_key).await?;
         Ok(QueueStep::Launch(Box::new(planned)))
     }
@@ -337,19 +332,18 @@ impl Agents {
     async fn fail(
         &self,
         tx: &mut WriteTx,
-        dispatch: &mut DispatchRow,
+        work: &mut AssignmentRow,
         task: &mut TaskRow,
         why: String,
     ) -> Result<QueueStep, Error> {
-        if dispatch.wish.agent_id.is_none() && !dispatch.failover.is_empty() {
-            let next = dispatch.failover.remove(0);
-            retry(tx, dispatch, task, next, &why).await?;
+        if work.wish.agent_id.is_none() && !work.wish.failover.is_empty() {
+            let next = work.wish.failover.remove(0);
+            retry(tx, work, task, next, &why).await?;
             self.core.work.notify_one();
             return Ok(QueueStep::Nothing);
         }
-        let report = TaskReport { error: Some(why), ..TaskReport::default() };
-        let core = self.core.clone();
-        end_task(tx, &core, dispatch, task, TaskStatus::Failed, None, report).await?;
+        let end = TaskEnd::new(AssignmentOutcome::Failed, Some(why));
+        assignments::end(tx, &self.core, work, task, end).await?;
         Ok(QueueStep::Nothing)
     }
 
@@ -406,16 +400,16 @@ impl Agents {
         id: &TaskId,
         refusal: Option<String>,
     ) -> Result<(), Error> {
-        let known = tx.dispatches().get(id).await?.filter(|it| it.state == DispatchState::Starting);
-        let Some(mut dispatch) = known else { return Ok(()) };
+        let known = tx.assignments().of_task(id).await?;
+        let starting = known.filter(|it| it.state == AssignmentState::Starting);
+        let Some(mut work) = starting else { return Ok(()) };
         match refusal {
             None => {
-                dispatch.state = DispatchState::Sent;
-                tx.dispatches().update(&dispatch).await?;
+                assignments::apply(tx, &mut work, AssignmentEvent::Stored).await?;
             }
             Some(why) => {
                 let Some(mut task) = tx.tasks().get(id).await? else { return Ok(()) };
-                self.fail(tx, &mut dispatch, &mut task, why).await?;
+                self.fail(tx, &mut work, &mut task, why).await?;
             }
         }
         Ok(())
@@ -423,21 +417,21 @@ impl Agents {
 
     /// Interrupts the turn of a task that is to be cancelled, then ends the agent that was started
     /// for it.
-    async fn cancel(&self, dispatch: &DispatchRow) {
-        let Some(agent) = &dispatch.agent_id else { return };
+    async fn cancel(&self, work: &AssignmentRow, id: &TaskId) {
+        let Some(agent) = &work.target_agent else { return };
         let host = self.host(agent);
         // This turn and no other: what waits behind another's is taken back.
-        if let Err(error) = host.withdraw(dispatch.task_id.as_str()).await {
+        if let Err(error) = host.withdraw(id.as_str()).await {
             tracing::debug!(%agent, %error, "a turn was not interrupted");
         }
-        if dispatch.is_spawned {
-            let stream = tasks::stream_of(&dispatch.task_id);
+        if work.is_spawned {
+            let stream = tasks::stream_of(id);
             let mut listener = self.core.store.bus().listen(&stream);
             let is_over = async || {
-                let task = self.core.store.tasks().get(&dispatch.task_id).await;
+                let task = self.core.store.tasks().get(id).await;
                 task.is_ok_and(|task| task.is_none_or(|row| row.task.is_over()))
             };
-            if dispatch.taken_at.is_some() && !is_over().await {
+            if work.taken_at.is_some() && !is_over().await {
                 let _ = timeout(INTERRUPT_WITHIN, listener.wait_closed()).await;
             }
             if !is_over().await {
@@ -451,6 +445,21 @@ impl Agents {
         // Not again at once, if all of that came to nothing.
         sleep(SEND_PAUSE).await;
     }
+}
+
+/// An agent is to have it.
+async fn take(
+    tx: &mut WriteTx,
+    work: &mut AssignmentRow,
+    row: &AgentRow,
+    is_spawned: bool,
+) -> Result<(), Error> {
+    work.target_session.clone_from(&row.info.session_key);
+    work.target_agent = Some(row.info.id.clone());
+    work.is_spawned = is_spawned;
+    work.backend = row.info.backend.to_string();
+    assignments::apply(tx, work, AssignmentEvent::Taken).await?;
+    Ok(())
 }
 
 /// Who runs a task now is its runner: the agent may say something in its stream.

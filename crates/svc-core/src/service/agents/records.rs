@@ -1,10 +1,18 @@
 //! What all files of this room say of an agent's records.
 
 use serde_json::{Value, json};
-use svc_model::{AgentId, NewEvent, StreamName, StreamVisibility, Task};
-use svc_store::{AgentRow, StoreError, TaskRow, WriteTx};
+use svc_model::{
+    AgentId, DeliveryState, NewEvent, StreamName, StreamVisibility, Task, conversation::SourceTool,
+    limits,
+};
+use svc_store::{AgentRow, MessageTerms, RequestRow, StoreError, TaskRow, WriteTx};
 
-use crate::service::{Error, ResourceKind, tasks};
+use crate::service::{
+    Error, ResourceKind,
+    assignments::{AgentSender, sender_of, tell},
+    core::Core,
+    tasks, team,
+};
 
 /// The stream of an agent, whose numbers are its host's.
 pub(super) fn stream_of(id: &AgentId) -> StreamName {
@@ -57,5 +65,60 @@ pub(super) async fn note(tx: &mut WriteTx, task: &TaskRow) -> Result<(), Error> 
     let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
     tx.append(&stream, vec![NewEvent::new("task", &shown)]).await?;
     tx.tasks().update(task).await?;
+    Ok(())
+}
+
+/// A request opened: the operator's peers hear of it.
+pub(super) async fn tell_operator(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    request: &RequestRow,
+) -> Result<(), Error> {
+    let info = &row.info;
+    let options: Vec<&str> =
+        request.options.iter().map(|option| option.option_id.as_str()).collect();
+    // What is asked comes first: lists show the beginning alone.
+    let text = format!(
+        "May I? {}\n{} ({}) waits for your answer: svc agent answer {} {} OPTION ({})",
+        request.title,
+        info.session_key,
+        info.id,
+        info.id,
+        request.request_id,
+        options.join(", ")
+    );
+    let own = sender_of(tx, &info.session_key).await?;
+    for peer in tx.peers().of_operator(limits::TOLD_PEERS).await? {
+        let terms = (Some(message_key(request)), MessageTerms::default());
+        let from = AgentSender {
+            session: &info.session_key,
+            peer: own.clone(),
+            project: row.owned.project.as_deref(),
+        };
+        let asks = (SourceTool::AgentRequest, text.clone());
+        tell(tx, core, from, peer, asks, terms).await?;
+    }
+    Ok(())
+}
+
+/// The idempotency key of the messages about a request.
+fn message_key(request: &RequestRow) -> String {
+    format!("request-{}", request.request_id)
+}
+
+/// Acknowledges the messages about a request that is closed: nobody has to answer it any more.
+pub(super) async fn withdraw_from_operator(
+    tx: &mut WriteTx,
+    row: &AgentRow,
+    request: &RequestRow,
+) -> Result<(), StoreError> {
+    let key = message_key(request);
+    // As `tell` wrote them.
+    let own = sender_of(tx, &row.info.session_key).await?;
+    for message in tx.messages().all_by_key(&own, &key).await? {
+        let to = message.to_peer.clone();
+        team::advance(tx, &to, &mut [message], DeliveryState::Acked, None).await?;
+    }
     Ok(())
 }

@@ -18,9 +18,8 @@ use svc_wire::host_protocol::AnswerAgent;
 use super::{
     Agents,
     control::{check_live, of_host},
-    records::tell_team,
+    records::{tell_team, withdraw_from_operator},
     room::has_scope,
-    settle,
 };
 use crate::service::{Candidate, Error, Listed, Page, PageBounds, ResourceKind, check};
 
@@ -234,7 +233,7 @@ impl Agents {
                     }
                     tx.agent_requests().close(&id, &answer).await?;
                     if let Some(agent) = tx.agents().get(&known.agent_id).await? {
-                        settle::withdraw_from_operator(tx, &agent, &known).await?;
+                        withdraw_from_operator(tx, &agent, &known).await?;
                         let about =
                             json!({ "request_id": id, "kind": known.kind, "by": answer.by });
                         tell_team(tx, "request.closed", &agent, about).await?;

@@ -6,7 +6,7 @@ use svc_model::{
     is_agent_key, limits,
     stamp::address,
 };
-use svc_store::{AgentRow, PeerRow, RunEnd};
+use svc_store::{AgentRow, AssignmentEnd, PeerRow};
 
 use super::Conversations;
 use crate::service::{Error, team::UNKNOWN_CLIENT};
@@ -154,12 +154,12 @@ impl SessionRow {
         }
     }
 
-    pub(super) fn end(&self, peer: PeerId) -> RunEnd {
+    pub(super) fn end(&self, peer: PeerId) -> AssignmentEnd {
         let agent = match self {
             Self::Hosted(agent, _) => Some(agent.info.id.clone()),
             Self::Attended(_) => None,
         };
-        RunEnd { session: self.key(), peer, agent }
+        AssignmentEnd { session: self.key(), peer, agent }
     }
 }
 
@@ -180,10 +180,6 @@ impl Requester {
             is_child: row.parent() == Some(&self.principal),
             is_of_project: self.project.is_some() && self.project.as_deref() == row.project(),
         }
-    }
-
-    pub(super) fn end(&self, peer: PeerId) -> RunEnd {
-        RunEnd { session: self.key.clone(), peer, agent: self.agent.clone() }
     }
 }
 

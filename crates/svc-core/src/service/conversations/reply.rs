@@ -1,16 +1,16 @@
 //! Waiting for what comes of a send.
 
 use svc_model::{
-    Delivery, DeliveryState, ExpectedDelivery, RunId, StreamName,
+    Delivery, ExpectedDelivery, RunId, StreamName,
     conversation::{RunState, SendStatus},
 };
-use svc_store::{Batch, Heard, RunRow, StoreError, StreamListener, WriteTx};
+use svc_store::{AssignmentRow, Batch, Heard, StoreError, StreamListener, WriteTx};
 
 use super::{
     Conversations,
     send::{SessionReply, last_delivery},
 };
-use crate::service::{Error, team};
+use crate::service::{Error, assignments::note_returned};
 
 /// Bytes of events that are looked at together.
 const EVENTS_BYTES: usize = 64 * 1024;
@@ -29,10 +29,10 @@ impl Conversations {
     /// already.
     pub(super) async fn outcome(
         &self,
-        run: RunRow,
+        run: AssignmentRow,
         when: ExpectedDelivery,
     ) -> Result<SessionReply, Error> {
-        let stream = StreamName::new("peer", &run.source.peer);
+        let stream = StreamName::new("peer", &run.source_peer);
         let store = &self.core.store;
         // Listen before looking, or an end that comes in between wakes nobody.
         let mut listener = store.bus().listen(&stream);
@@ -40,7 +40,7 @@ impl Conversations {
         let end = tokio::time::Instant::now() + wait;
         loop {
             let head = listener.last();
-            let known = store.runs().get(&run.run_id).await?.ok_or(StoreError::NoStream)?;
+            let known = store.assignments().get(&run.run_id).await?.ok_or(StoreError::NoStream)?;
             let is_there = known.answered.is_some() || known.state.is_over();
             let patience =
                 if tokio::time::Instant::now() < end { Patience::Left } else { Patience::Over };
@@ -82,7 +82,7 @@ async fn wait_for_end(listener: &mut StreamListener<Batch>, mut cursor: i64) {
 /// A send that its call has done with, and what the call is told of it.
 #[derive(Debug)]
 struct SettledRun {
-    run: RunRow,
+    run: AssignmentRow,
     /// The reply's text, if the call has it.
     reply: Option<String>,
     /// What became of its message so far.
@@ -90,18 +90,21 @@ struct SettledRun {
 }
 
 impl SettledRun {
-    async fn read(tx: &mut WriteTx, run: RunRow) -> Result<Self, StoreError> {
-        let reply = match (&run.reply_id, run.answered.unwrap_or(run.state)) {
+    async fn read(tx: &mut WriteTx, run: AssignmentRow) -> Result<Self, StoreError> {
+        let reply = match (&run.reply_id, run.answered.unwrap_or(run.state.as_run())) {
             (Some(id), RunState::Ok) => tx.messages().get(id).await?.map(|it| it.text),
             _ => None,
         };
-        let states = tx.messages().deliveries(&run.message_id).await?;
+        let states = match &run.message_id {
+            Some(id) => tx.messages().deliveries(id).await?,
+            None => Vec::new(),
+        };
         Ok(Self { run, reply, states })
     }
 
     fn into_reply(self, when: ExpectedDelivery) -> SessionReply {
         let Self { run, reply, states } = self;
-        let answered = run.answered.unwrap_or(run.state);
+        let answered = run.answered.unwrap_or(run.state.as_run());
         let status = match (SendStatus::from(answered), &reply) {
             // It asked for no answer, and the session has it.
             (SendStatus::Ok, None) => SendStatus::Accepted,
@@ -114,8 +117,8 @@ impl SettledRun {
             error: run.error.filter(|_| is_failed),
             reason: run.reason.filter(|_| is_failed),
             run_id: run.run_id,
-            session_key: run.target.session,
-            message_id: Some(run.message_id),
+            session_key: run.target_session,
+            message_id: run.message_id,
             reply,
         }
     }
@@ -126,23 +129,18 @@ async fn settle(
     id: &RunId,
     patience: Patience,
 ) -> Result<Option<SettledRun>, Error> {
-    let mut run = tx.runs().get(id).await?.ok_or(StoreError::NoStream)?;
+    let mut run = tx.assignments().get(id).await?.ok_or(StoreError::NoStream)?;
     if run.answered.is_some() {
         return Ok(Some(SettledRun::read(tx, run).await?));
     }
     if !run.state.is_over() && patience == Patience::Left {
         return Ok(None);
     }
-    let is_over = run.state.is_over();
-    run.answered = Some(if is_over { run.state } else { RunState::Queued });
-    run.waits_until = None;
-    tx.runs().update(&run).await?;
-    if let (true, Some(reply)) = (is_over, &run.reply_id)
-        && let Some(mut reply) = tx.messages().get(reply).await?
-    {
-        let to = reply.to_peer.clone();
-        let had = std::slice::from_mut(&mut reply);
-        team::advance(tx, &to, had, DeliveryState::Acked, Some("the call had it")).await?;
+    if run.state.is_over() {
+        note_returned(tx, &mut run).await?;
+    } else {
+        (run.answered, run.waits_until) = (Some(RunState::Queued), None);
+        tx.assignments().update(&run).await?;
     }
     Ok(Some(SettledRun::read(tx, run).await?))
 }

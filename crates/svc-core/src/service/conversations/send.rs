@@ -12,13 +12,13 @@ use svc_model::{
     conversation::{RunMode, RunState, SendStatus, SourceTool, wait_circle},
     limits,
 };
-use svc_store::{MessageTerms, RunRow, WriteTx};
+use svc_store::{AssignmentEnd, AssignmentRow, AssignmentState, MessageTerms, WriteTx};
 
 use super::{
     Conversations,
     party::{NoSession, OPERATOR, Requester, SessionName, SessionRow},
 };
-use crate::service::{Error, ResourceKind, check, core::Core, team};
+use crate::service::{Error, ResourceKind, assignments, check, core::Core, team};
 
 /// How long a message that is put into a turn may take to be there.
 const STEER_WITHIN: Duration = Duration::from_secs(5);
@@ -114,7 +114,7 @@ struct Refusal {
 /// What the write job did.
 enum SendDecision {
     /// A send stands: a new one, or the one of the same key.
-    Run(Box<RunRow>),
+    Run(Box<AssignmentRow>),
     /// An answer was stored.
     Answer(Box<Message>),
     Refused(Refusal),
@@ -426,7 +426,9 @@ async fn rate(
     let most = core.tuning.session_sends;
     let source = (requester.key.as_str(), requester.peer.as_ref());
     // The largest number is no bound, and needs no count.
-    if most == u32::MAX || tx.runs().count_since(source, target, since).await? < u64::from(most) {
+    if most == u32::MAX
+        || tx.assignments().count_since(source, target, since).await? < u64::from(most)
+    {
         return Ok(None);
     }
     let error = format!("you have sent it {most} messages within a minute: wait a while");
@@ -438,7 +440,7 @@ struct SendJob {
     core: Core,
     caller: Caller,
     requester: Requester,
-    target: svc_store::RunEnd,
+    target: AssignmentEnd,
     input: SendToSession,
     patience: Duration,
     /// Why it is not sent if it was not before.
@@ -486,28 +488,20 @@ impl SendJob {
         };
         let to = self.target.peer.clone();
         let message = team::deliver(tx, &outgoing, to, kind, MessageTerms::default()).await?;
-        let row = RunRow {
-            run_id,
-            message_id: message.id,
+        let mut row = AssignmentRow {
+            message_id: Some(message.id),
+            source_peer: own,
+            source_agent: self.requester.agent,
             mode: self.input.mode,
-            source: self.requester.end(own),
-            target: self.target,
-            state: RunState::Queued,
-            reason: None,
-            error: None,
-            reply_id: None,
+            state: AssignmentState::Sent,
             waits_until,
             // Who does not wait has its answer now, however soon the turn is over.
             answered: waits_until.is_none().then_some(RunState::Queued),
             idempotency_key: self.input.idempotency_key,
-            created_at: now,
-            begun_at: None,
-            ended_at: None,
+            ..AssignmentRow::new(run_id, self.requester.key, now)
         };
-        team::open_run(tx, &row).await?;
-        if row.answered.is_some() {
-            tx.runs().update(&row).await?;
-        }
+        row.set_target(self.target);
+        assignments::open(tx, &row).await?;
         Ok(SendDecision::Run(Box::new(row)))
     }
 
@@ -516,24 +510,27 @@ impl SendJob {
         &self,
         tx: &mut WriteTx,
         waits_until: Option<Timestamp>,
-    ) -> Result<Option<RunRow>, Error> {
+    ) -> Result<Option<AssignmentRow>, Error> {
         let Some(key) = self.input.idempotency_key.as_deref() else { return Ok(None) };
-        let Some(mut known) = tx.runs().by_key(&self.requester.key, key).await? else {
+        let Some(mut known) = tx.assignments().by_key(&self.requester.key, key).await? else {
             return Ok(None);
         };
-        let message = tx.messages().get(&known.message_id).await?;
+        let message = match &known.message_id {
+            Some(id) => tx.messages().get(id).await?,
+            None => None,
+        };
         let is_same = message.is_some_and(|message| message.text == self.input.message)
-            && known.target.session == self.target.session
+            && known.target_session == self.target.session
             && known.mode == self.input.mode;
         if !is_same {
             return Err(Error::Conflict(format!(
                 "idempotencyKey {key:?} stands for another message, {}",
-                known.message_id
+                known.message_id.as_ref().map_or("", MessageId::as_str)
             )));
         }
         if known.answered.is_none() && !known.state.is_over() && waits_until > known.waits_until {
             known.waits_until = waits_until;
-            tx.runs().update(&known).await?;
+            tx.assignments().update(&known).await?;
         }
         Ok(Some(known))
     }
@@ -547,7 +544,8 @@ impl SendJob {
             }
         }
         if waits
-            && let Some(path) = wait_circle(&tx.runs().waits_from(target).await?, source, target)
+            && let Some(path) =
+                wait_circle(&tx.assignments().waits_from(target).await?, source, target)
         {
             let path = path.join(" -> ");
             let error = format!(

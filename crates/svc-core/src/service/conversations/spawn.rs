@@ -5,7 +5,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use svc_model::{Caller, NOT_BLANK, RunId, TaskId, conversation::SourceTool, limits};
-use svc_store::TaskAsker;
 use tokio::time::{Instant, timeout_at};
 
 use super::Conversations;
@@ -88,12 +87,6 @@ impl Conversations {
         let requester = self.requester(caller, session).await?;
         let timeout = input.run_timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map(|seconds| Duration::from_secs(u64::from(seconds)));
-        let asker = TaskAsker {
-            agent: requester.agent.clone(),
-            tool: Some(SourceTool::SessionsSpawn),
-            removes_peer: input.cleanup == Some(Cleanup::Delete),
-            deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
-        };
         let dispatch = NewDispatch {
             agent: input.agent_id,
             prompt: input.task,
@@ -102,15 +95,17 @@ impl Conversations {
             own_cwd: requester.cwd.clone(),
             title: input.label,
             idempotency_key: input.idempotency_key,
-            asker,
+            asker: requester.agent.clone(),
+            tool: Some(SourceTool::SessionsSpawn),
+            removes_peer: input.cleanup == Some(Cleanup::Delete),
+            deadline: timeout.map(|timeout| self.core.now().plus(timeout)),
             is_at_once: true,
             ..Default::default()
         };
         let dispatched = self.agents.dispatch(caller, dispatch).await?;
         let id = dispatched.task.task_id;
         let (child_session_key, pid) = self.running(&id).await?;
-        let run = id.as_str().strip_prefix(TaskId::PREFIX).unwrap_or(id.as_str());
-        let run_id = RunId::from(format!("{}{run}", RunId::PREFIX));
+        let run_id = RunId::from_task(&id);
         Ok(SpawnedSession { status: "accepted", child_session_key, run_id, task_id: id, pid })
     }
 
@@ -163,9 +158,9 @@ impl Conversations {
     /// The agent that has a task, and whether it has taken it.
     async fn agent_of(&self, id: &TaskId) -> Result<(Option<(String, u32)>, bool), Error> {
         let store = &self.core.store;
-        let Some(dispatch) = store.dispatches().get(id).await? else { return Ok((None, false)) };
-        let is_taken = dispatch.taken_at.is_some();
-        let Some(agent) = dispatch.agent_id else { return Ok((None, is_taken)) };
+        let Some(work) = store.assignments().of_task(id).await? else { return Ok((None, false)) };
+        let is_taken = work.taken_at.is_some();
+        let Some(agent) = work.target_agent else { return Ok((None, is_taken)) };
         let row = store.agents().get(&agent).await?;
         Ok((row.map(|row| (row.info.session_key, row.last_pid)), is_taken))
     }

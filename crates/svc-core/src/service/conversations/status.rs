@@ -147,7 +147,7 @@ impl Conversations {
 
     /// The reply that a session waits for.
     async fn awaited(&self, key: &str) -> Result<Option<SessionWaiting>, Error> {
-        let awaited = self.core.store.runs().awaited_by(key, self.core.now()).await?;
+        let awaited = self.core.store.assignments().awaited_by(key, self.core.now()).await?;
         Ok(awaited.map(|(session, since, until)| SessionWaiting {
             kind: SessionWaitingKind::Reply,
             since,
@@ -161,7 +161,7 @@ impl Conversations {
     /// How many sends of the caller are open.
     pub async fn open_sends(&self, caller: &Caller, session: Option<&str>) -> Result<u64, Error> {
         let requester = self.requester(caller, session).await?;
-        Ok(self.core.store.runs().count_open(&requester.key).await?)
+        Ok(self.core.store.assignments().count_open(&requester.key).await?)
     }
 
     /// The key of the caller, and its instance or backend.

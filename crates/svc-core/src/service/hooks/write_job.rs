@@ -20,7 +20,7 @@ use super::{
     unseen,
 };
 use crate::service::{
-    Error,
+    Error, assignments,
     budget::Budget,
     core::Core,
     journal::{NewOutcome, put_outcome},
@@ -106,7 +106,7 @@ impl HookWriteJob {
                 if let HookMoment::Prompt { text } = &self.event.moment
                     && !self.event.is_of_sub_agent()
                 {
-                    team::late_turn_prompted(tx, &peer.peer_id, text).await?;
+                    assignments::late_turn_prompted(tx, &peer.peer_id, text).await?;
                 }
                 self.answer_questions(tx, &peer.peer_id).await?;
                 (None, None)
@@ -347,10 +347,10 @@ impl HookWriteJob {
         }
         match moment {
             HookMoment::Stop { words: Some(words), .. } => {
-                team::turn_said(tx, &self.core, peer, words).await
+                assignments::turn_said(tx, &self.core, peer, words).await
             }
             HookMoment::TurnOver { failure } => {
-                team::turn_failed(tx, &self.core, peer, failure.as_deref()).await
+                assignments::turn_failed(tx, &self.core, peer, failure.as_deref()).await
             }
             _ => Ok(()),
         }
@@ -385,7 +385,7 @@ impl HookWriteJob {
                 if !self.event.is_of_sub_agent() {
                     let core = &self.core;
                     let has_question =
-                        team::turn_prompted(tx, core, &peer.peer_id, &given, text).await?;
+                        assignments::turn_prompted(tx, core, &peer.peer_id, &given, text).await?;
                     turn = match (has_question, woken_by.is_empty()) {
                         (true, _) => TurnOfMail::BegunByQuestion,
                         (false, false) => TurnOfMail::Begins,

@@ -1,5 +1,6 @@
 //! Tasks: made by somebody, run by somebody, watched by those who may read them.
 
+mod change;
 mod records;
 mod room;
 mod sweep;
@@ -7,4 +8,5 @@ mod sweep;
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
 pub use room::Tasks;
 
-pub(super) use records::{apply, make, stream_of};
+pub(super) use change::{apply, stream_of};
+pub(super) use records::make;

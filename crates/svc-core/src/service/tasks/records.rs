@@ -8,14 +8,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use svc_model::{
     AccessLevel, Caller, Frame, IdReference, LATEST, NewEvent, NewTask, Ownership, PeerId, Reader,
-    ReplyKind, Seq, StreamName, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody,
-    TaskFilter, TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
+    ReplyKind, Seq, StreamVisibility, Task, TaskChange, TaskEvent, TaskEventBody, TaskFilter,
+    TaskId, TaskReply, TaskReport, TaskStatus, Timestamp, limits,
 };
-use svc_store::{AppendedSeqs, DispatchState, PeerRow, StoreError, TaskRow, WriteTx};
+use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, WriteTx};
 
-use super::{Tasks, room::OwnedTask};
+use super::{
+    Tasks,
+    change::{apply, stream_of},
+    room::OwnedTask,
+};
 use crate::service::{
-    Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, process, team::may_act_for,
+    Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, team::may_act_for,
 };
 
 /// What came of making a task.
@@ -185,11 +189,11 @@ impl Tasks {
                         return Err(ended(&row.task));
                     }
                     // The first event is our own; any other means that somebody is at it.
-                    let dispatch = tx.dispatches().get(&id).await?;
-                    let at_once = match &dispatch {
+                    let work = tx.assignments().of_task(&id).await?;
+                    let at_once = match &work {
                         // Nobody has it while it waits in the queue, whatever was said of it
                         // before.
-                        Some(dispatch) => dispatch.state == DispatchState::Queued,
+                        Some(work) => work.state == AssignmentState::Queued,
                         None => row.task.status == TaskStatus::Pending && row.task.last_id <= 1,
                     };
                     if at_once {
@@ -391,31 +395,6 @@ async fn append_all(
     Ok(places)
 }
 
-/// Changes a task's state and says so in its stream; a final state closes it.
-pub(in crate::service) async fn apply(
-    tx: &mut WriteTx,
-    row: &mut TaskRow,
-    change: &TaskChange,
-    producer_id: Option<String>,
-) -> Result<i64, StoreError> {
-    let stream = stream_of(&row.task.task_id);
-    let head = tx.streams().state(&stream).await?.ok_or(StoreError::NoStream)?.head;
-    row.task.apply(change, tx.now(), head + 1);
-    if let Some(runner) = &change.runner {
-        row.runner_pid = Some(runner.pid);
-        row.runner_started = process::started(runner.pid);
-    }
-    let over = row.task.is_over();
-    let mut event = NewEvent::new(if over { "terminal" } else { "task" }, &row.task);
-    event.producer_id = producer_id.map(Into::into);
-    let placed = tx.append(&stream, vec![event]).await?;
-    tx.tasks().update(row).await?;
-    if over {
-        tx.streams().close(&stream).await?;
-    }
-    Ok(placed.last)
-}
-
 fn check_events(events: &[TaskEvent]) -> Result<(), Error> {
     for (index, event) in events.iter().enumerate() {
         let field = |name: &str| match events.len() {
@@ -516,10 +495,6 @@ fn check_write(caller: &Caller, owned: &Ownership, id: &TaskId) -> Result<(), Er
         ))),
         AccessLevel::Write => Ok(()),
     }
-}
-
-pub(in crate::service) fn stream_of(id: &TaskId) -> StreamName {
-    StreamName::new("task", id)
 }
 
 /// What tells a task from others whose ids begin as its own.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use svc_model::{Task, TaskChange, TaskStatus, limits};
 
-use super::{Tasks, records::apply};
+use super::{Tasks, change::apply};
 use crate::service::{Error, process};
 
 impl Tasks {

@@ -5,14 +5,19 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 use svc_model::{
-    Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId,
-    Principal, RunId, StreamName, StreamVisibility, Timestamp,
-    conversation::{Provenance, RunMode, RunState, SourceTool},
+    Caller, DeliveryState, Message, MessageId, MessageType, NewEvent, NewMessage, PeerId, RunId,
+    Timestamp,
+    conversation::{Provenance, SourceTool},
     is_agent_key, limits,
 };
-use svc_store::{MessageTerms, RunRow, StoreError, WriteTx};
+use svc_store::{MessageTerms, StoreError, WriteTx};
 
-use crate::service::{Error, core::Core};
+use super::session_stream::append_to_peer;
+use crate::service::{
+    Error,
+    assignments::{self, AssignmentEvent, AssignmentOutcome},
+    core::Core,
+};
 
 /// A message on its way, of one receiver or of many: copies are stored by many write jobs.
 #[derive(Debug)]
@@ -67,7 +72,7 @@ async fn source_session(tx: &mut WriteTx, from: &str) -> Result<Option<String>, 
 }
 
 /// Stores a message that waits from now on.
-pub(super) async fn put(
+pub(in crate::service) async fn put(
     tx: &mut WriteTx,
     message: &mut Message,
     (sent_by, key): (&str, Option<&str>),
@@ -222,7 +227,8 @@ pub(in crate::service) async fn advance(
     append_to_peer(tx, to, events).await?;
     let sent = messages.iter().filter(|message| {
         let tool = message.provenance.as_ref().map(|it| it.source_tool);
-        message.state == state && tool == Some(SourceTool::SessionsSend)
+        let is_given = matches!(tool, Some(SourceTool::SessionsSend | SourceTool::SendMessage));
+        message.state == state && is_given
     });
     for message in sent {
         follow_delivery(tx, message, reason).await?;
@@ -230,75 +236,36 @@ pub(in crate::service) async fn advance(
     Ok(())
 }
 
-/// What a step of its delivery is to the send that a message is.
+/// What a step of its delivery is to the assignment that a message is. The queue sees to a task
+/// that reaches nobody.
 async fn follow_delivery(
     tx: &mut WriteTx,
     message: &Message,
     reason: Option<&'static str>,
 ) -> Result<(), StoreError> {
-    use DeliveryState::{Expired, Injected, Refused, Undeliverable};
-    if !matches!(message.state, Injected | Expired | Refused | Undeliverable) {
-        return Ok(());
-    }
-    let Some(mut run) = tx.runs().of_message(&message.id).await? else { return Ok(()) };
-    if run.ended_at.is_some() {
-        return Ok(());
-    }
-    match message.state {
-        Injected => {
-            run.begun_at.get_or_insert(tx.now());
-            // What asks for nothing is over when it is known.
-            run.state =
-                if run.mode == RunMode::Followup { RunState::Running } else { RunState::Ok };
+    let event = match message.state {
+        DeliveryState::Injected => AssignmentEvent::Begun,
+        DeliveryState::Expired => AssignmentEvent::Ended(AssignmentOutcome::Expired),
+        DeliveryState::Refused | DeliveryState::Undeliverable => {
+            AssignmentEvent::Ended(AssignmentOutcome::Failed)
         }
-        Expired => run.state = RunState::Timeout,
-        _ => run.state = RunState::Error,
-    }
-    if run.state != RunState::Running && run.state != RunState::Ok {
-        run.reason = Some("undeliverable".to_owned());
-        run.error = Some(reason.unwrap_or(message.state.as_str()).to_owned());
-    }
-    store_run(tx, &mut run).await
-}
-
-/// Stores a send that has changed, with an event for both ends.
-pub(super) async fn store_run(tx: &mut WriteTx, run: &mut RunRow) -> Result<(), StoreError> {
-    if run.state.is_over() {
-        run.ended_at.get_or_insert(tx.now());
-    }
-    tx.runs().update(run).await?;
-    tell_run(tx, run).await
-}
-
-/// Says in the streams of both ends how far a send is.
-pub(super) async fn tell_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), StoreError> {
-    let kind = match run.state {
-        RunState::Queued => "run.queued",
-        RunState::Running => "run.began",
-        _ => "run.ended",
+        _ => return Ok(()),
     };
-    let mut data = json!({
-        "run_id": run.run_id, "message_id": run.message_id, "state": run.state, "mode": run.mode,
-        "source_session": run.source.session, "target_session": run.target.session,
-    });
-    for (name, text) in [
-        ("reply_id", run.reply_id.as_ref().map(MessageId::as_str)),
-        ("reason", run.reason.as_deref()),
-        ("error", run.error.as_deref()),
-    ] {
-        if let Some(text) = text {
-            data[name] = text.into();
+    let Some(mut row) = tx.assignments().of_message(&message.id).await? else { return Ok(()) };
+    if event != AssignmentEvent::Begun {
+        if row.task_id.is_some() || row.ended_at.is_some() {
+            return Ok(());
         }
+        row.reason = Some("undeliverable".to_owned());
+        row.error = Some(reason.unwrap_or(message.state.as_str()).to_owned());
     }
-    for peer in [&run.source.peer, &run.target.peer] {
-        append_to_peer(tx, peer, vec![NewEvent::new(kind, &data)]).await?;
-    }
+    assignments::apply(tx, &mut row, event).await?;
     Ok(())
 }
 
 /// Says of questions that their receiver has, and why, that nobody will answer them. They stay
 /// `injected`.
-pub(super) async fn close_questions(
+pub(in crate::service) async fn close_questions(
     tx: &mut WriteTx,
     to: &PeerId,
     questions: &[Message],
@@ -322,22 +289,6 @@ pub(in crate::service) async fn note_unseen(
 ) -> Result<(), StoreError> {
     let events = messages.iter().map(|message| event_of("message.unseen", message, None)).collect();
     append_to_peer(tx, to, events).await
-}
-
-async fn append_to_peer(
-    tx: &mut WriteTx,
-    to: &PeerId,
-    events: Vec<NewEvent>,
-) -> Result<(), StoreError> {
-    if events.is_empty() {
-        return Ok(());
-    }
-    let stream = StreamName::new("peer", to);
-    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's
-    // then.
-    tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
-    tx.append(&stream, events).await?;
-    Ok(())
 }
 
 /// The event of a delivery.

@@ -10,20 +10,25 @@ use serde::Serialize;
 use svc_model::{
     Caller, Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, NewMessage,
     Peer, PeerId, PeerRole, PeerStatus, READ_ALL,
-    conversation::{RunState, SourceTool},
+    conversation::SourceTool,
     json_bytes, limits,
     quote::{self, ModelText},
     stamp::{self, MessageSender, MessageStamp},
 };
-use svc_store::{ListedMessage, MessageRow, MessageTerms, RunRow, StoreError, WriteTx};
+use svc_store::{AssignmentRow, ListedMessage, MessageRow, MessageTerms, StoreError, WriteTx};
 
 use super::{
     Team,
-    delivery::{OutgoingMessage, advance, deliver, deliver_copies, store_run},
+    delivery::{OutgoingMessage, advance, deliver, deliver_copies},
+    hosted::has_ended,
     peers::{may_act_for, own_peer},
-    runs::{has_ended, terms_of_reply},
 };
-use crate::service::{Error, Listed, Page, PageBounds, ResourceKind, check, core::Core};
+use crate::service::{
+    Error, Listed, Page, PageBounds, ResourceKind,
+    assignments::{AssignmentOutcome, end_answered, terms_of_reply},
+    check,
+    core::Core,
+};
 
 /// Messages that one write job acknowledges.
 const ACKS_PER_JOB: usize = 500;
@@ -439,40 +444,40 @@ pub(in crate::service) async fn send_answer(
 ) -> Result<Message, Error> {
     let to = receiver.peer_id.clone();
     let mut answered = match kind {
-        MessageType::Response => answered_run(tx, &outgoing, &to).await?,
+        MessageType::Response => answered_assignment(tx, &outgoing, &to).await?,
         _ => None,
     };
-    if let Some(run) = &answered {
-        outgoing.run_id = Some(run.run_id.clone());
+    if let Some(row) = &answered {
+        outgoing.run_id = Some(row.run_id.clone());
     }
     let terms = MessageTerms {
         by_call: outgoing.tool == SourceTool::SessionsSend,
         ..terms_of_reply(tx, answered.as_ref())
     };
     let sent = deliver(tx, &outgoing, to, kind, terms).await?;
-    if let Some(run) = &mut answered {
-        run.state = RunState::Ok;
-        run.reply_id = Some(sent.id.clone());
-        store_run(tx, run).await?;
+    if let Some(row) = &mut answered {
+        row.reply_id = Some(sent.id.clone());
+        let text = Some(sent.text.clone());
+        end_answered(tx, &outgoing.core, row, AssignmentOutcome::Answered, text).await?;
     }
     acknowledge_answered(tx, &sent, receiver).await?;
     Ok(sent)
 }
 
-/// The open send that a message answers: the answer names what was sent, and comes from whom it was
-/// sent to.
-async fn answered_run(
+/// The assignment that a message answers: the answer names what was sent, and comes from whom it
+/// was sent to.
+async fn answered_assignment(
     tx: &mut WriteTx,
     answer: &OutgoingMessage,
     to: &PeerId,
-) -> Result<Option<RunRow>, StoreError> {
+) -> Result<Option<AssignmentRow>, StoreError> {
     let named = answer.input.correlation_id.as_deref().and_then(MessageId::parse);
     let Some(question) = named else { return Ok(None) };
-    let run = tx.runs().of_message(&question).await?;
-    let is_theirs = |run: &RunRow| {
-        run.ended_at.is_none() && run.source.peer == *to && run.target.peer.as_str() == answer.from
+    let row = tx.assignments().of_message(&question).await?;
+    let is_theirs = |row: &AssignmentRow| {
+        row.is_unanswered() && row.source_peer == *to && row.target_peer.as_str() == answer.from
     };
-    Ok(run.filter(is_theirs))
+    Ok(row.filter(is_theirs))
 }
 
 /// An answer acknowledges what it answers: the message from its receiver that it names. A question

@@ -3,12 +3,12 @@
 mod delivery;
 mod expiry;
 mod find;
+mod hosted;
 mod inbox;
 mod ownership;
 mod peers;
 mod records;
 mod room;
-mod runs;
 mod session_stream;
 mod sessions;
 
@@ -17,16 +17,15 @@ pub use room::Team;
 pub use sessions::{ActingSession, CheckIn, NewSession, SessionDetail};
 
 pub(super) use delivery::{
-    AGENT_ENDED, OutgoingMessage, advance, deliver, end_deliveries, note_unseen,
+    AGENT_ENDED, OutgoingMessage, advance, close_questions, deliver, end_deliveries, give_up,
+    note_unseen, put,
 };
 pub(super) use find::{find_peer, operator_peer};
+pub(super) use hosted::{
+    UNKNOWN_CLIENT, hosted_peer, is_namesake, peer_of_agent, peer_of_speaker, remove_agents_peer,
+};
 pub(super) use inbox::send_answer;
 pub(super) use ownership::{claim, refusal};
 pub(super) use peers::{create, may_act_for, set_hosted_state, set_state, update};
-pub(super) use runs::{
-    UNKNOWN_CLIENT, agent_ended, hosted_peer, late_turn_prompted, mail_refused, open_run,
-    peer_of_speaker, remove_agents_peer, turn_began, turn_ended, turn_failed, turn_prompted,
-    turn_said,
-};
-pub(super) use session_stream::tell;
+pub(super) use session_stream::{append_to_peer, tell};
 pub(super) use sessions::{begin, end, owns_session};

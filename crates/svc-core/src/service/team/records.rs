@@ -5,8 +5,8 @@ use svc_model::{ClientRecord, DeliveryState, OpenCalls, PeerId, PeerStatus, is_a
 use svc_store::{PeerRow, WriteTx};
 use svc_sys::client_records;
 
-use super::{Team, delivery::advance, peers::set_state, runs};
-use crate::service::{Error, core::Core};
+use super::{Team, delivery::advance, peers::set_state};
+use crate::service::{Error, assignments, core::Core};
 
 impl Team {
     /// Fails the questions of turns whose end no hook has reported within [`limits::TURN_WORDS`].
@@ -15,7 +15,9 @@ impl Team {
         for peer in self.core.store.messages().peers_of_silent_turns(before).await? {
             let core = self.core.clone();
             let job = self.core.store.write(move |tx| {
-                Box::pin(async move { runs::silent_turn_ended(tx, &core, &peer, before).await })
+                Box::pin(
+                    async move { assignments::silent_turn_ended(tx, &core, &peer, before).await },
+                )
             });
             job.await?;
         }
@@ -94,5 +96,5 @@ async fn apply(
     // The turn that failed went on with all that hooks had given before.
     let mut given = tx.inboxes().given(id, record.at).await?;
     advance(tx, id, &mut given, DeliveryState::Injected, None).await?;
-    runs::turn_failed(tx, core, id, Some(&why)).await
+    assignments::turn_failed(tx, core, id, Some(&why)).await
 }

@@ -1,6 +1,6 @@
-//! The stream of a session.
+//! The streams of sessions and of peers.
 
-use svc_model::{NewEvent, Ownership, Principal, StreamName, StreamVisibility, limits};
+use svc_model::{NewEvent, Ownership, PeerId, Principal, StreamName, StreamVisibility, limits};
 use svc_store::{StoreError, WriteTx};
 
 /// Appends to a session's stream, which is opened if it is new.
@@ -16,6 +16,23 @@ pub(in crate::service) async fn tell(
         tx.streams().open(&stream, &visibility).await?;
     }
     tx.append(&stream, vec![NewEvent::new(kind, data)]).await?;
+    Ok(())
+}
+
+/// Appends to the stream of a peer.
+pub(in crate::service) async fn append_to_peer(
+    tx: &mut WriteTx,
+    to: &PeerId,
+    events: Vec<NewEvent>,
+) -> Result<(), StoreError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let stream = StreamName::new("peer", to);
+    // It was opened with the peer; that of a peer of long ago may be missing, and is the operator's
+    // then.
+    tx.streams().open(&stream, &StreamVisibility::private(&Principal::Operator)).await?;
+    tx.append(&stream, events).await?;
     Ok(())
 }
 

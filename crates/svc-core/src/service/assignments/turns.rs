@@ -1,36 +1,33 @@
-//! Sends between sessions: what a target's turn is to them, and who gets the reply. All of this is
-//! part of a write job.
+//! What a participant's turn is to the messages that began it, and who gets the reply.
 //!
 //! A reply is a message, stored in the commit that ends the turn. While a call waits for it, nobody
 //! else is given it; so it is taken once, by the call or by the inbox, and a crash in between loses
 //! nothing.
 
 use svc_model::{
-    Caller, DeliveryState, Message, MessageId, MessageType, Peer, PeerId, PeerState, PeerStatus,
-    RegisterInput, RunId, Timestamp, TokenId,
-    agent::{TurnEnd, TurnOutcome},
-    conversation::{Provenance, RunState, SourceTool, TurnReply, next_turn},
-    is_agent_key, is_reserved_name, limits, stamp,
+    DeliveryState, Message, MessageId, MessageType, PeerId, PeerStatus, RunId, Timestamp,
+    agent::TurnEnd,
+    conversation::{Provenance, SourceTool, TurnReply, next_turn},
+    limits, stamp,
 };
-use svc_store::{AgentRow, MessageTerms, PeerRow, RunRow, StoreError, WriteTx};
+use svc_store::{AgentRow, AssignmentRow, MessageTerms, PeerRow, StoreError, WriteTx};
 use svc_wire::host_protocol::NO_TURN;
 
 use super::{
-    delivery::{AGENT_ENDED, advance, close_questions, give_up, put, store_run, tell_run},
-    find::operator_peer,
-    peers,
+    settle::{INTERRUPTED, end_answered, failure_of},
+    state::AssignmentOutcome,
 };
-use crate::service::{Error, core::Core};
-
-/// Kind of client of a session that no hook has told of.
-pub(in crate::service) const UNKNOWN_CLIENT: &str = "mcp";
+use crate::service::{
+    Error,
+    core::Core,
+    team::{self, AGENT_ENDED, advance, close_questions, give_up, operator_peer, put},
+};
 
 /// What is told to whoever asked an agent that has ended since, and had the question or had it not.
 const IN_TURN: &str = "the agent ended in the turn: what came of it is not known";
 const UNSEEN: &str = "the agent ended before it had the message";
 /// The same of a session that a person started.
 const SESSION_ENDED: &str = "the session ended in the turn: what came of it is not known";
-const INTERRUPTED: &str = "the turn was interrupted";
 
 /// How a turn ended that a message began.
 #[derive(Debug)]
@@ -43,79 +40,16 @@ enum TurnWords {
 
 /// The terms of a reply to a send: a call that waits for it has it first; whoever it reaches late
 /// may answer it in turn.
-pub(super) fn terms_of_reply(tx: &WriteTx, run: Option<&RunRow>) -> MessageTerms {
+pub(in crate::service) fn terms_of_reply(
+    tx: &WriteTx,
+    row: Option<&AssignmentRow>,
+) -> MessageTerms {
     let now = tx.now();
-    run.map_or_else(MessageTerms::default, |run| MessageTerms {
+    row.map_or_else(MessageTerms::default, |row| MessageTerms {
         turn: Some(1),
-        held_until: run.waits_until.filter(|until| *until > now),
+        held_until: row.waits_until.filter(|until| *until > now),
         by_call: false,
     })
-}
-
-/// Stores a send whose message stands, and says so to both ends.
-pub(in crate::service) async fn open_run(tx: &mut WriteTx, run: &RunRow) -> Result<(), StoreError> {
-    tx.runs().insert(run).await?;
-    tell_run(tx, run).await
-}
-
-/// The peer of a hosted agent, which is made with the agent. What waits for an earlier agent of
-/// this name is not for this one.
-pub(in crate::service) async fn hosted_peer(
-    tx: &mut WriteTx,
-    core: &Core,
-    agent: &AgentRow,
-    label: Option<&str>,
-) -> Result<(), Error> {
-    let info = &agent.info;
-    let key = info.session_key.as_str();
-    let name = key.strip_prefix("agent:").unwrap_or(key);
-    let label = label.filter(|label| !is_reserved_name(label));
-    let name = label.unwrap_or_else(|| name.strip_suffix(":main").unwrap_or(name));
-    let known = tx.peers().of_key(key).await?;
-    if let Some(mut known) = known.filter(|row| row.owner.as_deref() == Some(key)) {
-        // The end of that agent left at most what came in between.
-        while give_up(tx, &known.peer.peer_id, "it was for an earlier agent of this name").await? {}
-        known.project.clone_from(&agent.owned.project);
-        known.peer.path = Some(info.worktree.clone());
-        known.peer.display_name = name.to_owned();
-        known.peer.last_seen = tx.now();
-        tx.peers().put(&known).await?;
-        return Ok(show_start(tx, &mut known.peer).await?);
-    }
-    let input = RegisterInput {
-        display_name: name.to_owned(),
-        backend: info.backend.to_string(),
-        path: Some(info.worktree.clone()),
-        circle: None,
-        role: None,
-        session_id: Some(key.to_owned()),
-        tmux_pane: None,
-        pid: None,
-        metadata: None,
-    };
-    let caller = Caller::Session {
-        key: key.into(),
-        token: agent.token_id.clone().unwrap_or_else(|| TokenId::from(String::new())),
-        scopes: std::sync::Arc::from([]),
-        project: agent.owned.project.as_deref().map(Into::into),
-        process: None,
-        folder: None,
-    };
-    if let Some(mut other) = tx.peers().by_identity(&input.backend, key, "", "", Some(key)).await? {
-        // Of whoever called its session so before such ids were the daemon's. It stays, and is
-        // called something else.
-        other.peer.session_id = Some(other.peer.peer_id.to_string());
-        tx.peers().put(&other).await?;
-    }
-    let id = PeerId::new(&core.ids, tx.now());
-    let mut peer = peers::create(tx, &caller, id, input, agent.owned.project.clone(), None).await?;
-    Ok(show_start(tx, &mut peer).await?)
-}
-
-/// An agent starts: it is busy until its host says otherwise.
-async fn show_start(tx: &mut WriteTx, peer: &mut Peer) -> Result<(), StoreError> {
-    let state = PeerState { status: PeerStatus::Busy, waiting_for: None, at: tx.now() };
-    peers::set_hosted_state(tx, peer, state, "started").await
 }
 
 /// A hosted agent has a message before its eyes: its host has recorded it as input.
@@ -151,17 +85,9 @@ pub(in crate::service) async fn turn_ended(
 }
 
 fn words_of(turn: &TurnEnd) -> TurnWords {
-    let failed = |reason, otherwise: &str| {
-        TurnWords::Failed(reason, turn.error.clone().unwrap_or_else(|| otherwise.to_owned()))
-    };
-    match turn.outcome {
-        TurnOutcome::Completed => {
-            TurnWords::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default()))
-        }
-        TurnOutcome::Interrupted => failed("interrupted", INTERRUPTED),
-        TurnOutcome::Failed => failed("failed", "the turn failed"),
-        TurnOutcome::Refused => failed("refused", "the vendor refused"),
-        TurnOutcome::Ended => failed("target_ended", "the program ended in the turn"),
+    match failure_of(turn) {
+        Some((code, why)) => TurnWords::Failed(code, why),
+        None => TurnWords::Said(TurnReply::from_text(turn.result.as_deref().unwrap_or_default())),
     }
 }
 
@@ -196,7 +122,7 @@ pub(in crate::service) async fn turn_failed(
 
 /// Fails the questions of a turn whose end no hook has reported: by the client's own record, the
 /// end of its process, or silence.
-pub(super) async fn silent_turn_ended(
+pub(in crate::service) async fn silent_turn_ended(
     tx: &mut WriteTx,
     core: &Core,
     peer: &PeerId,
@@ -298,17 +224,18 @@ pub(in crate::service) async fn mail_refused(
 
 /// A hosted agent has ended: what it was asked is not answered any more, and what waits for it does
 /// not reach it, nor anybody else of its name. The peer, if more waits for it than one write job
-/// ends: see [`super::end_deliveries`].
+/// ends: see [`team::end_deliveries`].
 pub(in crate::service) async fn agent_ended(
     tx: &mut WriteTx,
     core: &Core,
     agent: &AgentRow,
 ) -> Result<Option<PeerId>, Error> {
-    let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(None) };
+    let Some(own) = team::peer_of_agent(tx, agent).await? else { return Ok(None) };
     let peer = own.peer.peer_id;
-    for run in tx.runs().open_of_agent(&peer, &agent.info.id).await? {
-        let Some(question) = tx.messages().get(&run.message_id).await? else { continue };
-        let why = if run.begun_at.is_some() { IN_TURN } else { UNSEEN };
+    for row in tx.assignments().of_agent(&agent.info.id).await? {
+        let Some(id) = &row.message_id else { continue };
+        let Some(question) = tx.messages().get(id).await? else { continue };
+        let why = if row.begun_at.is_some() { IN_TURN } else { UNSEEN };
         reply(tx, core, question, TurnWords::Failed("target_ended", why.to_owned())).await?;
     }
     // Who asked by `peer_send` hears of it, too.
@@ -320,22 +247,6 @@ pub(in crate::service) async fn agent_ended(
     }
     let has_more = give_up(tx, &peer, AGENT_ENDED).await?;
     Ok(has_more.then_some(peer))
-}
-
-/// The peer that was made with an agent.
-async fn peer_of_agent(tx: &mut WriteTx, agent: &AgentRow) -> Result<Option<PeerRow>, StoreError> {
-    let key = agent.info.session_key.as_str();
-    let own = tx.peers().of_key(key).await?;
-    Ok(own.filter(|row| row.owner.as_deref() == Some(key)))
-}
-
-/// Takes the peer of an agent that has ended out of the list.
-pub(in crate::service) async fn remove_agents_peer(
-    tx: &mut WriteTx,
-    agent: &AgentRow,
-) -> Result<(), StoreError> {
-    let Some(own) = peer_of_agent(tx, agent).await? else { return Ok(()) };
-    peers::remove(tx, &own.peer).await
 }
 
 /// The message of this id, if it is for this agent.
@@ -361,38 +272,43 @@ async fn reply(
     mut question: Message,
     words: TurnWords,
 ) -> Result<(), Error> {
-    let mut run = tx.runs().of_message(&question.id).await?;
-    let is_answered =
-        run.as_ref().map_or(question.state == DeliveryState::Acked, |run| run.ended_at.is_some());
+    let mut assignment = tx.assignments().of_message(&question.id).await?;
+    let is_answered = assignment
+        .as_ref()
+        .map_or(question.state == DeliveryState::Acked, |row| !row.is_unanswered());
     if is_answered {
         return Ok(());
     }
     let id = &question.id;
-    let (state, kind, text, why) = match words {
-        TurnWords::Said(TurnReply::Text(text)) => (RunState::Ok, MessageType::Response, text, None),
+    let (outcome, kind, text, why) = match words {
+        TurnWords::Said(TurnReply::Text(text)) => {
+            (AssignmentOutcome::Answered, MessageType::Response, text, None)
+        }
         TurnWords::Said(TurnReply::Silence) => {
             let text = format!("No answer to {id}: the turn ended without text.");
-            (RunState::NoReply, MessageType::Notification, text, None)
+            (AssignmentOutcome::Silent, MessageType::Notification, text, None)
         }
         TurnWords::Failed(code, error) => {
             let text = format!("No answer to {id}: {error}");
-            (RunState::Error, MessageType::Notification, text, Some((code, error)))
+            (AssignmentOutcome::Failed, MessageType::Notification, text, Some((code, error)))
         }
     };
     let failure = why.as_ref().map(|(_, error)| error.clone());
-    let mut terms = terms_of_reply(tx, run.as_ref());
+    let mut terms = terms_of_reply(tx, assignment.as_ref());
     if kind != MessageType::Response {
         terms.turn = None;
     }
+    let result =
+        (outcome == AssignmentOutcome::Answered && assignment.is_some()).then(|| text.clone());
     // The message about the end of a failed task says it already.
     let is_told = failure.is_some() && tool_of(&question) == SourceTool::SendMessage;
     let reply_id =
         if is_told { None } else { put_reply(tx, core, &question, (kind, text), terms).await? };
-    if let Some(run) = &mut run {
-        (run.state, run.reply_id) = (state, reply_id);
-        (run.reason, run.error) =
+    if let Some(row) = &mut assignment {
+        row.reply_id = reply_id;
+        (row.reason, row.error) =
             why.map_or((None, None), |(code, error)| (Some(code.to_owned()), Some(error)));
-        store_run(tx, run).await?;
+        end_answered(tx, core, row, outcome, result).await?;
     }
     let to = question.to_peer.clone();
     match failure {
@@ -462,7 +378,7 @@ async fn put_reply(
     };
     put(tx, &mut message, (&sent_by, None), terms).await?;
     let id = message.id.clone();
-    if is_namesake(tx, &asker, question).await? {
+    if team::is_namesake(tx, &asker, question).await? {
         let why = Some("the agent that asked has ended");
         let state = DeliveryState::Undeliverable;
         advance(tx, &to, std::slice::from_mut(&mut message), state, why).await?;
@@ -473,59 +389,4 @@ async fn put_reply(
 /// What a message was sent with.
 fn tool_of(message: &Message) -> SourceTool {
     message.provenance.as_ref().map_or(SourceTool::PeerSend, |it| it.source_tool)
-}
-
-/// Whether a peer is that of a hosted agent which has ended, and no agent of its name lives.
-pub(super) async fn has_ended(tx: &mut WriteTx, row: &PeerRow) -> Result<bool, StoreError> {
-    let Some(key) = row.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
-        return Ok(false);
-    };
-    Ok(tx.agents().live(key).await?.is_none() && tx.agents().was_run(key).await?)
-}
-
-/// Whether the hosted agent that sent a message has ended, although one of its name may live.
-async fn is_namesake(
-    tx: &mut WriteTx,
-    sender: &PeerRow,
-    message: &Message,
-) -> Result<bool, StoreError> {
-    let Some(key) = sender.owner.as_deref().filter(|owner| is_agent_key(owner)) else {
-        return Ok(false);
-    };
-    match tx.agents().live(key).await? {
-        Some(live) => Ok(live.info.started_at > message.timestamp),
-        None => tx.agents().was_run(key).await,
-    }
-}
-
-/// The peer of a session that speaks for the first time, and that no hook has told of.
-pub(in crate::service) async fn peer_of_speaker(
-    tx: &mut WriteTx,
-    core: &Core,
-    caller: &Caller,
-    session: &str,
-) -> Result<Peer, Error> {
-    let known = tx.peers().of_session(session).await?;
-    let mut known = known.filter(|row| caller.session().is_none_or(|key| row.is_for(key)));
-    if let (None, Some(key)) = (&known, caller.session().filter(|key| *key == session)) {
-        known = tx.peers().of_key(key).await?;
-    }
-    if let Some(known) = known {
-        return Ok(known.peer);
-    }
-    core.budget.check_rows(tx, caller, 1).await?;
-    let input = RegisterInput {
-        display_name: session.to_owned(),
-        backend: UNKNOWN_CLIENT.to_owned(),
-        path: None,
-        circle: None,
-        role: None,
-        session_id: Some(session.to_owned()),
-        tmux_pane: None,
-        pid: caller.process().map(|process| process.pid),
-        metadata: None,
-    };
-    let id = PeerId::new(&core.ids, tx.now());
-    let project = caller.project().map(str::to_owned);
-    peers::create(tx, caller, id, input, project, caller.process().cloned()).await
 }

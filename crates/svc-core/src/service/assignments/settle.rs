@@ -1,0 +1,420 @@
+//! How work ends that a participant had: the terminal event of its task, the word to whoever asked,
+//! and the next attempt where nothing was said yet.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+use svc_model::{
+    DeliveryState, NewEvent, PeerId, Principal, Task, TaskChange, TaskReport, TaskStatus,
+    agent::{AgentBackend, AgentState, TurnEnd, TurnOutcome},
+    conversation::SourceTool,
+    limits,
+};
+use svc_store::{
+    AgentRow, AssignmentEnd, AssignmentRow, MessageTerms, StoreError, TaskRow, WriteTx,
+};
+
+use super::{
+    notice::{AgentSender, sender_of, tell},
+    record::apply,
+    state::{AssignmentEvent, AssignmentOutcome},
+};
+use crate::service::{Error, core::Core, tasks, team};
+
+/// Attempts with agents that were lost before they had the prompt.
+const LOST_ATTEMPTS: u32 = 5;
+
+#[derive(Debug)]
+pub(in crate::service) struct TaskEnd {
+    outcome: AssignmentOutcome,
+    result: Option<String>,
+    report: TaskReport,
+    /// Another instance may try: nothing was said, and the prompt is known to have come to nothing.
+    may_retry: bool,
+}
+
+impl TaskEnd {
+    pub(in crate::service) fn new(outcome: AssignmentOutcome, error: Option<String>) -> Self {
+        let report = TaskReport { error, ..TaskReport::default() };
+        Self { outcome, result: None, report, may_retry: false }
+    }
+
+    fn answered(result: Option<String>) -> Self {
+        Self { result, ..Self::new(AssignmentOutcome::Answered, None) }
+    }
+}
+
+/// Why a turn that has ended gives no answer: a code, and the same in words. `None` if it was
+/// completed.
+pub(super) fn failure_of(turn: &TurnEnd) -> Option<(&'static str, String)> {
+    let (code, otherwise) = match turn.outcome {
+        TurnOutcome::Completed => return None,
+        TurnOutcome::Interrupted => ("interrupted", INTERRUPTED),
+        TurnOutcome::Failed => ("failed", "the turn failed"),
+        TurnOutcome::Refused => ("refused", "the vendor refused"),
+        TurnOutcome::Ended => ("target_ended", "the program ended in the turn"),
+    };
+    Some((code, turn.error.clone().unwrap_or_else(|| otherwise.to_owned())))
+}
+
+pub(super) const INTERRUPTED: &str = "the turn was interrupted";
+
+/// Settles a task whose turn ended. An `exec` agent that was started for it settles it at its exit,
+/// which has the code and the signal.
+pub(in crate::service) async fn settle_turn(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    work: &mut AssignmentRow,
+    turn: &TurnEnd,
+) -> Result<(), Error> {
+    let Some(task) = task_of(tx, work).await? else { return Ok(()) };
+    let is_cancelled = task.task.cancel_requested_at.is_some();
+    let waits_for_exit = row.info.backend == AgentBackend::Exec
+        || is_cancelled
+        || turn.outcome == TurnOutcome::Ended;
+    if work.is_spawned && waits_for_exit {
+        work.turn = Some(turn.clone());
+        tx.assignments().update(work).await?;
+        return Ok(());
+    }
+    let end = of_turn(turn, work, is_cancelled);
+    settle(tx, core, row, work, task, end).await
+}
+
+/// The agent ended, and its work with it.
+pub(in crate::service) async fn settle_exit(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    work: &mut AssignmentRow,
+) -> Result<(), Error> {
+    let Some(task) = task_of(tx, work).await? else { return Ok(()) };
+    let is_cancelled = task.task.cancel_requested_at.is_some();
+    let mut end = match work.turn.take() {
+        Some(turn) => {
+            let mut end = of_turn(&turn, work, is_cancelled);
+            if turn.outcome == TurnOutcome::Ended {
+                end = TaskEnd { result: turn.result.clone(), ..of_exit(row, work) };
+            }
+            if end.outcome != AssignmentOutcome::Cancelled && row.info.exit_code.is_some() {
+                end.report.exit_code = row.info.exit_code;
+            }
+            // A program whose turn was over was stopped: how does not matter then.
+            if end.outcome == AssignmentOutcome::Failed {
+                end.report.signal = row.info.signal.map(signal_name);
+            }
+            end
+        }
+        None => of_exit(row, work),
+    };
+    if is_cancelled {
+        end = TaskEnd { outcome: AssignmentOutcome::Cancelled, may_retry: false, ..end };
+    }
+    settle(tx, core, row, work, task, end).await
+}
+
+fn of_turn(turn: &TurnEnd, work: &AssignmentRow, is_cancelled: bool) -> TaskEnd {
+    let Some((_, error)) = failure_of(turn) else {
+        return TaskEnd::answered(turn.result.clone());
+    };
+    let result = turn.result.clone();
+    if is_cancelled && turn.outcome == TurnOutcome::Interrupted {
+        return TaskEnd { result, ..TaskEnd::new(AssignmentOutcome::Cancelled, None) };
+    }
+    let may_retry = matches!(turn.outcome, TurnOutcome::Refused | TurnOutcome::Failed);
+    TaskEnd {
+        result,
+        may_retry: may_retry && !work.has_words,
+        ..TaskEnd::new(AssignmentOutcome::Failed, Some(error))
+    }
+}
+
+/// An agent that ended without the end of the turn.
+fn of_exit(row: &AgentRow, work: &AssignmentRow) -> TaskEnd {
+    let info = &row.info;
+    let failed = |error: String, may_retry: bool| TaskEnd {
+        outcome: AssignmentOutcome::Failed,
+        result: None,
+        report: TaskReport {
+            exit_code: info.exit_code,
+            signal: info.signal.map(signal_name),
+            error: Some(error),
+        },
+        may_retry,
+    };
+    let reason = || info.error.clone();
+    if work.taken_at.is_none() {
+        // The host has every prompt on record before the agent has it.
+        let error =
+            reason().unwrap_or_else(|| "the agent ended before it took the prompt".to_owned());
+        return failed(error, true);
+    }
+    if info.state == AgentState::Lost {
+        return failed("outcome unknown".to_owned(), false);
+    }
+    // Of a program that is no agent the end is the answer. An agent that was ended, or left, before
+    // it answered has none, whatever its exit code.
+    let is_answer = info.backend == AgentBackend::Exec && info.state == AgentState::Done;
+    match (info.exit_code, info.signal) {
+        (Some(0), _) if is_answer => TaskEnd {
+            outcome: AssignmentOutcome::Answered,
+            result: None,
+            report: TaskReport { exit_code: Some(0), ..TaskReport::default() },
+            may_retry: false,
+        },
+        (Some(0), _) => {
+            let error = reason().unwrap_or_else(|| "the agent ended before it answered".to_owned());
+            failed(error, false)
+        }
+        (Some(code), _) => {
+            let error =
+                reason().unwrap_or_else(|| format!("the program ended with exit code {code}"));
+            failed(error, !work.has_words)
+        }
+        (None, Some(signal)) => {
+            let signal = signal_name(signal);
+            failed(reason().unwrap_or_else(|| format!("the program was ended by {signal}")), false)
+        }
+        (None, None) => failed(reason().unwrap_or_else(|| "outcome unknown".to_owned()), false),
+    }
+}
+
+async fn settle(
+    tx: &mut WriteTx,
+    core: &Core,
+    row: &AgentRow,
+    work: &mut AssignmentRow,
+    mut task: TaskRow,
+    end_as: TaskEnd,
+) -> Result<(), Error> {
+    if task.task.is_over() {
+        return Ok(());
+    }
+    let was_lost = row.info.state == AgentState::Lost && work.taken_at.is_none();
+    if end_as.may_retry && end_as.outcome == AssignmentOutcome::Failed {
+        let error = end_as.report.error.clone().unwrap_or_default();
+        if was_lost && work.attempt < LOST_ATTEMPTS {
+            let same = work.instance.clone();
+            return retry(tx, work, &task, same, &error).await;
+        }
+        if work.wish.agent_id.is_none() && !work.wish.failover.is_empty() {
+            let next = work.wish.failover.remove(0);
+            return retry(tx, work, &task, next, &error).await;
+        }
+    }
+    end(tx, core, work, &mut task, end_as).await
+}
+
+async fn task_of(tx: &mut WriteTx, work: &AssignmentRow) -> Result<Option<TaskRow>, StoreError> {
+    match &work.task_id {
+        Some(id) => tx.tasks().get(id).await,
+        None => Ok(None),
+    }
+}
+
+/// Puts a task back into the queue, for another attempt. The one that failed is on record.
+pub(in crate::service) async fn retry(
+    tx: &mut WriteTx,
+    work: &mut AssignmentRow,
+    task: &TaskRow,
+    next: String,
+    error: &str,
+) -> Result<(), Error> {
+    let stream = tasks::stream_of(&task.task.task_id);
+    let head = tx.streams().state(&stream).await?.map_or(0, |state| state.head);
+    let shown = Task { last_id: head + 1, updated_at: tx.now(), ..task.task.clone() };
+    let mut event = serde_json::to_value(&shown).unwrap_or_default();
+    if let Some(event) = event.as_object_mut() {
+        event.insert("attempt".to_owned(), json!(work.attempt));
+        event.insert("instance".to_owned(), json!(work.instance));
+        event.insert("error".to_owned(), json!(error));
+    }
+    tx.append(&stream, vec![NewEvent::new("task", &event)]).await?;
+    work.instance = next;
+    work.attempt += 1;
+    (work.message_id, work.is_spawned) = (None, false);
+    work.set_target(AssignmentEnd::default());
+    (work.taken_at, work.begun_at, work.turn) = (None, None, None);
+    (work.has_words, work.said) = (false, 0);
+    apply(tx, work, AssignmentEvent::Retried).await?;
+    Ok(())
+}
+
+/// Ends work and its task, and tells who asked for it.
+pub(in crate::service) async fn end(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+    task: &mut TaskRow,
+    end: TaskEnd,
+) -> Result<(), Error> {
+    if work.message_id.is_some() && end.report.error.is_some() {
+        work.error.clone_from(&end.report.error);
+    }
+    let Some(status) = apply(tx, work, AssignmentEvent::Ended(end.outcome)).await? else {
+        return Ok(());
+    };
+    task.task.result = end.result.map(shortened);
+    let change = TaskChange { status, report: end.report, runner: None };
+    tasks::apply(tx, task, &change, None).await?;
+    tell_asker(tx, core, work, task).await
+}
+
+/// Ends an assignment that is a message with what its turn, or an answer by a call, came to; and
+/// the task that it may be. Of what is over only the reply is noted.
+pub(in crate::service) async fn end_answered(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &mut AssignmentRow,
+    outcome: AssignmentOutcome,
+    result: Option<String>,
+) -> Result<(), Error> {
+    let Some(mut task) = task_of(tx, work).await?.filter(|_| work.ended_at.is_none()) else {
+        if work.ended_at.is_some() {
+            tx.assignments().update(work).await?;
+        }
+        apply(tx, work, AssignmentEvent::Ended(outcome)).await?;
+        return Ok(());
+    };
+    let is_cancelled =
+        task.task.cancel_requested_at.is_some() && outcome == AssignmentOutcome::Failed;
+    let end_as = if is_cancelled {
+        TaskEnd::new(AssignmentOutcome::Cancelled, None)
+    } else {
+        TaskEnd { result, ..TaskEnd::new(outcome, work.error.clone()) }
+    };
+    end(tx, core, work, &mut task, end_as).await?;
+    let is_of_person = task.task.from.is_none() && task.owned.owner == Some(Principal::Operator);
+    if is_of_person && task.task.status == TaskStatus::Done {
+        // No peer was named for the end, so the answer is read in the task.
+        note_returned(tx, work).await?;
+    }
+    Ok(())
+}
+
+fn shortened(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(limits::TASK_RESULT_BYTES));
+    text
+}
+
+/// The word to whoever gave it: a message in its own peer's inbox.
+async fn tell_asker(
+    tx: &mut WriteTx,
+    core: &Core,
+    work: &AssignmentRow,
+    task: &TaskRow,
+) -> Result<(), Error> {
+    // The answer of an attended session is a message already.
+    if work.message_id.is_some() && task.task.status == TaskStatus::Done {
+        return Ok(());
+    }
+    let named = task.task.from.as_deref().and_then(PeerId::parse);
+    let peer = match (&task.owned.owner, named) {
+        (_, Some(id)) => tx.peers().get(&id).await?,
+        (Some(Principal::Session(session)), None) => tx.peers().of_key(session).await?,
+        (Some(Principal::Operator) | None, None) => None,
+    };
+    let Some(peer) = peer else { return Ok(()) };
+    if let (Some(agent), Some(Principal::Session(key))) = (&work.source_agent, &task.owned.owner) {
+        // A later agent of this name did not ask.
+        let live = tx.agents().live(key).await?;
+        if live.is_none_or(|live| live.info.id != *agent) {
+            return Ok(());
+        }
+    }
+    let text = end_in_words(&task.task, &work.instance);
+    let session = writer_of(work, task);
+    let from = writing_peer(tx, work, &session).await?;
+    let key = end_key(&task.task);
+    let project = task.owned.project.as_deref();
+    let tool = work.source_tool.unwrap_or(SourceTool::SendMessage);
+    let held_until = work.waits_until.filter(|until| *until > tx.now());
+    let terms = MessageTerms { held_until, ..MessageTerms::default() };
+    let from = AgentSender { session: &session, peer: from, project };
+    tell(tx, core, from, peer.peer.peer_id, (tool, text), (Some(key), terms)).await
+}
+
+/// The call that waited for the answer has it: who asked is not told once more.
+pub(in crate::service) async fn note_returned(
+    tx: &mut WriteTx,
+    work: &mut AssignmentRow,
+) -> Result<(), Error> {
+    let mut told = Vec::new();
+    if let Some(task) = task_of(tx, work).await? {
+        let from = writing_peer(tx, work, &writer_of(work, &task)).await?;
+        told = tx.messages().all_by_key(&from, &end_key(&task.task)).await?;
+    }
+    if work.message_id.is_some() {
+        work.waits_until = None;
+        work.answered.get_or_insert(work.state.as_run());
+        tx.assignments().update(work).await?;
+        if let Some(reply) = &work.reply_id {
+            told.extend(tx.messages().get(reply).await?);
+        }
+    }
+    for mut message in told {
+        let (to, why) = (message.to_peer.clone(), Some("the call had it"));
+        let had = std::slice::from_mut(&mut message);
+        team::advance(tx, &to, had, DeliveryState::Acked, why).await?;
+    }
+    Ok(())
+}
+
+/// Whose word the end of a task is: that of the session that had it.
+fn writer_of(work: &AssignmentRow, task: &TaskRow) -> String {
+    match &task.owned.runner {
+        Some(Principal::Session(key)) => key.to_string(),
+        _ => format!("agent:{}", work.instance),
+    }
+}
+
+/// The sender of the message about the end of a task. A process may have several sessions: the
+/// session that was asked sends it.
+async fn writing_peer(
+    tx: &mut WriteTx,
+    work: &AssignmentRow,
+    session: &str,
+) -> Result<String, StoreError> {
+    match &work.message_id {
+        Some(_) => Ok(work.target_peer.to_string()),
+        None => sender_of(tx, session).await,
+    }
+}
+
+/// The idempotency key of the word that a task is over.
+fn end_key(task: &Task) -> String {
+    format!("task-end-{}", task.task_id)
+}
+
+fn end_in_words(task: &Task, instance: &str) -> String {
+    let mut text = format!("Task {} for {instance} is {}.", task.task_id, task.status.as_str());
+    if let Some(error) = &task.report.error {
+        write!(text, "\nError: {error}").expect("writing to a string does not fail");
+    }
+    if let Some(result) = task.result.as_deref().filter(|result| !result.is_empty()) {
+        text.push('\n');
+        text.extend(result.chars().take(limits::TOLD_RESULT_CHARS));
+    }
+    text
+}
+
+/// The name of a signal, as runners of tasks write it.
+fn signal_name(signal: i32) -> String {
+    const NAMES: [(i32, &str); 12] = [
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (3, "SIGQUIT"),
+        (4, "SIGILL"),
+        (6, "SIGABRT"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (13, "SIGPIPE"),
+        (14, "SIGALRM"),
+        (15, "SIGTERM"),
+        (24, "SIGXCPU"),
+    ];
+    let known = NAMES.iter().find(|(number, _)| *number == signal);
+    known.map_or_else(|| signal.to_string(), |(_, name)| (*name).to_owned())
+}

@@ -1,0 +1,286 @@
+//! Rows of the texts that were given to participants: tasks, and messages whose turn gives the
+//! reply.
+
+use svc_model::{
+    AgentId, MessageId, PeerId, RunId, TaskId, Timestamp,
+    agent::TurnEnd,
+    conversation::{RunMode, RunState, SourceTool, WaitEdge},
+};
+
+use super::{
+    errors::changed,
+    families::{AssignmentReads, AssignmentWrites},
+    statement::{change, direct_row, pool_query, read_one, select_all, select_one, select_value},
+};
+use crate::{AssignmentRow, AssignmentState, StoreError, WorkWish};
+
+direct_row! {
+    AssignmentRow {
+        run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, source_tool, target_session,
+        target_peer, target_agent, reason, error, reply_id, waits_until, answered, idempotency_key, created_at, begun_at,
+        ended_at, instance, backend, wish, attempt, deadline, is_spawned, removes_peer, taken_at, has_words, said, turn,
+    }
+}
+
+/// The columns of such a row, for the macros of `statement`.
+macro_rules! assignments {
+    ($run:ident, $($rest:tt)*) => {
+        $run!(
+            r#"select a.run_id as "run_id!: RunId", a.task_id as "task_id: TaskId",
+                a.message_id as "message_id: MessageId", a.mode as "mode!: RunMode",
+                a.state as "state!: AssignmentState", a.source_session as "source_session!",
+                a.source_peer as "source_peer!: PeerId", a.source_agent as "source_agent: AgentId",
+                a.source_tool as "source_tool: SourceTool",
+                a.target_session as "target_session!", a.target_peer as "target_peer!: PeerId", a.target_agent as "target_agent: AgentId", a.reason,
+                a.error, a.reply_id as "reply_id: MessageId", a.waits_until as "waits_until: Timestamp", a.answered as "answered: RunState",
+                a.idempotency_key, a.created_at as "created_at!: Timestamp", a.begun_at as "begun_at: Timestamp",
+                a.ended_at as "ended_at: Timestamp", a.instance as "instance!", a.backend as "backend!", a.wish as "wish!: WorkWish",
+                a.attempt as "attempt!: u32", a.deadline as "deadline: Timestamp",
+                a.is_spawned as "is_spawned!: bool", a.removes_peer as "removes_peer!: bool", a.taken_at,
+                a.has_words as "has_words!: bool", a.said as "said!: u32",
+                a.turn as "turn: TurnEnd"
+            from assignment a "#,
+            AssignmentRow,
+            $($rest)*
+        )
+    };
+}
+
+direct_row!(WaitEdge { waiter, awaited });
+
+impl AssignmentWrites<'_> {
+    /// Stores an assignment. Its task and its message are stored already; its rank is the
+    /// database's.
+    pub async fn insert(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
+        change!(
+            self.tx,
+            "insert into assignment (run_id, task_id, message_id, mode, state, source_session, source_peer, source_agent, \
+                source_tool, target_session, target_peer, target_agent, waits_until, answered, idempotency_key, created_at, \
+                instance, backend, wish, deadline, removes_peer, project_id) \
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
+                coalesce((select project from task where task_id = ?2), (select project from peer where peer_id = ?7), ''))",
+            row.run_id,
+            row.task_id,
+            row.message_id,
+            row.mode,
+            row.state,
+            row.source_session,
+            row.source_peer,
+            row.source_agent,
+            row.source_tool,
+            row.target_session,
+            row.target_peer,
+            row.target_agent,
+            row.waits_until,
+            row.answered,
+            row.idempotency_key,
+            row.created_at,
+            row.instance,
+            row.backend,
+            row.wish,
+            row.deadline,
+            row.removes_peer
+        );
+        Ok(())
+    }
+
+    /// Stores what changed of an assignment.
+    pub async fn update(&mut self, row: &AssignmentRow) -> Result<(), StoreError> {
+        let done = change!(
+            self.tx,
+            "update assignment set message_id = ?, state = ?, source_peer = ?, source_agent = ?, target_session = ?, \
+                target_peer = ?, target_agent = ?, reason = ?, error = ?, reply_id = ?, waits_until = ?, answered = ?, \
+                begun_at = ?, ended_at = ?, instance = ?, backend = ?, wish = ?, attempt = ?, is_spawned = ?, \
+                taken_at = ?, has_words = ?, said = ?, turn = ? where run_id = ?",
+            row.message_id,
+            row.state,
+            row.source_peer,
+            row.source_agent,
+            row.target_session,
+            row.target_peer,
+            row.target_agent,
+            row.reason,
+            row.error,
+            row.reply_id,
+            row.waits_until,
+            row.answered,
+            row.begun_at,
+            row.ended_at,
+            row.instance,
+            row.backend,
+            row.wish,
+            row.attempt,
+            row.is_spawned,
+            row.taken_at,
+            row.has_words,
+            row.said,
+            row.turn,
+            row.run_id
+        );
+        changed(done, "assignment", row.run_id.as_str())
+    }
+
+    /// An assignment by its id.
+    pub async fn get(&mut self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(select_one, self.tx, "where a.run_id = ?", id))
+    }
+
+    pub async fn of_task(&mut self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(select_one, self.tx, "where a.task_id = ?", id))
+    }
+
+    pub async fn of_message(
+        &mut self,
+        id: &MessageId,
+    ) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(select_one, self.tx, "where a.message_id = ?", id))
+    }
+
+    /// What a source has sent under this key.
+    pub async fn by_key(
+        &mut self,
+        source: &str,
+        key: &str,
+    ) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(
+            select_one,
+            self.tx,
+            "where a.source_session = ? and a.idempotency_key = ?",
+            source,
+            key
+        ))
+    }
+
+    /// The open assignments of an incarnation of a hosted agent, in the order in which they came.
+    pub async fn of_agent(&mut self, id: &AgentId) -> Result<Vec<AssignmentRow>, StoreError> {
+        Ok(assignments!(
+            select_all,
+            self.tx,
+            "where a.target_agent = ? and a.ended_at is null order by a.id",
+            id
+        ))
+    }
+
+    /// The chain of waits that begins at a session: for whom it waits, for whom those wait, and so
+    /// on. Unrelated waits are not read, so the cost does not grow with their number.
+    pub async fn waits_from(&mut self, session: &str) -> Result<Vec<WaitEdge>, StoreError> {
+        let edges = select_all!(
+            r#"with recursive waiter(session) as (
+                select ?1
+                union
+                select r.target_session from waiter cross join assignment r on r.source_session = waiter.session
+                where r.waits_until > ?2 and r.ended_at is null and r.message_id is not null
+            )
+            select r.source_session as "waiter!", r.target_session as "awaited!"
+            from waiter cross join assignment r on r.source_session = waiter.session
+            where r.waits_until > ?2 and r.ended_at is null and r.message_id is not null"#,
+            WaitEdge,
+            self.tx,
+            "",
+            session,
+            self.tx.now
+        );
+        Ok(edges)
+    }
+
+    /// How often one session has sent to the peer of another since then, its answers by a call
+    /// included.
+    pub async fn count_since(
+        &mut self,
+        (source, own): (&str, Option<&PeerId>),
+        target: &PeerId,
+        since: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let own = own.map(PeerId::as_str);
+        let count = select_value!(
+            self.tx,
+            r#"select (select count(*) from assignment
+                    where source_session = ?1 and target_peer = ?2 and created_at > ?3)
+                + (select count(*) from message
+                    where from_peer = ?4 and to_peer = ?2 and by_call = 1 and at > ?3) as "count!: i64""#,
+            source,
+            target,
+            since,
+            own
+        );
+        Ok(count.cast_unsigned())
+    }
+}
+
+impl AssignmentReads<'_> {
+    /// An assignment by its id.
+    pub async fn get(self, id: &RunId) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(read_one, self.store, "where a.run_id = ?", id))
+    }
+
+    pub async fn of_task(self, id: &TaskId) -> Result<Option<AssignmentRow>, StoreError> {
+        Ok(assignments!(read_one, self.store, "where a.task_id = ?", id))
+    }
+
+    /// The tasks that are in this state, in the order in which they came.
+    pub async fn in_state(self, state: AssignmentState) -> Result<Vec<AssignmentRow>, StoreError> {
+        Ok(assignments!(
+            pool_query,
+            "where a.state = ? and a.task_id is not null and a.ended_at is null order by a.id limit 2000",
+            state
+        )
+        .fetch_all(&self.store.readers)
+        .await?)
+    }
+
+    /// The tasks that somebody has and that are to be cancelled.
+    pub async fn cancelled(self) -> Result<Vec<AssignmentRow>, StoreError> {
+        Ok(assignments!(pool_query,
+            "where a.state in ('starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null and exists (
+                select 1 from task t where t.task_id = a.task_id and t.cancel_requested_at is not null
+                    and t.closed_at is null
+            ) order by a.id limit 500"
+        )
+        .fetch_all(&self.store.readers)
+        .await?)
+    }
+
+    /// The tasks whose time is over.
+    pub async fn overdue(self, now: Timestamp) -> Result<Vec<TaskId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            r#"select a.task_id as "task_id!: TaskId" from assignment a join task t using (task_id)
+            where a.state in ('queued', 'starting', 'sent', 'running') and a.task_id is not null and a.ended_at is null
+                and a.deadline <= ? and t.cancel_requested_at is null and t.closed_at is null"#,
+            now
+        )
+        .fetch_all(&self.store.readers)
+        .await?;
+        Ok(ids)
+    }
+
+    /// Whose reply a session waits for now, since when and until when.
+    pub async fn awaited_by(
+        self,
+        session: &str,
+        now: Timestamp,
+    ) -> Result<Option<(String, Timestamp, Timestamp)>, StoreError> {
+        let awaited = sqlx::query!(
+            r#"select target_session as "session!", created_at as "since!: Timestamp", waits_until as "until!: Timestamp"
+            from assignment
+            where source_session = ? and waits_until > ? and ended_at is null and message_id is not null
+            order by id limit 1"#,
+            session,
+            now
+        )
+        .fetch_optional(&self.store.readers)
+        .await?;
+        Ok(awaited.map(|row| (row.session, row.since, row.until)))
+    }
+
+    /// How many sends of a session are open.
+    pub async fn count_open(self, session: &str) -> Result<u64, StoreError> {
+        let open = sqlx::query_scalar!(
+            r#"select count(*) as "count!: i64" from assignment
+            where source_session = ? and ended_at is null and message_id is not null"#,
+            session
+        )
+        .fetch_one(&self.store.readers)
+        .await?;
+        Ok(open.cast_unsigned())
+    }
+}
