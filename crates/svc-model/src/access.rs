@@ -1,9 +1,8 @@
-//! Whose a thing is, who may read it, and what a caller may do with it. The rule stands here and
-//! nowhere else.
+//! Ownership, read access and write access. This module is the only place with the rule.
 //!
-//! A thing that is known is checked by [`Caller::access_to`], a stream by [`Reader::may_read`]. A
-//! query of many rows is given the [`Reader`] and says the same in SQL, so that a page keeps its
-//! size and a search its candidates. Tests of `svc-store` hold the two together.
+//! [`Caller::access_to`] checks a single row, [`Reader::may_read`] a stream. A query of many rows
+//! gets the [`Reader`] and applies the same rule in SQL, so that a page keeps its size and a search
+//! its candidates. Tests of `svc-store` compare the SQL with this module.
 
 use std::sync::Arc;
 
@@ -11,19 +10,19 @@ use serde::Serialize;
 
 use super::{Caller, Principal, READ_ALL, StreamName};
 
-/// Whose a thing is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ownership {
-    /// Who made it; `None` if the row does not say so in a form that we know: then it is nobody's.
+    /// The principal that created it; `None` if the stored value does not parse: then nobody owns
+    /// it.
     pub owner: Option<Principal>,
-    /// Who runs it, of a task.
+    /// The principal that runs it, for a task.
     pub runner: Option<Principal>,
     /// Root of the project that it belongs to.
     pub project: Option<String>,
 }
 
 impl Ownership {
-    /// As rows keep it: the owner's text form, and an empty text for no project.
+    /// From the stored form: the owner's text form, and an empty text for no project.
     pub fn from_row(owner: &str, project: String) -> Self {
         Self {
             owner: Principal::parse(owner),
@@ -33,43 +32,44 @@ impl Ownership {
     }
 }
 
-/// What a caller may do with a thing, the least first.
+/// What a caller may do with a row, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AccessLevel {
-    /// Nothing: for this caller it is not there.
+    /// The row does not exist for the caller.
     Hidden,
-    /// Look at it.
     Read,
-    /// Change it, end it, remove it.
+    /// Change, end or remove it.
     Write,
 }
 
-/// Who may read a stream. It is decided when the stream is opened, and stored with it.
+/// Who may read a stream. Set when the stream is opened, and stored with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamVisibility {
-    /// Every caller. Its events hold presence and no more.
+    /// Every caller. The events contain only presence.
     Team,
-    /// The operator, the owner, the runner, the sessions of the project, and who reads all.
+    /// The operator, the owner, the runner, the sessions of the project, and callers with
+    /// [`READ_ALL`].
     Shared {
-        /// Text form of the principal, or of none that we know.
+        /// Text form of the principal, or a text that does not parse.
         owner: Option<Arc<str>>,
-        /// Text form of the principal that runs it, of a task. It may be of another project.
+        /// Text form of the principal that runs it, for a task. The runner may belong to another
+        /// project.
         runner: Option<Arc<str>>,
         /// Root of the project.
         project: Option<Arc<str>>,
     },
-    /// The operator and the owner: it is about messages.
+    /// The operator and the owner: the stream is about messages.
     Private {
         /// Text form of the principal.
         owner: Arc<str>,
     },
-    /// The operator. It holds answers to a client, which may hold what others may not read. The
-    /// client itself reads it by another way, which knows whose call it was.
+    /// The operator only. The stream holds results for a client, which may contain what others may
+    /// not read. The client itself reads the results through its call.
     Answers,
 }
 
 impl StreamVisibility {
-    /// That of a stream of a thing.
+    /// Visibility of a stream of a row.
     pub fn shared(thing: &Ownership) -> Self {
         let text = |principal: &Option<Principal>| {
             principal.as_ref().map(|principal| principal.to_string().into())
@@ -81,27 +81,27 @@ impl StreamVisibility {
         }
     }
 
-    /// That of a stream that nobody but its owner reads.
+    /// Visibility of a stream that only its owner and the operator read.
     pub fn private(owner: &Principal) -> Self {
         Self::Private { owner: owner.to_string().into() }
     }
 
-    /// That of the daemon's own stream.
+    /// Visibility of the daemon's own stream.
     pub fn for_daemon() -> Self {
         Self::shared(&Ownership::from_row("operator", String::new()))
     }
 }
 
-/// For whom rows and streams are read.
+/// The principal that rows and streams are read for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Reader {
     /// The operator reads everything.
     All,
-    /// A tool that the operator calls, and a session whose scope is [`READ_ALL`]. The answer of
-    /// such a tool becomes an event of a stream of answers: if it read those, each would hold all
-    /// before.
+    /// A tool that the operator calls, and a session with [`READ_ALL`]. The result of such a tool
+    /// becomes an event of a stream of answers. If the tool read those streams, each result would
+    /// contain all earlier ones.
     AllButAnswers,
-    /// A session reads what it owns or runs, and what belongs to its project.
+    /// A session reads rows that it owns or runs, and rows of its project.
     Session {
         /// Subject of its token.
         key: Arc<str>,
@@ -113,7 +113,6 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// The reader that a caller is.
     pub fn from_caller(caller: &Caller) -> Self {
         match caller {
             Caller::Operator => Self::All,
@@ -126,7 +125,7 @@ impl Reader {
         }
     }
 
-    /// The reader that a tool is which this caller calls.
+    /// The reader for a tool that this caller calls.
     pub fn for_tool(caller: &Caller) -> Self {
         match Self::from_caller(caller) {
             Self::All => Self::AllButAnswers,
@@ -134,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// Whether it may read a stream, or a thing, of this visibility.
+    /// Whether the reader may read a stream, or a row, of this visibility.
     pub fn may_read(&self, visibility: &StreamVisibility) -> bool {
         use StreamVisibility::{Answers, Private, Shared, Team};
         let Self::Session { owner, project, .. } = self else {
@@ -152,12 +151,12 @@ impl Reader {
         }
     }
 
-    /// Whether it reads the rows of everybody.
+    /// Whether the reader reads rows of all owners.
     pub fn reads_all_rows(&self) -> bool {
         !matches!(self, Self::Session { .. })
     }
 
-    /// For a query of streams, which of those it reads that are not its own: 0 the team's and its
+    /// For a query of streams, the readable streams besides the reader's own: 0 the team's and its
     /// project's, 1 all but answers, 2 all.
     pub fn level(&self) -> i64 {
         match self {
@@ -167,7 +166,7 @@ impl Reader {
         }
     }
 
-    /// The session, for a query; `None` if it reads the rows of everybody.
+    /// The session, for a query; `None` if the reader reads rows of all owners.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Session { key, .. } => Some(key),
@@ -193,7 +192,7 @@ impl Reader {
 }
 
 impl Caller {
-    /// Whether a thing belongs to the caller's project. All do for the operator.
+    /// Whether a row belongs to the caller's project. Always true for the operator.
     pub fn is_of_project(&self, thing: &Ownership) -> bool {
         match self {
             Self::Operator => true,
@@ -203,8 +202,8 @@ impl Caller {
         }
     }
 
-    /// What the caller may do with a thing. Its owner, its runner and the operator write it; who
-    /// may read its stream reads it.
+    /// What the caller may do with a row. Owner, runner and operator may write; everyone who may
+    /// read its stream may read.
     pub fn access_to(&self, thing: &Ownership) -> AccessLevel {
         let own = Some(self.principal());
         if *self == Self::Operator || thing.owner == own || thing.runner == own {
@@ -217,7 +216,7 @@ impl Caller {
     }
 }
 
-/// Whether a stream of this name holds answers to clients, which no list names.
+/// Whether a stream of this name holds results for clients. Such streams are in no list.
 pub fn holds_answers(name: &StreamName) -> bool {
     name.kind() == "mcp"
 }
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_writes_the_project_reads_and_others_see_nothing() {
+    fn owners_may_write_projects_may_read_others_see_nothing() {
         use AccessLevel::{Hidden, Read, Write};
         let callers = [
             Caller::Operator,
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_reads_the_streams_of_its_caller() {
+    fn a_reader_may_read_the_streams_of_its_caller() {
         let caller =
             |key, project, scopes: &[&str]| Reader::from_caller(&session(key, project, scopes));
         let readers = [

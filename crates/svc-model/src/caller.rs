@@ -1,4 +1,5 @@
-//! Who is asking. Made from the credential alone, and handed to every service call.
+//! The caller of a request. Derived from the credential alone, and an argument of every service
+//! call.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Principal, ProcessIdentity, TokenId, is_agent_key};
 
-/// Scope that starts, steers and stops agents of its project.
+/// Scope to start, steer and stop agents of the own project.
 pub const AGENTS_SCOPE: &str = "agents";
-/// Scope of a session's token that answers what agents of its project ask.
+/// Scope of a session's token to answer requests of agents of its project.
 pub const APPROVE_SCOPE: &str = "approve";
-/// Scope of the tools that run commands, change files and fetch pages.
+/// Scope of tools that run commands, change files and fetch pages.
 pub const EXEC_SCOPE: &str = "exec";
-/// Scope of the tools that read files.
+/// Scope of tools that read files.
 pub const READ_SCOPE: &str = "read";
-/// Scope that reads the things of every project.
+/// Scope to read rows of every project.
 pub const READ_ALL: &str = "read_all";
-/// The scopes that the daemon's own tools and routes ask for. Entries of servers may name others.
+/// Scopes that the daemon's own tools and routes require. Entries of servers may define others.
 pub const OWN_SCOPES: [&str; 5] = [AGENTS_SCOPE, APPROVE_SCOPE, EXEC_SCOPE, READ_SCOPE, READ_ALL];
 
 /// The identity of a caller. It comes from the token and never from a body or a header that the
@@ -28,17 +29,16 @@ pub enum Caller {
     Operator,
     /// Holder of a session token.
     Session {
-        /// The subject: the session that the token was made for.
+        /// The subject: the session that the token was issued for.
         key: Arc<str>,
-        /// The token's row.
         token: TokenId,
-        /// What it may do beyond the ordinary.
+        /// Scopes beyond the default.
         scopes: Arc<[Scope]>,
-        /// Root of the project whose things it may read, beside its own.
+        /// Root of the project whose rows the caller may read, besides its own.
         project: Option<Arc<str>>,
-        /// The process that the token was given to; `None` if a person minted it.
+        /// The process that the token was issued to; `None` if a person minted it.
         process: Option<Arc<ProcessIdentity>>,
-        /// The folder that the token was made for or first seen in.
+        /// The folder that the token was issued for or first used in.
         folder: Option<Arc<str>>,
     },
 }
@@ -52,7 +52,7 @@ impl Caller {
         }
     }
 
-    /// Who the caller is, without its rights: what rows keep of it.
+    /// The caller's identity without its rights, as rows store it.
     pub fn principal(&self) -> Principal {
         match self {
             Self::Operator => Principal::Operator,
@@ -60,7 +60,6 @@ impl Caller {
         }
     }
 
-    /// The row of the caller's token; `None` for the operator.
     pub const fn token(&self) -> Option<&TokenId> {
         match self {
             Self::Operator => None,
@@ -68,7 +67,7 @@ impl Caller {
         }
     }
 
-    /// The process that the caller's token was given to.
+    /// The process that the caller's token was issued to.
     pub fn process(&self) -> Option<&ProcessIdentity> {
         match self {
             Self::Operator => None,
@@ -76,8 +75,8 @@ impl Caller {
         }
     }
 
-    /// Root of the project whose things the caller may read beside its own; `None` for the
-    /// operator, who reads all.
+    /// Root of the project whose rows the caller may read besides its own; `None` for the operator,
+    /// who reads all.
     pub fn project(&self) -> Option<&str> {
         match self {
             Self::Operator => None,
@@ -85,7 +84,7 @@ impl Caller {
         }
     }
 
-    /// The folder of the caller's project that it works in; the project where no folder of it is
+    /// The folder of the caller's project that it works in; the project's root if no such folder is
     /// known.
     pub fn folder(&self) -> Option<&str> {
         let project = self.project()?;
@@ -100,12 +99,12 @@ impl Caller {
     }
 
     /// Whether the caller is a client's process, which may have several sessions, each in a project
-    /// of its own. A hosted agent is in the project that it was started in.
+    /// of its own. A hosted agent belongs to the project that it was started in.
     pub fn is_client_process(&self) -> bool {
         self.process().is_some() && self.session().is_some_and(|key| !is_agent_key(key))
     }
 
-    /// The same caller in another project: that of the session in which its client's process acts.
+    /// The same caller in another project: that of the session that its client's process acts for.
     #[must_use]
     pub fn in_project(&self, root: &str) -> Self {
         let mut caller = self.clone();
@@ -117,7 +116,7 @@ impl Caller {
         caller
     }
 
-    /// Whether the caller may do what this scope allows. The operator may do everything.
+    /// Whether the caller has this scope. The operator has every scope.
     pub fn has_scope(&self, scope: &str) -> bool {
         match self {
             Self::Operator => true,
@@ -125,7 +124,7 @@ impl Caller {
         }
     }
 
-    /// How a person gives this caller a scope that it does not have.
+    /// How a person can give this caller a missing scope.
     pub fn scope_advice(&self, scope: &str) -> String {
         let minted =
             format!("`svc mcp-config --session NAME --scope {scope}` makes a token that has it");
@@ -155,7 +154,6 @@ impl Caller {
         }
     }
 
-    /// Whether this is the operator.
     pub const fn is_operator(&self) -> bool {
         matches!(self, Self::Operator)
     }

@@ -1,4 +1,4 @@
-//! What is learned: memories, clusters of records, values drawn from those.
+//! Memories, clusters of records, and values drawn from clusters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,12 +50,11 @@ impl MemoryId {
         Self(ids.uuid(now).to_string())
     }
 
-    /// What a caller wrote where an id belongs, if it is a UUID.
+    /// Parses an id from a caller; `None` if it is no UUID.
     pub fn parse(text: &str) -> Option<Self> {
         uuid::Uuid::try_parse(text).ok().map(|id| Self(id.to_string()))
     }
 
-    /// The text form.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! Queries of lists. Each list has one type, which is read from the command line, a URL or the
-//! arguments of a tool, is sent by `svc`, and is what the store selects by.
+//! Queries of lists. Each list has one type. It is parsed from the command line, a URL or the
+//! arguments of a tool, `svc` sends it, and the store filters by it.
 //!
-//! The description of a field is what models and the OpenAPI document read, `help` what a person
-//! reads where that says more. All that is given has to match.
+//! The doc comment of a field is its description for models and in the OpenAPI document; `help` is
+//! the text for people, where that needs more. All given filters must match.
 
 use clap::{ArgAction, Args};
 use schemars::JsonSchema;

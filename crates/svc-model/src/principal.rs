@@ -1,11 +1,11 @@
-//! Who acts, in the form that rows keep.
+//! The acting principal, in the form that rows store.
 
 use std::{fmt, sync::Arc};
 
-/// The identity that a credential proves, without the rights that come with it.
+/// The identity that a credential proves, without its rights.
 ///
-/// Rows keep its text form. [`Principal::parse`] is the only reader of that form, and it fails
-/// closed: a text that it does not know is nobody, and what belongs to nobody is given to nobody.
+/// Rows store the text form. [`Principal::parse`] is the only parser, and it fails closed: a text
+/// that does not parse is no principal, and owns nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// Holder of the operator's token.
@@ -18,8 +18,7 @@ const OPERATOR: &str = "operator";
 const SESSION: &str = "session:";
 
 impl Principal {
-    /// Reads the text form: `operator`, or `session:` and a key that is not empty. `None` for
-    /// everything else.
+    /// Parses the text form: `operator`, or `session:` and a non-empty key.
     pub fn parse(text: &str) -> Option<Self> {
         if text == OPERATOR {
             return Some(Self::Operator);
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_principal_is_nobody() {
+    fn an_unknown_text_is_no_principal() {
         for text in ["", "Operator", " operator", "operator ", "session", "session:", "admin", "*"]
         {
             assert_eq!(Principal::parse(text), None, "{text:?}");
@@ -58,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_form_comes_back_and_names_one_principal(key in ".+", text in any::<String>()) {
+        fn the_text_form_parses_back_to_the_same_principal(key in ".+", text in any::<String>()) {
             let session = Principal::Session(key.as_str().into());
             prop_assert_eq!(Principal::parse(&session.to_string()), Some(session));
             if let Some(principal) = Principal::parse(&text) {

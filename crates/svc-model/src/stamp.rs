@@ -1,5 +1,5 @@
-//! The words around a message: its sender by credential, whatever the text says, and what is to be
-//! done about it.
+//! The daemon's lines around a message: the sender by its credential, whatever the text claims, and
+//! the expected reaction.
 
 use std::fmt;
 
@@ -9,59 +9,57 @@ use super::{
     quote::{self, ForModels, ModelText, QuotedLine, model_text},
 };
 
-/// Most characters around a text, the ends of lines counted and the sender's key not.
+/// Maximum characters around a text, including line ends and without the sender's key.
 pub const AROUND_CHARS: usize = 350;
-/// Longest name in a stamp, in bytes. With a long kind of client, or a long correlation id, less
-/// has room.
+/// Maximum name in a stamp, in bytes. Less if the kind of client or the correlation id is long.
 const NAME_BYTES: usize = 60;
-/// Shortest room for a name, in bytes.
+/// Minimum bytes that remain for a name.
 const NAME_MIN_BYTES: usize = 8;
-/// Longest correlation id in a stamp, in bytes. Ids of messages are shorter.
+/// Maximum correlation id in a stamp, in bytes. Ids of messages are shorter.
 const CORRELATION_BYTES: usize = 32;
-/// Longest kind of client in a stamp, in characters. The address has all of it.
+/// Maximum kind of client in a stamp, in characters. The address has the complete kind.
 const CHANNEL_CHARS: usize = 8;
 
-/// Who sent a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageSender(SenderKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SenderKind {
-    /// A session: its name for people without quotation marks, its peer, and its kind of client as
-    /// one word.
+    /// A session: its display name without quotation marks, its peer, and its kind of client as one
+    /// word.
     Agent { name: String, peer: PeerId, session: SessionAddress, channel: SessionAddress },
-    /// The operator, or a peer of theirs.
+    /// The operator, or one of the operator's peers.
     Person { peer: PeerId },
-    /// A peer that is no more.
+    /// A removed peer.
     Gone { id: QuotedLine },
 }
 
-/// The daemon's words around the text of a message.
+/// The daemon's lines around the text of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageStamp {
-    /// The lines before it: who it is from, and of which type it is.
+    /// The lines before the text: sender and type.
     pub before: ModelText,
-    /// The line after it: the call that answers a question that can be answered, or where the
-    /// answer to a late reply goes.
+    /// The line after the text: the call that answers a question which can be answered, or the
+    /// target of an answer to a late reply.
     pub answer: Option<ModelText>,
-    /// Characters of these lines with their ends, without the sender's key.
+    /// Characters of these lines including line ends, without the sender's key.
     pub chars: usize,
 }
 
 impl MessageSender {
-    /// The sender with the id `from`, which is `peer` if it is a peer.
+    /// The sender with the id `from`. `peer` is its peer, if it has one.
     pub fn new(from: &str, peer: Option<&Peer>) -> Self {
         Self(match peer {
             None if from == PeerId::OPERATOR => SenderKind::Person { peer: PeerId::operator() },
             None => SenderKind::Gone { id: quote::line(from, NAME_BYTES) },
-            // The operator alone makes people.
+            // Only the operator registers people.
             Some(peer) if peer.role == PeerRole::Human => {
                 SenderKind::Person { peer: peer.peer_id.clone() }
             }
             Some(peer) => {
                 let channel = one_word(channel(peer)).chars().take(CHANNEL_CHARS).collect();
                 SenderKind::Agent {
-                    // Nothing in the name ends its quotation.
+                    // No character of the name may end its quotation.
                     name: without_quotes(&peer.display_name),
                     peer: peer.peer_id.clone(),
                     session: address(peer),
@@ -73,8 +71,7 @@ impl MessageSender {
 }
 
 impl MessageSender {
-    /// The same sender, whose peer is that of an agent with this key, if it is one: the key is its
-    /// address.
+    /// The same sender; if its peer is that of an agent with this key, the key is its address.
     #[must_use]
     pub fn with_owner(mut self, owner: Option<&str>) -> Self {
         if let SenderKind::Agent { session, .. } = &mut self.0
@@ -86,13 +83,13 @@ impl MessageSender {
     }
 }
 
-/// The address of an agent that the daemon runs: its key.
+/// The address of an agent that the daemon hosts: its key.
 fn address_of_key(key: &str) -> Option<SessionAddress> {
     let (instance, name) = key.strip_prefix("agent:")?.split_once(':')?;
     Some(SessionAddress(format!("agent:{}:{}", one_word(instance), one_word(name))))
 }
 
-/// The address of a session between agents: one word of ASCII.
+/// The address of a session for messages between agents: one word of ASCII.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionAddress(String);
 
@@ -105,33 +102,32 @@ impl fmt::Display for SessionAddress {
 }
 
 impl SessionAddress {
-    /// A key as it was stored. What could end the word is percent-encoded, as it is in every
-    /// address.
+    /// The address of a stored key. Characters that could end the word are percent-encoded, as in
+    /// every address.
     fn of_key(key: &str) -> Self {
         let is_part = |c: char| c.is_ascii_graphic() && !"()[]<>=".contains(c);
         if key.chars().all(is_part) { Self(key.to_owned()) } else { Self(one_word(key)) }
     }
 }
 
-/// The lines on the system side of an agent that another one has started: who asked for it, and who
-/// it is.
+/// The system-side lines for an agent that another one started: its requester and itself.
 pub fn system_context(requester: &str, channel: Option<&str>, target: &str) -> String {
     let mut lines = vec![
         "Agent-to-agent message context:".to_owned(),
         format!("Agent 1 (requester) session: {}.", SessionAddress::of_key(requester)),
     ];
-    // Who has no kind of client is the person.
+    // A requester without a kind of client is the person.
     let channel = one_word(channel.unwrap_or(PeerId::OPERATOR));
     lines.push(format!("Agent 1 (requester) channel: {channel}."));
     lines.push(format!("Agent 2 (target) session: {}.", SessionAddress::of_key(target)));
     lines.join("\n")
 }
 
-/// `agent:<backend>:<session>`: the name of a session between agents.
+/// `agent:<backend>:<session>`: the name of a session for messages between agents.
 ///
-/// No two sessions have the same. A peer chooses its backend, so a colon in that is
-/// percent-encoded, as is in both parts what could end the word, or is not seen, or looks like
-/// something else.
+/// The name is unique. A peer chooses its backend, so a colon in the backend is percent-encoded. In
+/// both parts, characters that could end the word, are invisible or look like others are encoded,
+/// too.
 pub fn address(peer: &Peer) -> SessionAddress {
     let key = peer.session_id.as_deref().unwrap_or(peer.peer_id.as_str());
     SessionAddress(format!(
@@ -149,9 +145,9 @@ fn channel(peer: &Peer) -> &str {
     }
 }
 
-/// The words around a message, by its type and its sender. `answered` is the type of the message
-/// that it names as the one that it answers, if that is known. A question that `begins_turn` is
-/// answered by the last words of that turn, too.
+/// The lines around a message, by its type and its sender. `answered` is the type of the message
+/// that it answers, if known. A question that `begins_turn` is also answered by the final text of
+/// that turn.
 pub fn stamp(
     message: &Message,
     from: &MessageSender,
@@ -161,8 +157,8 @@ pub fn stamp(
     stamp_around(message, from, answered, begins_turn, None)
 }
 
-/// The same of a late reply whose answer goes back to whoever replied: as which turn, and which is
-/// the last.
+/// Like [`stamp`], for a late reply whose answer goes back to its sender: the number of that turn,
+/// and of the last possible turn.
 pub fn stamp_of_reply(
     message: &Message,
     from: &MessageSender,
@@ -201,11 +197,11 @@ fn stamp_around(
                 "answers your {} {}{}.",
                 match answered {
                     Some(MessageType::Notification | MessageType::Broadcast) => "message",
-                    // Who answers an answer goes on with the question.
+                    // An answer to an answer continues the question.
                     None | Some(MessageType::Query | MessageType::Response) => "question",
                 },
                 quote::line(first, CORRELATION_BYTES),
-                // The line behind the text says where what is said goes.
+                // The line after the text states where the answer goes.
                 if goes_back.is_some() { "" } else { "; nothing is to be answered" }
             ),
             None => model_text!("answers; nothing is to be answered."),
@@ -222,7 +218,7 @@ fn stamp_around(
     let after = 1 + end.chars() + answer.as_ref().map_or(0, |answer| answer.chars() + 1);
     let (mut before, keys) = match &from.0 {
         SenderKind::Agent { name, session, channel, .. } => {
-            // What was stored is what the credential said when it was sent.
+            // The stored value is the credential's at the time of sending.
             let stored = provenance.and_then(|known| known.source_session_key.as_deref());
             let session = stored.map_or_else(|| session.clone(), SessionAddress::of_key);
             let lines = |name: QuotedLine| {
@@ -268,12 +264,12 @@ fn stamp_around(
 /// The word before a message's id in a stamp.
 pub const NAMING: &str = "messageId ";
 
-/// The words of a stamp that name its message: [`NAMING`], and the id.
+/// The part of a stamp that names its message: [`NAMING`], and the id.
 pub fn naming(message: &MessageId) -> ModelText {
     model_text!("messageId {}.", *message)
 }
 
-/// What answers a question; `None` if nobody is there to get the answer.
+/// The call that answers a question; `None` if there is no receiver for the answer.
 fn answer_to(question: &Message, from: &MessageSender, begins_turn: bool) -> Option<ModelText> {
     let to = match &from.0 {
         SenderKind::Agent { peer, .. } | SenderKind::Person { peer } => peer,
@@ -289,14 +285,14 @@ fn answer_to(question: &Message, from: &MessageSender, begins_turn: bool) -> Opt
             *to,
             question.id
         );
-        // This line is longer, and all of them have a bound.
+        // This line is longer, and the total has a bound.
         (call, ", or as last words")
     };
     answer.push(&if begins_turn { last_words } else { "; only this" });
     Some(answer)
 }
 
-/// A name without what could pass for the end of its quotation.
+/// A name without characters that look like the end of its quotation.
 fn without_quotes(name: &str) -> String {
     let is_quote = |c: char| "\"“”„‟«»〝〞〟＂″‶ʺ˝ˮ״❝❞🙶🙷🙸".contains(c);
     name.replace(is_quote, "'")
@@ -315,7 +311,7 @@ fn one_word(text: &str) -> String {
     word
 }
 
-/// The text of which [`one_word`] made this word; `None` if it made it of none.
+/// Decodes [`one_word`]; `None` if the word is not its result.
 pub(super) fn decode_word(word: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word.bytes();
@@ -491,7 +487,7 @@ mod tests {
         }
     }
 
-    /// Beside the address, which stands there twice, and the quotation marks of the text.
+    /// Excludes the address, which occurs twice, and the quotation marks of the text.
     #[test]
     fn what_stands_around_a_text_is_short() {
         let long = Peer {
@@ -624,7 +620,7 @@ mod tests {
         for line in system_context("agent:a:b", None, "agent:c:d").lines() {
             assert!(quote::plain(line).contains("(quoted)"), "{line}");
         }
-        // What follows a phrase is none without it.
+        // The rest of a phrase is broken without the phrase, too.
         for sentence in [
             "\"ada\" asks. messageId msg_1.",
             "\"ada\" answers your question msg_0.",

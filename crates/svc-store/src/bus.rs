@@ -1,10 +1,10 @@
-//! Waking readers: after a commit, the listeners of each stream that it touched are notified.
+//! Wakes readers: after a commit, the listeners of each stream that it touched are notified.
 //!
 //! A notification is a level, the seq or position of the last event, so a listener cannot miss one.
-//! Beside it the channel keeps the stream's tail: the events of the last commits, and their frames
-//! once a listener has asked for them, so that a thousand subscribers cost one rendering and no
-//! read. A reader that is behind the tail reads the table, which is always right. No producer waits
-//! for a reader, and a reader keeps nothing but its cursor.
+//! The channel also keeps the stream's tail: the events of the last commits, and their frames once
+//! a listener has asked for them. A thousand subscribers therefore cost one rendering and no read.
+//! A reader that is behind the tail reads the table, which is authoritative. No producer waits for
+//! a reader, and a reader keeps only its cursor.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,17 +18,15 @@ use tokio::sync::watch;
 
 use super::saying::Sayings;
 
-/// What one commit appended to one stream.
 #[derive(Debug)]
 pub struct Batch {
     pub stream: StreamName,
-    /// First and last seq that the commit gave out in it.
+    /// First and last seq of the events.
     pub seqs: (Seq, Seq),
-    /// First and last position of them. They are contiguous: a commit writes stream by stream.
+    /// First and last position of the events. They are contiguous: a commit writes stream by
+    /// stream.
     pub positions: (i64, i64),
-    /// Whether the commit also closed the stream.
     pub closed: bool,
-    /// Who may read the stream.
     pub visibility: Arc<StreamVisibility>,
     pub events: Box<[Event]>,
     bytes: usize,
@@ -54,14 +52,14 @@ impl Batch {
         })
     }
 
-    /// All events of the batch, framed; rendered by whoever asks first and shared with everybody
-    /// after.
+    /// All events of the batch, framed. The first caller renders them; later callers share the
+    /// bytes.
     pub fn frames(&self, framing: Framing) -> Bytes {
         self.frames[framing.index()].get_or_init(|| render(&self.events, framing)).clone()
     }
 }
 
-/// The frames of `events`, one after the other.
+/// Concatenates the frames of `events`.
 pub fn render(events: &[Event], framing: Framing) -> Bytes {
     let mut text = String::with_capacity(events.iter().map(sse::frame_len).sum());
     for event in events {
@@ -70,11 +68,11 @@ pub fn render(events: &[Event], framing: Framing) -> Bytes {
     Bytes::from(text)
 }
 
-/// What one commit appended to all streams, in the order of positions.
+/// The batches of one commit, in the order of positions.
 pub type Commit = Box<[Arc<Batch>]>;
 
-/// The channels. One for each stream that somebody listens to, made by the first and gone with the
-/// last, and one for everything.
+/// One channel for each stream that has a listener, created by the first listener and removed with
+/// the last, and one channel for all streams.
 #[derive(Debug)]
 pub struct Bus {
     streams: Mutex<HashMap<Arc<str>, Arc<Channel<Batch>>>>,
@@ -93,63 +91,61 @@ impl Bus {
         })
     }
 
-    /// Listens to one stream, from the next commit on. Listen first and read the table after, and
-    /// nothing is missed.
+    /// Listens to one stream, from the next commit on. A caller that listens first and then reads
+    /// the table misses no event.
     pub fn listen(self: &Arc<Self>, stream: &StreamName) -> StreamListener<Batch> {
         let name = stream.shared();
         let channel = Arc::clone(self.lock().entry(Arc::clone(&name)).or_default());
         StreamListener::new(channel, Some((name, Arc::clone(self))))
     }
 
-    /// Listens to every stream, from the next commit on.
     pub fn listen_all(&self) -> StreamListener<Commit> {
         StreamListener::new(Arc::clone(&self.everything), None)
     }
 
-    /// What is being said in streams, beside their events.
+    /// Unfinished entries of streams, which no event has yet.
     pub const fn sayings(&self) -> &Sayings {
         &self.sayings
     }
 
-    /// Counts commits in which a stream began that lists may name.
+    /// Counts commits that opened a stream which lists may name.
     pub fn opened(&self) -> watch::Receiver<u64> {
         self.opened.subscribe()
     }
 
-    /// Notifies that a stream has begun that lists may name.
+    /// Notifies that a commit opened a stream which lists may name.
     pub(crate) fn tell_opened(&self) {
         self.opened.send_modify(|count| *count += 1);
     }
 
-    /// Notifies that nothing follows in a stream after its last event.
+    /// Notifies that the stream is closed.
     pub(crate) fn tell_closed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.closed = true);
         }
     }
 
-    /// Notifies that who may read a stream is decided anew.
+    /// Notifies that the stream's visibility changed.
     pub(crate) fn tell_readers_changed(&self, stream: &str) {
         if let Some(channel) = self.lock().get(stream) {
             channel.level.send_modify(|level| level.readers += 1);
         }
     }
 
-    /// How many listeners there are.
     pub fn listeners(&self) -> usize {
         let streams: usize =
             self.lock().values().map(|channel| channel.level.receiver_count()).sum();
         streams + self.everything.level.receiver_count()
     }
 
-    /// Which of `streams` have a listener. With a listener to everything, that is each.
+    /// Whether each of `streams` has a listener. A listener to all streams counts for each.
     pub(crate) fn wanted<'a>(&self, streams: impl Iterator<Item = &'a str>) -> Vec<bool> {
         let everything = self.everything.level.receiver_count() > 0;
         let listened = self.lock();
         streams.map(|name| everything || listened.contains_key(name)).collect()
     }
 
-    /// Notifies of a commit: the batches of the wanted streams, by position.
+    /// Publishes a commit: the batches of streams that have a listener, in the order of positions.
     pub(crate) fn publish(&self, batches: Vec<Batch>) {
         let batches: Commit = batches.into_iter().map(Arc::new).collect();
         let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return };
@@ -168,32 +164,31 @@ impl Bus {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Channel<Batch>>>> {
-        // No await and no panic happens under this lock; a poisoned map is as good as new.
+        // No code awaits or panics under this lock, so the map is consistent even if poisoned.
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The level and the tail of one stream, or of all.
+/// Level and tail of one stream, or of all streams.
 #[derive(Debug)]
 struct Channel<T> {
     level: watch::Sender<StreamLevel>,
     tail: Mutex<Tail<T>>,
 }
 
-/// How far a stream has come.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamLevel {
-    /// Seq or position of the last event that was published.
+    /// Seq or position of the last published event.
     last: i64,
-    /// Nothing follows it.
+    /// No event follows `last`.
     closed: bool,
-    /// How often it was decided anew who may read it.
+    /// How often the stream's visibility changed.
     readers: u64,
 }
 
 #[derive(Debug)]
 struct Tail<T> {
-    /// Not always contiguous: a listener that comes while a commit is being published sees a hole.
+    /// May have gaps: a listener can join while a commit is being published.
     items: VecDeque<TailItem<T>>,
     bytes: usize,
 }
@@ -235,27 +230,26 @@ impl<T> Channel<T> {
     }
 }
 
-/// A reader's end of a channel.
+/// The receiving end of a channel.
 #[derive(Debug)]
 pub struct StreamListener<T> {
     level: watch::Receiver<StreamLevel>,
     channel: Arc<Channel<T>>,
-    /// The bus that drops the channel with its last listener, and the key of the channel there.
+    /// The bus that removes the channel with its last listener, and the channel's key there.
     home: Option<(Arc<str>, Arc<Bus>)>,
-    /// The decision about readers that this one was asked after.
+    /// The last visibility change that [`Self::take_readers_changed`] reported.
     readers: u64,
 }
 
-/// What the tail has for a reader.
 #[derive(Debug)]
 pub enum Heard<T> {
-    /// What follows the cursor directly: one commit or several.
+    /// The commits that follow the cursor directly.
     Items(Vec<Arc<T>>),
-    /// Nothing follows the cursor yet.
+    /// No event follows the cursor yet.
     Nothing,
-    /// Nothing follows the cursor, and nothing will.
+    /// No event follows the cursor, and the stream is closed.
     Closed,
-    /// Something follows that the tail does not have: read the table.
+    /// The tail lacks the events after the cursor: read the table.
     Behind,
 }
 
@@ -266,26 +260,26 @@ impl<T: Send + Sync> StreamListener<T> {
         Self { level, channel, home, readers }
     }
 
-    /// Whether it was decided anew who may read the stream, since the listener began or this was
-    /// last asked.
+    /// Whether the stream's visibility changed since the last call, or since the listener began.
     pub fn take_readers_changed(&mut self) -> bool {
         let readers = self.level.borrow().readers;
         std::mem::replace(&mut self.readers, readers) != readers
     }
 
-    /// Number of the last event that was published while somebody listened; 0 before the first. Who
-    /// asks for it, reads the table, and then waits for what follows it, misses no event.
+    /// Seq or position of the last event that was published while there was a listener; 0 before
+    /// the first. A caller that takes this number, reads the table, and then waits for events after
+    /// the number misses no event.
     pub fn last(&self) -> i64 {
         self.level.borrow().last
     }
 
-    /// Waits until something follows `cursor`, or nothing will. Dropping the future loses nothing.
+    /// Waits until an event follows `cursor` or the stream is closed. Cancel safe.
     pub async fn wait(&mut self, cursor: i64) {
-        // The sender cannot be gone: the channel holds it, and we hold the channel.
+        // The channel owns the sender, and `self` owns the channel, so the sender exists.
         self.level.wait_for(|level| level.last > cursor || level.closed).await.ok();
     }
 
-    /// The same, and until it was decided anew who may read.
+    /// Like [`Self::wait`], and also returns when the stream's visibility changed.
     pub async fn wait_as_reader(&mut self, cursor: i64) {
         let readers = self.readers;
         self.level
@@ -294,13 +288,13 @@ impl<T: Send + Sync> StreamListener<T> {
             .ok();
     }
 
-    /// Waits for a commit that closes the stream. A stream that was closed before this listener
-    /// existed is not noticed. Dropping the future loses nothing.
+    /// Waits for a commit that closes the stream. Does not notice a stream that was closed before
+    /// this listener began. Cancel safe.
     pub async fn wait_closed(&mut self) {
         self.level.wait_for(|level| level.closed).await.ok();
     }
 
-    /// What follows `cursor`, up to about `budget` bytes of it.
+    /// The batches after `cursor`, up to about `budget` bytes, at least one.
     pub fn hear(&self, cursor: i64, budget: usize) -> Heard<T> {
         let level = *self.level.borrow();
         if level.last <= cursor {
@@ -326,7 +320,7 @@ impl<T> Drop for StreamListener<T> {
     fn drop(&mut self) {
         let Some((name, bus)) = self.home.take() else { return };
         let mut streams = bus.lock();
-        // Ours is still counted: it goes after this.
+        // Our receiver still counts: it is dropped after this block.
         if self.channel.level.receiver_count() <= 1 {
             streams.remove(&name);
         }
@@ -359,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_goes_with_its_last_listener() {
+    fn a_channel_is_removed_with_its_last_listener() {
         let bus = Bus::new();
         let name = StreamName::fixed("team");
         let (one, two) = (bus.listen(&name), bus.listen(&name));
@@ -373,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_gives_what_follows_and_says_when_it_cannot() {
+    fn the_tail_returns_batches_after_the_cursor_or_reports_behind() {
         let bus = Bus::new();
         let listener = bus.listen(&StreamName::fixed("team"));
         assert!(matches!(listener.hear(0, 1000), Heard::Nothing));
@@ -381,11 +375,11 @@ mod tests {
         bus.publish(vec![batch(7..=7, 10, false)]);
         assert!(matches!(listener.hear(3, 1000), Heard::Behind));
         assert_eq!(heard(&listener, 4, 1_000_000), Some((5, 7)));
-        assert_eq!(heard(&listener, 4, 1), Some((5, 6)), "one at least");
+        assert_eq!(heard(&listener, 4, 1), Some((5, 6)), "at least one batch");
         assert_eq!(heard(&listener, 6, 1_000_000), Some((7, 7)));
         assert!(matches!(listener.hear(5, 1000), Heard::Behind), "in the middle of a commit");
         assert!(matches!(listener.hear(7, 1000), Heard::Nothing));
-        // A commit that is larger than the tail is published all the same.
+        // A commit that exceeds the tail's bound is published nevertheless.
         bus.publish(vec![batch(8..=8, limits::TAIL_BYTES + 1, true)]);
         assert!(matches!(listener.hear(7, 1000), Heard::Behind));
         assert!(matches!(listener.hear(8, 1000), Heard::Closed));

@@ -1,19 +1,18 @@
-//! For whom a write is: the writer takes the lanes in turns.
+//! The queue of a principal's write jobs. The writer takes jobs from the queues in turn.
 
 use std::sync::Arc;
 
 use svc_model::{Caller, Principal};
 
-/// The lane of the writer's queue in which a job waits. Each principal has one; the operator and
-/// the daemon itself share one.
+/// Names the queue in which a write job waits. Each principal has its own; the operator and the
+/// daemon share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WriteLane(Option<Arc<str>>);
 
 impl WriteLane {
-    /// That of the operator and of the daemon itself.
+    /// The queue of the operator and of the daemon itself.
     pub const DAEMON: Self = Self(None);
 
-    /// The lane of a principal.
     pub fn for_principal(principal: &Principal) -> Self {
         match principal {
             Principal::Operator => Self::DAEMON,
@@ -21,12 +20,10 @@ impl WriteLane {
         }
     }
 
-    /// The lane of a caller.
     pub fn of_caller(caller: &Caller) -> Self {
         Self::for_principal(&caller.principal())
     }
 
-    /// Whether this is the lane of the operator and of the daemon itself.
     pub const fn is_daemon(&self) -> bool {
         self.0.is_none()
     }

@@ -1,51 +1,51 @@
-//! What the daemon keeps: an API of named methods and plain types. Nothing in it says which engine
-//! holds the rows.
+//! The database of the daemon: an API of named methods and plain types. The API does not show which
+//! engine holds the rows.
 //!
-//! `rows` and `upkeep` hold the types, `error` what can go wrong, `bus` wakes readers after a
-//! commit, `saying` holds words of agents whose entry is not recorded yet, `lane` says for whom a
-//! write is. `sqlite` is the engine, and the only place with SQL.
+//! `rows` and `upkeep` hold the types, `error` the failures by outcome. `bus` wakes readers after a
+//! commit. `saying` holds, in memory, text of agents that no event has yet. `lane` names the queue
+//! of a principal's write jobs. `sqlite` is the engine, and the only place with SQL.
 //!
 //! # Where a row is read and written
 //!
 //! [`families`] lists the families of rows. `store.peers()` has the reads of peers, `tx.peers()`
-//! what a write job does with them; both stand in `sqlite/peer.rs`. The [`Store`] itself opens and
-//! queues, [`WriteTx`] appends.
+//! what a write job may do with them; both are in `sqlite/peer.rs`. The [`Store`] opens the
+//! database and queues jobs, [`WriteTx`] appends events.
 //!
-//! # A write job becomes a commit
+//! # From a write job to a commit
 //!
 //! 1. A service calls `append` with events for one stream, or gives a closure to `write`, on
 //!    `Store::on_behalf_of(caller)`. The daemon's own writes are called on the [`Store`]. A closure
 //!    calls methods of [`WriteTx`] and of its families, and awaits nothing else.
-//! 2. The job waits in the lane of its principal (`sqlite/write_queue.rs`).
-//! 3. `sqlite/writer.rs`, on a thread of its own, yields once so that those whom the last commit
-//!    woke can queue, then takes jobs from the lanes in turn, within bounds of jobs, bytes and
-//!    time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
-//! 4. An append gets its seqs from memory (`sqlite/tx.rs`). Statements run on the writer's own
-//!    thread, through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
-//! 5. A job that fails or panics undoes only itself: where several jobs write in a commit, a
-//!    savepoint begins with the first statement of each that writes.
-//! 6. The events of the group are one insert (`sqlite/event_insert.rs`). The commit syncs the
-//!    disk. Then callers are answered and the [`Bus`] wakes readers. If the commit fails, every
-//!    caller gets the failure, and the writer forgets what it knew.
+//! 2. The job waits in the queue of its principal (`sqlite/write_queue.rs`).
+//! 3. `sqlite/writer.rs`, on a thread of its own, yields once, so that tasks which the last commit
+//!    woke can queue jobs. It then takes jobs from the principals' queues in turn (round robin),
+//!    bounded by jobs, bytes and time (`JOBS_PER_COMMIT`, `RUNS_PER_COMMIT`, `COMMIT_BYTES`).
+//! 4. An append gets its seqs from memory (`sqlite/tx.rs`). Statements run on the writer's thread,
+//!    through its one connection (`sqlite/direct_connection.rs`). Each job runs once.
+//! 5. A job that fails or panics rolls back only its own changes: where a commit has several jobs
+//!    with statements, each job opens a savepoint before its first statement that writes.
+//! 6. The events of the group are one insert (`sqlite/event_insert.rs`). The commit syncs the disk.
+//!    Then the writer answers the callers and the [`Bus`] wakes readers. If the commit fails, every
+//!    caller gets the failure, and the writer drops its cached stream states.
 //!
-//! No job changes more than about 1,000 rows. A broadcast, retention and sweeps
-//! (`sqlite/sweep.rs`) are many jobs, each of which leaves rows that the same conditions find. A
-//! write that changes no row where it should change one is an error.
+//! No job changes more than about 1,000 rows. A broadcast, retention and sweeps (`sqlite/sweep.rs`)
+//! are many jobs; each job leaves the remaining rows such that the same query finds them. A write
+//! that should change a row and changes none is an error.
 //!
-//! # A reader catches up
+//! # How a reader catches up
 //!
-//! `sqlite/frames.rs` copies rows of the table into frames for the socket, a page at a time: no
-//! reader holds a thread, a connection or a snapshot while its client takes a page. Behind the
-//! table is the tail of the bus: the events of the last commits of each stream that somebody
-//! follows, up to `TAIL_BYTES`. The first reader that asks renders a commit's frames, and all
-//! others share them. A cursor that is behind the tail reads the table again.
+//! `sqlite/frames.rs` copies rows of the table into frames for the socket, a page at a time. A
+//! reader holds no thread, connection or snapshot while its client takes a page. The bus keeps the
+//! tail of each followed stream in memory: the events of the last commits, up to `TAIL_BYTES`. The
+//! first reader that asks renders a commit's frames; all others share them. A cursor that is behind
+//! the tail reads the table.
 //!
-//! # The file is opened
+//! # Opening the file
 //!
-//! The kernel releases `svc.db.lock` when a daemon dies. The next one takes it (`sqlite/lock.rs`),
-//! opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline makes the schema of
-//! an empty file in one piece). What was acknowledged is in the file or its write-ahead log; what
-//! was not is rolled back.
+//! The kernel releases `svc.db.lock` when a daemon dies. The next daemon takes the lock
+//! (`sqlite/lock.rs`), opens the file, and migrates if need be (`sqlite/migrate.rs`; the baseline
+//! creates the schema of an empty file in one step). Acknowledged writes are in the file or its
+//! write-ahead log; all others are rolled back.
 
 mod bus;
 mod error;

@@ -1,5 +1,5 @@
-//! What is being said in streams: words of an entry that no event has yet. They are kept in memory
-//! alone, and for as long as the entry is unfinished.
+//! Unfinished entries: text that an agent streams before an event records it. Kept in memory only,
+//! until the entry is finished.
 
 use std::{
     collections::HashMap,
@@ -9,47 +9,45 @@ use std::{
 use svc_model::{StreamName, StreamVisibility, Timestamp, agent::AgentDelta};
 use tokio::sync::watch;
 
-/// Most bytes that a reader gets at once.
+/// Maximum bytes per read.
 const MOST: usize = 64 * 1024;
 
 /// The unfinished entry of each stream that has one.
 #[derive(Debug)]
 pub struct Sayings {
     said: Mutex<HashMap<StreamName, Said>>,
-    /// Counts what was said.
+    /// Incremented on each [`Self::say`], to wake listeners.
     count: watch::Sender<u64>,
 }
 
-/// An unfinished entry.
 #[derive(Debug)]
 struct Said {
     visibility: Arc<StreamVisibility>,
     after: SaidAfter,
-    /// All of it so far.
+    /// The whole text so far.
     words: AgentDelta,
-    /// When the last of it was said.
+    /// Time of the last delta.
     at: Timestamp,
 }
 
 /// The last event before an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaidAfter {
-    /// In its stream.
     pub seq: i64,
-    /// In the log, or behind that.
+    /// Position of that event in the log, or a later position.
     pub position: i64,
 }
 
-/// Words that a reader has not heard yet.
+/// Text that a reader has not received yet.
 #[derive(Debug)]
 pub struct HeardWords {
     pub stream: StreamName,
     pub words: AgentDelta,
-    /// When the last of it was said.
+    /// Time of the last delta.
     pub at: Timestamp,
 }
 
-/// How far a reader has heard: of each stream the entry, and bytes of it.
+/// A reader's progress: for each stream, the entry's id and the bytes that the reader has received.
 #[derive(Debug)]
 pub struct SayingListener {
     count: watch::Receiver<u64>,
@@ -61,7 +59,7 @@ impl Sayings {
         Self { said: Mutex::default(), count: watch::Sender::default() }
     }
 
-    /// Words that follow those of the same entry, or begin another.
+    /// Appends a delta to the stream's entry; a delta of another entry replaces the entry.
     pub fn say(
         &self,
         stream: &StreamName,
@@ -85,17 +83,17 @@ impl Sayings {
         self.count.send_modify(|count| *count += 1);
     }
 
-    /// The entry is about to be an event, or will never be.
+    /// Removes the entry, because an event is about to record it or none ever will.
     pub fn finish(&self, stream: &StreamName) {
         self.lock().remove(stream);
     }
 
-    /// Listens to what is said from its beginning.
+    /// Listens from the beginning of each unfinished entry.
     pub fn listen(&self) -> SayingListener {
         SayingListener { count: self.count.subscribe(), heard: HashMap::new() }
     }
 
-    /// What a reader has not heard yet of the streams that it may read and is far enough in.
+    /// The next text that the reader has not received, of a stream for which `may_hear` is true.
     pub fn hear(
         &self,
         listener: &mut SayingListener,
@@ -117,7 +115,8 @@ impl Sayings {
             let (role, of, at) = (words.role, words.of.clone(), *at);
             return Some(HeardWords { stream, words: AgentDelta { role, text, of }, at });
         }
-        // Whoever is silent may go on with the entry: the way to its host broke.
+        // Progress in a stream without an entry is kept for a while: after a broken connection the
+        // host repeats the entry from its beginning.
         if listener.heard.len() > 2 * said.len() + 64 {
             listener.heard.retain(|stream, _| said.contains_key(stream));
         }
@@ -125,15 +124,15 @@ impl Sayings {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<StreamName, Said>> {
-        // No panic happens under this lock.
+        // No code panics under this lock.
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SayingListener {
-    /// Waits until something was said.
+    /// Waits until any entry grows.
     pub async fn changed(&mut self) {
-        // The sender lives as long as the bus, which the reader's store has.
+        // The bus owns the sender, and the reader's store owns the bus.
         if self.count.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_hears_each_word_once_and_nothing_of_what_is_finished() {
+    fn a_reader_gets_each_delta_once_and_nothing_of_finished_entries() {
         let (sayings, stream) = (Sayings::new(), StreamName::new("agent", "ag_1"));
         let visibility = Arc::new(StreamVisibility::Team);
         let after = SaidAfter { seq: 3, position: 9 };
@@ -165,14 +164,14 @@ mod tests {
         let mut early = sayings.listen();
         assert_eq!(hear(&mut early, 9), None);
         say("1", "one ");
-        assert_eq!(hear(&mut early, 2), None, "what was before comes before");
+        assert_eq!(hear(&mut early, 2), None, "the reader has not read the preceding event");
         assert_eq!(hear(&mut early, 3), Some(("1".to_owned(), "one ".to_owned())));
         say("1", "two");
         assert_eq!(hear(&mut early, 3), Some(("1".to_owned(), "two".to_owned())));
         assert_eq!(hear(&mut early, 3), None);
         let mut late = sayings.listen();
         assert_eq!(hear(&mut late, 3), Some(("1".to_owned(), "one two".to_owned())));
-        // The way to the host broke: it tells all of the entry once more.
+        // The connection to the host broke; the host repeats the whole entry.
         sayings.finish(&stream);
         assert_eq!(hear(&mut late, 3), None);
         say("1", "one two three");

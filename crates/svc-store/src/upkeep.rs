@@ -1,76 +1,71 @@
-//! Opening the database, and keeping it in shape.
+//! Opening and maintaining the database.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use svc_model::Timestamp;
 
-/// How to open a database.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// The file. Made if it is missing.
+    /// The file. Created if it is missing.
     pub path: PathBuf,
-    /// Bound of the file's size in bytes; writes beyond it fail as on a full disk.
+    /// Maximum size of the file in bytes; writes beyond it fail like writes on a full disk.
     pub max_bytes: Option<u64>,
-    /// Whether to apply pending migrations; if not, they are an error.
+    /// Whether to apply pending migrations; if false, a pending migration is an error.
     pub migrate: bool,
 }
 
-/// What one step of retention did.
+/// Result of one step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimOutcome {
-    /// Events that it removed.
+    /// Number of events that the step removed.
     pub removed: u64,
-    /// Whether there may be more to remove.
+    /// Whether more events may be due for removal.
     pub more: bool,
 }
 
-/// Sizes of the files, in bytes, and the schema's version.
+/// Sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreSize {
     pub database: u64,
     /// The write-ahead log.
     pub wal: u64,
-    /// Schema version.
     pub schema: i64,
 }
 
-/// The migrations of this program against those of a database.
+/// The program's migrations compared with those of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrations {
-    /// Version of the database; 0 for a new file.
+    /// Schema version of the database; 0 for a new file.
     pub current: i64,
-    /// Version that this program writes.
+    /// Schema version that this program writes.
     pub latest: i64,
-    /// What is still to be applied, in order: version and description.
+    /// Version and description of each migration to apply, in order.
     pub pending: Vec<(i64, String)>,
 }
 
-/// What the writer has done since the store was opened.
+/// Counters of the writer since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriterStats {
     pub commits: u64,
-    /// Jobs that shared them.
+    /// Jobs in these commits.
     pub jobs: u64,
-    /// Commits that failed.
     pub failures: u64,
-    /// How long commits took, with the wait for the disk: how many each of [`COMMIT_SECONDS`]
-    /// bounds and no smaller one does, and last those beyond all.
+    /// Histogram of commit durations, disk sync included: a commit counts in the class of the
+    /// smallest bound of [`COMMIT_SECONDS`] that it does not exceed; the last class has no bound.
     pub commit_times: [u64; COMMIT_SECONDS.len() + 1],
-    /// All of that together, in microseconds.
+    /// Sum of all commit durations, in microseconds.
     pub commit_micros: u64,
 }
 
-/// The last backup of a database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastBackup {
-    /// The copy.
+    /// Path of the copy.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
-    /// When it was whole.
+    /// When the copy was complete.
     pub at: Timestamp,
 }
 
-/// Bounds of the classes of commits by their time, in seconds.
+/// Upper bounds of the classes of `commit_times`, in seconds.
 pub const COMMIT_SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];

@@ -1,10 +1,10 @@
-//! Conversations between sessions: what one session asks another, and what comes of it.
+//! Conversations between sessions: sends, and their results.
 //!
-//! - `provenance`: by which call a message came, of which session, in which run.
-//! - `policy`: whom a session may see and send to, with the reason where it may not.
-//! - `wait`: who waits for whom, and the circle that a further wait would close.
-//! - `run`: the states of a send with its turn and its reply, and how far replies answer replies.
-//! - `redact`: secrets of known shapes in what is shown of a conversation.
+//! - `provenance`: the call, session and run that a message came from.
+//! - `policy`: which sessions a session may see and send to, with the reason of a denial.
+//! - `wait`: the graph of waits, and the cycle that a further wait would close.
+//! - `run`: the states of a send with its turn and its reply, and the bound of replies to replies.
+//! - `redact`: removes secrets of known formats from what is shown of a conversation.
 
 mod policy;
 mod provenance;

@@ -1,16 +1,15 @@
-//! Whom a session may see, and whom it may send to.
+//! Which sessions a session may see and send to.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What `[sessions]` says.
+/// The configuration `[sessions]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionsPolicy {
-    /// Which sessions a session sees.
     pub visibility: SessionsVisibility,
-    /// Who may send to whom, of those that see each other; empty: all of them.
+    /// Which of the sessions that see each other may send; empty for all.
     pub allow: Vec<AllowRule>,
-    /// Most turns in which replies answer replies.
+    /// Maximum number of turns in which replies answer replies.
     pub max_ping_pong: u32,
 }
 
@@ -36,7 +35,7 @@ pub enum SessionsVisibility {
 }
 
 impl SessionsVisibility {
-    /// The word in the configuration.
+    /// The configured value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Own => "self",
@@ -58,14 +57,14 @@ impl std::str::FromStr for SessionsVisibility {
     }
 }
 
-/// What a session is to the one that looks at it.
+/// The relation of a session to the one that looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionSight {
-    /// It is the same.
+    /// Both are the same session.
     pub is_self: bool,
-    /// It was started by the one that looks.
+    /// The session that looks at it started it.
     pub is_child: bool,
-    /// Both work in one project.
+    /// Both work in the same project.
     pub is_of_project: bool,
 }
 
@@ -84,7 +83,6 @@ pub enum SessionDenial {
 }
 
 impl SessionDenial {
-    /// Its code.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SelfVisibilityRestricted => "self_visibility_restricted",
@@ -94,7 +92,7 @@ impl SessionDenial {
         }
     }
 
-    /// What it comes from, with the setting by its name.
+    /// The reason, with the name of the setting.
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::SelfVisibilityRestricted => {
@@ -114,16 +112,15 @@ impl SessionDenial {
     }
 }
 
-/// One end of a send, as `allow` names it.
+/// Sender or receiver of a send, as `allow` matches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionParty<'a> {
     pub key: &'a str,
-    /// Its instance, or the backend of one that a person started.
+    /// The instance of a hosted agent, or the backend of an attended session.
     pub agent_id: &'a str,
 }
 
-/// `from->to`: who may send to whom. Each side is an instance, a backend or a key, with `*` for any
-/// part of it.
+/// A rule `from->to`. Each side is an instance, a backend or a key, with `*` for any text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowRule {
     from: String,
@@ -131,14 +128,14 @@ pub struct AllowRule {
 }
 
 impl AllowRule {
-    /// The rule as it is written.
+    /// The rule in its configured form.
     pub fn as_text(&self) -> String {
         format!("{}->{}", self.from, self.to)
     }
 
     fn fits(&self, from: SessionParty<'_>, to: SessionParty<'_>) -> bool {
         let names = |pattern: &str, party: SessionParty<'_>| {
-            is_like(pattern, party.agent_id) || is_like(pattern, party.key)
+            matches_pattern(pattern, party.agent_id) || matches_pattern(pattern, party.key)
         };
         names(&self.from, from) && names(&self.to, to)
     }
@@ -159,10 +156,10 @@ impl std::str::FromStr for AllowRule {
 }
 
 impl SessionsPolicy {
-    /// Whether a session is seen.
+    /// Whether a session is visible.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason if it is not.
     pub const fn may_see(&self, sight: SessionSight) -> Result<(), SessionDenial> {
         let SessionSight { is_self, is_child, is_of_project } = sight;
         let is_seen = match self.visibility {
@@ -177,7 +174,7 @@ impl SessionsPolicy {
         }
     }
 
-    /// Why a session that is not seen is not; `None` if all are.
+    /// The reason why other sessions may be hidden; `None` if all are visible.
     pub const fn unseen(&self) -> Option<SessionDenial> {
         match self.visibility {
             SessionsVisibility::Own => Some(SessionDenial::SelfVisibilityRestricted),
@@ -190,7 +187,7 @@ impl SessionsPolicy {
     /// Whether one session may send to another that it sees.
     ///
     /// # Errors
-    /// If there are rules, and none lets it.
+    /// If there are rules and none allows it.
     pub fn may_send(
         &self,
         from: SessionParty<'_>,
@@ -203,16 +200,16 @@ impl SessionsPolicy {
     }
 }
 
-/// Whether a text is like a pattern, in which `*` stands for any text. Case does not count. It
-/// takes a time that grows with the product of both lengths at worst.
-fn is_like(pattern: &str, text: &str) -> bool {
+/// Whether a text matches a pattern in which `*` stands for any text, ignoring case. The worst case
+/// takes time proportional to the product of both lengths.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
     let Some(mut part) = parts.next() else { return rest.is_empty() };
     for next in parts {
-        // The leftmost place leaves the most for what follows.
+        // The leftmost match leaves the longest rest.
         let Some(at) = rest.find(part) else { return false };
         rest = &rest[at + part.len()..];
         part = next;
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_seen() {
+    fn visibility_decides_which_sessions_are_seen() {
         use SessionDenial::{
             ProjectVisibilityRestricted, SelfVisibilityRestricted, TreeVisibilityRestricted,
         };
@@ -268,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_send_to_whom() {
+    fn allow_rules_decide_who_may_send() {
         let party = |agent_id: &'static str, key: &'static str| SessionParty { key, agent_id };
         let lead = party("lead", "agent:lead:main");
         let worker = party("worker-1", "agent:worker-1:main");
@@ -299,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_has_two_sides() {
+    fn a_rule_without_two_sides_does_not_parse() {
         for text in ["", "a", "a->", "->b", "a->b->c", "a-b", " -> "] {
             assert!(text.parse::<AllowRule>().is_err(), "{text:?}");
         }
@@ -307,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_any_text() {
+    fn a_star_matches_any_text() {
         for (pattern, text, is) in [
             ("a*b*c", "aXbYc", true),
             ("a*b*c", "abc", true),
@@ -319,9 +316,9 @@ mod tests {
             ("a", "aa", false),
             ("*ab*ab", "ab", false),
         ] {
-            assert_eq!(is_like(pattern, text), is, "{pattern} {text}");
+            assert_eq!(matches_pattern(pattern, text), is, "{pattern} {text}");
         }
         let (pattern, text) = ("*a".repeat(2_000), "a".repeat(1_999));
-        assert!(!is_like(&pattern, &text));
+        assert!(!matches_pattern(&pattern, &text));
     }
 }

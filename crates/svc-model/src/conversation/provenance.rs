@@ -1,4 +1,4 @@
-//! Where a message between sessions comes from, as the daemon knows it.
+//! The origin of a message between sessions, as the daemon knows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,6 @@ pub enum SourceTool {
 }
 
 impl SourceTool {
-    /// The word in a stamp.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PeerSend => "peer_send",
@@ -66,7 +65,7 @@ impl SourceTool {
 }
 
 impl Provenance {
-    /// That of a message of this session; `None` for the person.
+    /// Provenance of a message from this session; `None` for the person.
     pub fn inter_session(
         source_session_key: Option<String>,
         source_tool: SourceTool,
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_on_the_wire() {
+    fn provenance_has_this_form_on_the_wire() {
         use SourceTool::{
             AgentRequest, PeerBroadcast, PeerSend, SendMessage, SessionsSend, SessionsSpawn,
         };

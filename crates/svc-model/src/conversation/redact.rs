@@ -1,12 +1,12 @@
-//! Secrets of known shapes in texts that other sessions are shown.
+//! Removes secrets of known formats from texts that other sessions are shown.
 
 use std::borrow::Cow;
 
-/// What stands for a secret.
+/// Replaces a secret.
 const MARK: &str = "[redacted]";
 
-/// How secrets of these vendors begin, and how many characters of theirs follow at least.
-const SHAPES: [(&str, usize); 19] = [
+/// Prefixes of vendors' secrets, each with the minimum number of characters that follow.
+const SECRET_PREFIXES: [(&str, usize); 19] = [
     ("sk-ant-", 20),
     ("sk-proj-", 20),
     ("sk-", 20),
@@ -28,10 +28,10 @@ const SHAPES: [(&str, usize); 19] = [
     ("ya29.", 20),
 ];
 
-/// Ids of access keys: four capitals and sixteen more.
+/// Prefixes of AWS access key ids: four capitals, followed by sixteen characters.
 const ACCESS_KEYS: [&str; 2] = ["AKIA", "ASIA"];
 
-/// A text without secrets of known shapes. All else is as it was.
+/// A text without secrets of known formats, otherwise unchanged.
 pub fn redacted(text: &str) -> Cow<'_, str> {
     let mut spans = key_blocks(text);
     let mut after_bearer = false;
@@ -56,7 +56,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Runs of characters of which secrets are made, with where each begins.
+/// Runs of characters that secrets consist of, each with its offset.
 pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut rest = 0;
@@ -78,17 +78,18 @@ fn is_secret(word: &str) -> bool {
             && ACCESS_KEYS.iter().any(|prefix| word.starts_with(prefix))
             && word.bytes().all(capitals)
     };
-    // JSON Web Tokens: three parts, the first of which begins with `{"`.
+    // JSON Web Tokens: three parts, the first of which begins with `{"`, encoded.
     let is_web_token = || {
         let mut parts = word.split('.');
         word.starts_with("eyJ") && word.len() >= 40 && parts.all(|part| !part.is_empty()) && {
             word.matches('.').count() == 2
         }
     };
-    SHAPES.iter().any(has_shape) || is_access_key() || is_web_token()
+    SECRET_PREFIXES.iter().any(has_shape) || is_access_key() || is_web_token()
 }
 
-/// Private keys, from their first line to their last; to the end of the text if that is missing.
+/// Private keys, from the first line to the last; to the end of the text if the last line is
+/// missing.
 fn key_blocks(text: &str) -> Vec<(usize, usize)> {
     const BEGIN: &str = "-----BEGIN ";
     let (mut blocks, mut at) = (Vec::new(), 0);
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_known_shapes_are_left_out() {
+    fn secrets_of_known_formats_are_redacted() {
         let letters = "a1".repeat(40);
         let of = |prefix: &str, length: usize| format!("{prefix}{}", &letters[..length]);
         for secret in [
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_stays() {
+    fn other_texts_are_unchanged() {
         for text in [
             "",
             "sk-1, ghp_x, a sk-learn model, npm_config_registry, svc_test, AKIA",
@@ -164,13 +165,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_can_be_looked_at(text in any::<String>()) {
+        fn redaction_accepts_any_text_and_is_idempotent(text in any::<String>()) {
             let once = redacted(&text).into_owned();
             prop_assert_eq!(redacted(&once), once.as_str());
         }
 
         #[test]
-        fn no_secret_is_left(before in "[ a-z\n\"=:]{0,9}", after in "[ \n\",;]{1,9}") {
+        fn no_secret_remains_in_any_context(before in "[ a-z\n\"=:]{0,9}", after in "[ \n\",;]{1,9}") {
             let secret = format!("ghp_{}", "x9".repeat(18));
             let text = format!("{before} {secret}{after}");
             prop_assert!(!redacted(&text).contains(&secret));

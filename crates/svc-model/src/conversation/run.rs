@@ -1,4 +1,4 @@
-//! A send: its turn, its reply, and what the one who sent is told.
+//! A send: its turn, its reply, and the result that the sender gets.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,12 +35,10 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// Whether nothing more comes of it.
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
 
-    /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -83,20 +81,19 @@ impl From<RunState> for SendStatus {
     }
 }
 
-/// What a turn said in the end.
+/// The final text of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnReply {
-    /// Words.
     Text(String),
-    /// None.
+    /// No text, or [`Self::SKIP`].
     Silence,
 }
 
 impl TurnReply {
-    /// What ends an exchange as an empty reply does.
+    /// A final text that counts as no reply.
     pub const SKIP: &'static str = "REPLY_SKIP";
 
-    /// Reads the final words of a turn.
+    /// Parses the final text of a turn.
     pub fn from_text(text: &str) -> Self {
         match text.trim() {
             "" | Self::SKIP => Self::Silence,
@@ -105,8 +102,8 @@ impl TurnReply {
     }
 }
 
-/// The number of the turn in which these words are answered, if a turn of this number said them:
-/// replies answer replies in at most `most` turns.
+/// The number of the turn that answers this reply, if turn `turn` gave it; `None` if there is no
+/// further turn: replies are answered in at most `most` turns.
 pub fn next_turn(turn: u32, most: u32, words: &TurnReply) -> Option<u32> {
     (*words != TurnReply::Silence && turn < most).then_some(turn + 1)
 }
@@ -116,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_answer_replies_so_often_and_no_more() {
+    fn replies_to_replies_are_bounded() {
         let words = TurnReply::from_text("well");
         let mut turns = vec![1];
         while let Some(next) = next_turn(turns[turns.len() - 1], 5, &words) {
@@ -148,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_state_is_to_the_one_who_sent() {
+    fn each_run_state_has_its_status_for_the_sender() {
         for (state, is_over, status) in [
             (RunState::Queued, false, "accepted"),
             (RunState::Running, false, "accepted"),

@@ -1,18 +1,17 @@
-//! Who waits for whom.
+//! The graph of sessions that wait for each other.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A session that waits for another's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitEdge {
-    /// Key of the one that waits.
+    /// Key of the waiting session.
     pub waiter: String,
-    /// Key of the one that it waits for.
+    /// Key of the awaited session.
     pub awaited: String,
 }
 
-/// The circle that would be closed if `from` waited for `to`, from `from` back to itself by the
-/// shortest way; `None` if there would be none.
+/// The shortest cycle from `from` back to itself that a wait of `from` for `to` would close; `None`
+/// if it would close none.
 pub fn wait_circle(edges: &[WaitEdge], from: &str, to: &str) -> Option<Vec<String>> {
     let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
     for WaitEdge { waiter, awaited } in edges {
@@ -29,7 +28,7 @@ pub fn wait_circle(edges: &[WaitEdge], from: &str, to: &str) -> Option<Vec<Strin
                 path.push(at.to_owned());
             }
             path.push(from.to_owned());
-            // It was followed backwards.
+            // The search followed the edges to `from` backwards.
             path.reverse();
             return Some(path);
         }
@@ -58,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_named_whole() {
+    fn a_cycle_is_returned_whole() {
         for (waits, from, to, circle) in [
             (&[][..], "a", "b", None),
             (&[], "a", "a", Some("a a")),
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_is_found() {
+    fn a_long_cycle_is_found() {
         let names: Vec<String> = (0..10_000).map(|number| number.to_string()).collect();
         let chain: Vec<WaitEdge> = names
             .windows(2)
@@ -86,9 +85,9 @@ mod tests {
     }
 
     proptest! {
-        /// If no wait that closes a circle is ever taken, there is none.
+        /// If waits that would close a cycle are rejected, the graph has no cycle.
         #[test]
-        fn who_asks_first_never_waits_in_a_circle(pairs in prop::collection::vec(("[a-f]", "[a-f]"), 0..40)) {
+        fn accepted_waits_never_form_a_cycle(pairs in prop::collection::vec(("[a-f]", "[a-f]"), 0..40)) {
             let mut taken: Vec<WaitEdge> = Vec::new();
             for (waiter, awaited) in pairs {
                 match wait_circle(&taken, &waiter, &awaited) {
@@ -103,7 +102,8 @@ mod tests {
                     }
                 }
             }
-            // Whoever waits for nobody can answer; what remains without them is nothing.
+            // A session that waits for nobody can answer; removing such sessions repeatedly must
+            // leave nothing.
             let mut left = taken;
             loop {
                 let waiting: HashSet<String> = left.iter().map(|edge| edge.waiter.clone()).collect();

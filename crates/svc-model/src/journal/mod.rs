@@ -1,4 +1,4 @@
-//! The journal: sessions of clients, and records of what they tried (goal, hypothesis, action,
+//! The journal: sessions of clients, and records of their attempts (goal, hypothesis, action,
 //! prediction).
 
 mod outcome;

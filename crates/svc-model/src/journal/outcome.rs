@@ -1,4 +1,4 @@
-//! Outcomes: what a session saw happen.
+//! Outcomes: results that a session observed.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -190,7 +190,6 @@ pub struct Iteration {
 }
 
 impl Ghap {
-    /// An active record, as it begins.
     pub fn begin(
         id: GhapId,
         session_id: String,
@@ -218,7 +217,7 @@ impl Ghap {
         }
     }
 
-    /// Takes over what a change says; a note is no part of the record itself.
+    /// Applies a change, except its note, which is stored separately.
     pub fn apply(&mut self, change: GhapChange) {
         self.domain = change.domain.unwrap_or(self.domain);
         self.strategy = change.strategy.unwrap_or(self.strategy);
@@ -235,8 +234,7 @@ impl Ghap {
         self.probability = change.probability.or(self.probability);
     }
 
-    /// Ends the record. Its tier follows from the verdict, from what that rests on, and from the
-    /// hypothesis.
+    /// Ends the record. The tier follows from the verdict, its evidence, and the hypothesis.
     pub fn resolve(&mut self, resolution: Resolution, at: Timestamp) {
         let cites_outcome = resolution.outcome_id.is_some();
         self.status = resolution.verdict.status();
@@ -252,39 +250,33 @@ impl Ghap {
         self.updated_at = at;
     }
 
-    /// What was seen.
     pub fn result(&self) -> Option<&str> {
         self.end.as_ref()?.result.as_deref()
     }
 
-    /// What was not expected.
     pub fn surprise(&self) -> Option<&str> {
         self.end.as_ref()?.surprise.as_deref()
     }
 
-    /// Why the prediction was wrong.
     pub fn root_cause(&self) -> Option<&RootCause> {
         self.end.as_ref()?.root_cause.as_ref()
     }
 
-    /// What is to be remembered.
     pub fn lesson(&self) -> Option<&Lesson> {
         self.end.as_ref()?.lesson.as_ref()
     }
 
-    /// How far it can be trusted.
     pub fn tier(&self) -> Option<Tier> {
         self.end.as_ref().map(|end| end.tier)
     }
 
-    /// When it ended.
     pub fn resolved_at(&self) -> Option<Timestamp> {
         self.end.as_ref().map(|end| end.at)
     }
 }
 
 impl Resolution {
-    /// The end of a record of which nobody will know whether it was right.
+    /// The end of a record whose prediction will never be checked.
     pub fn abandoned(reason: String) -> Self {
         Self {
             verdict: Verdict::Abandoned,
@@ -302,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_written_on_one_level_in_this_order() {
+    fn a_record_serialises_flat_in_this_order() {
         let draft = GhapDraft {
             domain: Domain::Testing,
             strategy: Strategy::AskUser,

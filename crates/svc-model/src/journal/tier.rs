@@ -2,7 +2,7 @@
 
 use super::vocabulary::{Tier, Verdict};
 
-/// The tier of a record that ends so.
+/// The tier of a record that ends with this verdict.
 pub fn tier(verdict: Verdict, cites_outcome: bool, goal: &str, hypothesis: &str) -> Tier {
     match verdict {
         Verdict::Abandoned => Tier::Abandoned,
@@ -12,7 +12,7 @@ pub fn tier(verdict: Verdict, cites_outcome: bool, goal: &str, hypothesis: &str)
     }
 }
 
-/// Words that say of nothing in particular that something is wrong with it.
+/// Words that carry no claim: function words, and words that only say that something is wrong.
 const EMPTY: &[&str] = &[
     "a",
     "an",
@@ -66,8 +66,8 @@ const EMPTY: &[&str] = &[
     "wrong",
 ];
 
-/// Whether a hypothesis says too little to be wrong: it repeats the goal, has fewer than four
-/// words, or says of nothing in particular that something is wrong with it.
+/// Whether a hypothesis is too vague to be refuted: it repeats the goal, has fewer than four words,
+/// or consists of words without a claim.
 pub fn is_vague(goal: &str, hypothesis: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())
@@ -79,7 +79,7 @@ pub fn is_vague(goal: &str, hypothesis: &str) -> bool {
     if words_of_hypothesis == words(goal) {
         return true;
     }
-    // Scripts without spaces say much in one word.
+    // In scripts without spaces, a word may be a whole clause.
     if words_of_hypothesis.len() < 4 && hypothesis.chars().filter(|c| !c.is_ascii()).count() < 6 {
         return true;
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vague_hypotheses_by_table() {
+    fn vague_hypotheses_are_recognised() {
         for (goal, hypothesis, vague) in [
             ("Fix the login test", "fix the login test!", true),
             ("Fix the login test", "it is broken", true),

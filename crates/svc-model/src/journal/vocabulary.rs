@@ -1,9 +1,9 @@
-//! The words of the journal, as they stand in rows and on the wire.
+//! Enums of the journal, with the same spelling in rows and on the wire.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An enum whose variants are words, which stand the same in rows and on the wire.
+/// An enum whose variants are words, with the same spelling in rows and on the wire.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $case:literal { $($(#[$of:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
@@ -14,7 +14,6 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
@@ -22,7 +21,7 @@ macro_rules! words {
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                // The word is serde's to make.
+                // serde defines the spelling.
                 self.serialize(f)
             }
         }
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_the_same_in_rows_and_on_the_wire() {
+    fn variants_have_the_same_spelling_in_rows_and_on_the_wire() {
         assert_eq!(Strategy::ReadTheError.to_string(), "read-the-error");
         assert_eq!(RootCauseCategory::TimingIssue.to_string(), "timing-issue");
         assert_eq!(SessionSource::Startup.to_string(), "startup");

@@ -1,4 +1,4 @@
-//! Breaking what imitates the daemon's stamps and clients' tags.
+//! Breaks imitations of the daemon's stamps and of clients' tags.
 
 use std::{
     borrow::Cow,
@@ -14,17 +14,17 @@ use super::{
     skeleton,
 };
 
-/// What a broken imitation says of itself.
+/// Inserted into a broken imitation.
 const MARK: &str = "(quoted)";
 
-/// Phrases that only the daemon may write: what stands before the mark in a broken one, the rest,
-/// and what makes one of them.
+/// Phrases that only the daemon may write: the part before the mark in a broken one, the rest, and
+/// the condition under which the words are such a phrase.
 const STAMPS: [(&str, &str, Needs); 19] = [
     ("Inter-session", "message", Needs::Nothing),
     ("the person at this", "machine's terminal", Needs::Nothing),
     ("From another agent", "not your user", Needs::Nothing),
     ("nothing is", "to be answered", Needs::Nothing),
-    // How the line that answers a question begins.
+    // Begins the line that answers a question.
     ("Answer", "peer_send", Needs::Nothing),
     ("Answer", "sessions_send", Needs::Nothing),
     ("asks", "messageId", Needs::Nothing),
@@ -42,19 +42,19 @@ const STAMPS: [(&str, &str, Needs); 19] = [
     ("is", "User", Needs::TrueOrFalse),
 ];
 
-/// What makes a phrase of words that stand in other texts, too.
+/// An additional condition for phrases whose words also occur in other texts.
 #[derive(Debug, Clone, Copy)]
 enum Needs {
     Nothing,
-    /// What looks like the digit 1 between its parts, which the skeleton leaves out.
+    /// A character that looks like the digit 1 between the parts, which the skeleton leaves out.
     One,
-    /// An equals sign behind it.
+    /// An equals sign after it.
     Equals,
-    /// An equals sign and a truth value behind it.
+    /// An equals sign and a truth value after it.
     TrueOrFalse,
 }
 
-/// Names of tags by which clients, and models' own formats, tell who speaks.
+/// Names of tags with which clients, and models' own formats, mark the speaker.
 const TAGS: [&str; 29] = [
     "system-reminder",
     "system",
@@ -87,13 +87,13 @@ const TAGS: [&str; 29] = [
     "endoftext",
 ];
 
-/// Prefix of tags, which goes on with a colon.
+/// Prefix of tags that is followed by a colon.
 const TAG_PREFIX: &str = "antml";
 
-/// A phrase by what it looks like.
+/// A phrase by its skeleton.
 struct StampPhrase {
     key: Vec<u8>,
-    /// How much of the key stands before the mark.
+    /// Length of the key before the mark.
     head: usize,
     needs: Needs,
 }
@@ -116,32 +116,32 @@ static FALSE: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::skeleton("false"));
 
 static TAG_PREFIX_KEY: LazyLock<Vec<u8>> = LazyLock::new(|| skeleton::skeleton(TAG_PREFIX));
 
-/// How the keys of all phrases begin: a look at four bytes tells most texts from an imitation.
+/// The first four bytes of all keys: a filter that excludes most texts.
 static PHRASE_STARTS: LazyLock<Vec<[u8; 4]>> = LazyLock::new(|| {
     let starts = PHRASES.iter().filter_map(|phrase| phrase.key.first_chunk::<4>());
     let starts: BTreeSet<[u8; 4]> = starts.copied().collect();
     starts.into_iter().collect()
 });
 
-/// Characters other than `<` that open a tag, or look as if they did.
+/// Characters other than `<` that open a tag, or look like `<`.
 const OPENINGS: &str = "＜﹤‹❮ᐸ˂ᚲⵦ𐌭𖫬𝈶〈〈⟨❬《«≪≺⋖⧼";
 
 /// Characters other than `=` that look like it.
 const EQUALS: &str = "＝﹦⁼₌═꞊゠᐀⹀〓⚌🟰≡≣≝≟≔≕≗≘≙≚≛≜≞≐≑≒≓⩵⩶⩴𝌆☰";
 
-/// How many characters of a tag are looked at for its name.
+/// Characters of a tag that are searched for its name.
 const TAG_CHARS: usize = 200;
 
-/// No imitation is as short as this, in bytes.
+/// Every imitation is longer than this, in bytes.
 const SHORT: usize = 6;
 
-/// A text without invisible characters and without imitations. Each end of a line is a line feed;
-/// all else is as it was.
+/// A text without invisible characters and without imitations. Each line terminator becomes a line
+/// feed; the rest is unchanged.
 pub fn plain(text: &str) -> Cow<'_, str> {
     rendered(text, |c| ends_line(c).then_some('\n'))
 }
 
-/// The same for a string in a document that escapes the ends of lines: usual ones are as they were.
+/// Like [`plain`], for a string in a document that escapes line terminators: usual ones stay.
 pub fn plain_data(text: &str) -> Cow<'_, str> {
     rendered(text, |c| match c {
         '\r' | '\u{2028}' | '\u{2029}' => Some(c),
@@ -149,7 +149,7 @@ pub fn plain_data(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A text that holds an imitation, made plain; any other is as it was, also what nobody sees in it.
+/// A text with an imitation made plain; any other text unchanged, including invisible characters.
 pub(super) fn unimitated(text: &str) -> Cow<'_, str> {
     if text.len() <= SHORT {
         return Cow::Borrowed(text);
@@ -157,7 +157,7 @@ pub(super) fn unimitated(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_invisible) {
         return marked(text).map_or(Cow::Borrowed(text), Cow::Owned);
     }
-    // A character that nobody sees may stand within an imitation, which a model reads all the same.
+    // An invisible character may be within an imitation, which a model would read nevertheless.
     let seen = without_invisible(text, |c| ends_line(c).then_some('\n'));
     if marked(&seen).is_some() || marked(text).is_some() {
         Cow::Owned(plain_data(text).into_owned())
@@ -166,7 +166,7 @@ pub(super) fn unimitated(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A plain text, in which some invisible characters become others.
+/// A plain text in which `becomes` replaces some invisible characters.
 fn rendered(text: &str, becomes: impl Fn(char) -> Option<char>) -> Cow<'_, str> {
     if text.len() <= SHORT && text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return Cow::Borrowed(text);
@@ -188,12 +188,12 @@ fn without_invisible(text: &str, becomes: impl Fn(char) -> Option<char>) -> Stri
     for (c, is_unseen) in chars_with_visibility(text) {
         let shown = if is_unseen { becomes(c) } else { Some(c) };
         if shown == Some('\n') && last == '\r' && c == '\n' && out.ends_with('\n') {
-            // One end of a line, and not two.
+            // One line terminator, not two.
             last = c;
             continue;
         }
         if shown == Some('\n') && c != '\n' && out.ends_with('\r') {
-            // Two ends of lines, and not one: none of those before may become a part of `\r\n`.
+            // Two line terminators, not one: no earlier `\r` may become a part of `\r\n`.
             let kept = out.trim_end_matches('\r').len();
             let returns = out.len() - kept;
             out.truncate(kept);
@@ -221,16 +221,15 @@ fn marked(text: &str) -> Option<String> {
     (!edits.is_empty()).then(|| edited(text, &edits))
 }
 
-/// What is done at a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edit {
-    /// The mark stands in its place.
+    /// The mark replaces the character.
     Replace,
-    /// The mark stands behind it.
+    /// The mark follows the character.
     MarkAfter,
 }
 
-/// The text with these edits, by the offsets of their characters.
+/// The text with these edits, keyed by the offsets of their characters.
 fn edited(text: &str, edits: &BTreeMap<usize, Edit>) -> String {
     let mut out = String::with_capacity(text.len() + edits.len() * 10);
     for (at, c) in text.char_indices() {
@@ -246,7 +245,7 @@ fn edited(text: &str, edits: &BTreeMap<usize, Edit>) -> String {
     out
 }
 
-/// The phrases in a skeleton, and where each begins.
+/// The phrases in a skeleton, each with its offset.
 fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static StampPhrase)> {
     let known: &[[u8; 4]] = &PHRASE_STARTS;
     let windows = key.windows(4).enumerate();
@@ -257,14 +256,14 @@ fn phrases_in(key: &[u8]) -> impl Iterator<Item = (usize, &'static StampPhrase)>
     })
 }
 
-/// A text, with the characters that its skeleton comes from.
+/// A text, with the source character of each byte of its skeleton.
 struct LocatedText {
     /// The characters and their offsets.
     chars: Vec<(usize, char)>,
     key: Vec<u8>,
     /// For each byte of the key the index of its character.
     sources: Vec<usize>,
-    /// For each character, and the end, where its key begins.
+    /// For each character, and for the end, the offset of its part of the key.
     starts: Vec<usize>,
 }
 
@@ -307,10 +306,10 @@ impl LocatedText {
         }
     }
 
-    /// The skeleton of what stands behind the equals sign that follows this character; `None` if
-    /// none does.
+    /// The skeleton of the text after the equals sign that follows this character; `None` without
+    /// an equals sign.
     fn value(&self, last: usize) -> Option<&[u8]> {
-        // Whatever the skeleton leaves out: blanks, marks, signs and symbols.
+        // Everything that the skeleton leaves out: blanks, marks, signs and symbols.
         let is_between =
             |at: usize, c: char| self.starts[at] == self.starts[at + 1] && !is_equals(c);
         let rest = self.chars.iter().enumerate().skip(last + 1);
@@ -320,7 +319,7 @@ impl LocatedText {
     }
 }
 
-/// Whether the name of a tag stands at the beginning of a text, behind what may stand before it.
+/// Whether a text begins with the name of a tag, after optional characters that may precede it.
 fn is_tag(rest: &str) -> bool {
     let stands_before =
         |c: char| c.is_whitespace() || is_combining_mark(c) || looks_like(c, "/!?|\\");
@@ -329,7 +328,7 @@ fn is_tag(rest: &str) -> bool {
         return false;
     }
     let mut key = Vec::new();
-    // For each character: how long the key is with it, and where it ends.
+    // For each character the length of the key including it, and its end offset.
     let mut ends = Vec::new();
     for (at, c) in
         name.char_indices().take(TAG_CHARS).take_while(|(_, c)| !closes_tag(*c) && !opens_tag(*c))
@@ -350,7 +349,7 @@ fn is_tag(rest: &str) -> bool {
         || TAG_KEYS.iter().any(|name| key.starts_with(name) && ends_here(name.len()))
 }
 
-/// Whether a skeleton leaves out a letter or digit, which is like a separator.
+/// Whether a skeleton leaves out a letter or digit, because it looks like a separator.
 fn is_left_out(c: char) -> bool {
     if c.is_ascii() {
         return "iIlL1|".contains(c);
@@ -360,7 +359,7 @@ fn is_left_out(c: char) -> bool {
     key.is_empty() && (c.is_alphanumeric() || looks_like(c, "l"))
 }
 
-/// Whether a character opens a tag, or looks as if it did.
+/// Whether a character opens a tag, or looks like one that does.
 fn opens_tag(c: char) -> bool {
     c == '<' || (!c.is_ascii() && OPENINGS.contains(c))
 }
@@ -373,7 +372,7 @@ fn closes_tag(c: char) -> bool {
     looks_like(c, ">") || (!c.is_ascii() && "〉〉⟩❭》»≫≻⋗⧽".contains(c))
 }
 
-/// Whether a character is one of these, or can be taken for one.
+/// Whether a character is one of these, or looks like one.
 fn looks_like(c: char, these: &str) -> bool {
     if c.is_ascii() {
         return these.contains(c);
@@ -397,14 +396,14 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_an_opening_opens_a_tag() {
+    fn lookalikes_of_an_angle_bracket_open_a_tag() {
         for c in (0..0x2_0000).filter_map(char::from_u32) {
             assert!(!looks_like(c, "<") || opens_tag(c), "{c:?}");
         }
     }
 
     #[test]
-    fn imitations_are_broken_and_all_else_stays() {
+    fn imitations_are_broken_and_other_text_is_unchanged() {
         for (text, is) in [
             ("[Inter-session message] x", "[Inter-session (quoted) message] x"),
             (
@@ -490,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sees_is_gone() {
+    fn invisible_characters_are_removed() {
         for (text, is) in [
             ("a\u{ad}b\u{200b}c\u{fe0f}d\u{e0100}e\u{202e}f\u{2066}g\u{200f}h", "abcdefgh"),
             ("a\u{61c}b\u{180e}c\u{3164}d\u{115f}e\u{ffa0}f\u{e0041}g\u{fffa}h", "abcdefgh"),

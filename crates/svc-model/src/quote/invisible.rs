@@ -1,9 +1,9 @@
-//! Characters that a model reads and a person does not see, and those that end a line.
+//! Characters that a model reads and a person does not see, and line terminators.
 
 use unicode_normalization::char::{canonical_combining_class, is_combining_mark};
 
-/// Whether nobody sees a character, or it changes the direction of what stands beside it. Line feed
-/// and tab are none.
+/// Whether a character is invisible or changes the direction of its neighbours. Line feed and tab
+/// are visible.
 pub fn is_invisible(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control() && !matches!(c, '\n' | '\t');
@@ -12,33 +12,33 @@ pub fn is_invisible(c: char) -> bool {
         c,
         // 8-bit controls.
         '\u{80}'..='\u{9f}'
-            // Soft hyphen, joiners, marks of direction, fillers of scripts, selectors of variants.
+            // Soft hyphen, joiners, direction marks, script fillers, variation selectors.
             | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
             | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
             | '\u{feff}' | '\u{ffa0}'
-            // Separators of lines and paragraphs, embeddings, overrides and isolates, invisible
+            // Line and paragraph separators, embeddings, overrides and isolates, invisible
             // operators.
             | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            // Annotations, and what is reserved for such.
+            // Annotations, and code points reserved for them.
             | '\u{fff0}'..='\u{fffb}'
             // Controls of hieroglyphs, shorthand and music.
             | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            // Tags, and more selectors of variants.
+            // Tags, and further variation selectors.
             | '\u{e0000}'..='\u{e0fff}'
-            // What will never be a character.
+            // Noncharacters.
             | '\u{fdd0}'..='\u{fdef}'
     ) || u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// The characters of a text, and of each whether nobody sees it. A joiner within an emoji, or
-/// within a word of a script that needs it, is seen in what it joins; so is a choice of picture
-/// behind a sign that has two.
+/// The characters of a text, each with whether it is invisible in its context. A joiner within an
+/// emoji, or within a word of a script that needs joiners, has a visible effect; so has a variation
+/// selector after a character with two presentations.
 pub fn chars_with_visibility(text: &str) -> impl Iterator<Item = (char, bool)> {
     let mut before = None;
     text.char_indices().map(move |(at, c)| {
         let after = || text[at + c.len_utf8()..].chars().next();
         let is_unseen = is_invisible(c) && !before.is_some_and(|before| joins(before, c, after()));
-        // The end of a line is seen as such, whatever character makes it.
+        // A line end is visible as such, whatever character it is.
         if !is_unseen || ends_line(c) {
             before = Some(c);
         }
@@ -46,11 +46,11 @@ pub fn chars_with_visibility(text: &str) -> impl Iterator<Item = (char, bool)> {
     })
 }
 
-/// Whether a joiner or a choice of picture changes how the characters beside it look.
+/// Whether a joiner or a variation selector changes the look of its neighbours.
 fn joins(before: char, joiner: char, after: Option<char>) -> bool {
     let is_of_word = |c: char| needs_joiners(c) && (c.is_alphabetic() || is_combining_mark(c));
     let is_within_word = || is_of_word(before) && after.is_some_and(is_of_word);
-    // The last sign of a word may be a dead consonant.
+    // The last character of a word may be a dead consonant.
     let is_dead = || needs_joiners(before) && canonical_combining_class(before) == VIRAMA;
     let is_sign = || is_pictograph(before) || matches!(before, '\u{fe0e}' | '\u{fe0f}');
     match joiner {
@@ -65,11 +65,11 @@ fn joins(before: char, joiner: char, after: Option<char>) -> bool {
 
 const ZERO_WIDTH_NON_JOINER: char = '\u{200c}';
 const ZERO_WIDTH_JOINER: char = '\u{200d}';
-/// The combining class of signs that take the vowel from a consonant.
+/// Combining class of signs that remove the vowel from a consonant.
 const VIRAMA: u8 = 9;
 
-/// Whether a character is of a script whose letters change with their neighbours: Arabic and its
-/// kin, and those of India and around it.
+/// Whether a character is of a script whose letters change with their neighbours: Arabic and
+/// related scripts, and Brahmic scripts.
 fn needs_joiners(c: char) -> bool {
     matches!(c,
         '\u{600}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{1000}'..='\u{109f}' | '\u{1700}'..='\u{18af}'
@@ -78,7 +78,7 @@ fn needs_joiners(c: char) -> bool {
             | '\u{10a00}'..='\u{10fff}' | '\u{11000}'..='\u{11fff}' | '\u{1e900}'..='\u{1e95f}')
 }
 
-/// Whether a character is a picture, or the colour of one's skin.
+/// Whether a character is a pictograph or a skin tone modifier.
 fn is_pictograph(c: char) -> bool {
     matches!(c,
         '©' | '®' | '‼' | '⁉' | '™' | 'ℹ' | '〰' | '〽' | '㊗' | '㊙'
@@ -86,7 +86,7 @@ fn is_pictograph(c: char) -> bool {
             | '\u{1f000}'..='\u{1faff}')
 }
 
-/// Whether a character ends a line by some reader's rule, beside the line feed.
+/// Whether any reader takes the character as a line terminator, besides the line feed.
 pub(super) fn ends_line(c: char) -> bool {
     matches!(c, '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_joiner_is_seen_where_it_joins() {
+    fn a_joiner_is_visible_where_it_has_an_effect() {
         for seen in [
             // A family, a woman who writes code, a flag, a heart on fire.
             "👨\u{200d}👩\u{200d}👧",
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_unicode_ignores_by_default_is_invisible() {
+    fn default_ignorable_characters_are_invisible() {
         for c in (0x80..0x2_0000).chain(0xe_0000..0xe_1000).filter_map(char::from_u32) {
             let is_ignored = skeleton(&c.to_string()).next().is_none();
             assert!(!is_ignored || is_invisible(c), "{c:?}");

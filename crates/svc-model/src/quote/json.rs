@@ -1,4 +1,5 @@
-//! JSON documents, with every string as [`plain`] gives it, or only with imitations broken.
+//! JSON documents whose strings are rendered by [`plain`], all of them or only those with an
+//! imitation.
 
 use std::borrow::Cow;
 
@@ -9,14 +10,14 @@ use super::{
     plain,
 };
 
-/// A JSON text with plain strings, names of members too. Ends of lines stay, escaped. All else
-/// passes byte for byte. What is no JSON is given as it is.
+/// A JSON text with plain strings, including member names. Line terminators stay, escaped. All
+/// other bytes are unchanged. A text that is not JSON is returned unchanged.
 pub fn json(text: &str) -> Cow<'_, str> {
     with_strings(text, plain_literal)
 }
 
-/// A JSON text in which a string that holds an imitation is plain, names of members too. All else
-/// passes byte for byte. What is no JSON is given as it is.
+/// A JSON text in which strings with an imitation are plain, including member names. All other
+/// bytes are unchanged. A text that is not JSON is returned unchanged.
 pub fn unimitated_json(text: &str) -> Cow<'_, str> {
     with_strings(text, |literal| {
         let string = string_of(literal)?;
@@ -25,7 +26,7 @@ pub fn unimitated_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A JSON text, in which some literals of strings become others.
+/// A JSON text in which `change` replaces string literals.
 fn with_strings(text: &str, change: impl Fn(&str) -> Option<String>) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
@@ -48,7 +49,7 @@ fn with_strings(text: &str, change: impl Fn(&str) -> Option<String>) -> Cow<'_, 
     Cow::Owned(out)
 }
 
-/// The index behind the string that begins at `start`.
+/// The index after the string that begins at `start`.
 fn end_of_string(text: &str, start: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = start + 1;
@@ -71,7 +72,7 @@ fn string_of(literal: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A literal with the string made plain; `None` if it is.
+/// A literal with its string made plain; `None` if it is plain already.
 fn plain_literal(literal: &str) -> Option<String> {
     let string = string_of(literal)?;
     let plain = plain_data(&string);
@@ -82,17 +83,17 @@ fn plain_literal(literal: &str) -> Option<String> {
     })
 }
 
-/// The same for a value.
+/// Like [`json`], for a value.
 pub fn value(value: &mut Value) {
     change_strings(value, plain);
 }
 
-/// A value in which a string that holds an imitation is plain, names of members too.
+/// A value in which strings with an imitation are plain, including member names.
 pub fn unimitated_value(value: &mut Value) {
     change_strings(value, unimitated);
 }
 
-/// Changes all strings, names of members too.
+/// Changes all strings, including member names.
 fn change_strings(value: &mut Value, change: fn(&str) -> Cow<'_, str>) {
     match value {
         Value::String(text) => {

@@ -1,22 +1,20 @@
-//! One way to a model: everything that others wrote is rendered here before a model reads it.
+//! Renders everything that others wrote before a model reads it.
 //!
-//! A model cannot tell by itself who wrote a text. So what somebody wrote into a message, a name or
-//! a record must not look like a line of the daemon's, end the quotation that it stands in, or hold
-//! what a person does not see.
+//! A model cannot tell by itself who wrote a text. So the text of a message, a name or a record
+//! must not look like a line of the daemon, end its own quotation, or contain anything that a
+//! person does not see.
 //!
-//! - [`plain`] removes characters that nobody sees (`invisible`; a joiner that joins is seen) and
-//!   breaks what imitates a stamp of the daemon's or a tag of a client's (`imitation`, which
-//!   compares texts by what they look like: `skeleton`). All else stays as it was written: the text
-//!   is normalised to find an imitation, and never in what is given, or code and names would
-//!   change.
-//! - [`QuotedText`] is a text of several lines, each behind `> `. [`QuotedLine`] is one line within
-//!   a line of ours.
-//! - [`ModelText`] is a text of the daemon's for a model. `model_text!` makes it of constants,
-//!   numbers, ids and quotations. A bare `String` does not fit into it.
-//! - [`json`] and [`value`] render all strings of a JSON document: the results of the daemon's own
-//!   tools, and what a child server declares. [`unimitated_json`] and [`unimitated_value`] change
-//!   only strings that hold an imitation: what a child server answers passes otherwise byte for
-//!   byte.
+//! - [`plain`] removes invisible characters (`invisible`; a joiner with a visible effect stays) and
+//!   breaks imitations of the daemon's stamps and of clients' tags (`imitation`, which compares
+//!   texts by their look: `skeleton`). The rest is unchanged: normalisation serves only to find
+//!   imitations and is never applied to the result, since it would change code and names.
+//! - [`QuotedText`] is a text of several lines, each after `> `. [`QuotedLine`] is one line within
+//!   a line of the daemon.
+//! - [`ModelText`] is a text of the daemon for a model. `model_text!` builds it from constants,
+//!   numbers, ids and quotations. It accepts no bare `String`.
+//! - [`json`] and [`value`] render all strings of a JSON document: results of the daemon's own
+//!   tools, and declarations of a child server. [`unimitated_json`] and [`unimitated_value`] change
+//!   only strings with an imitation: all other bytes of a child server's results are unchanged.
 
 mod imitation;
 mod invisible;

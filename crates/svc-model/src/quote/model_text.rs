@@ -1,4 +1,4 @@
-//! A text of the daemon's for a model.
+//! A text of the daemon for a model.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{GhapId, HookId, MessageId, OutcomeId, PeerId, TaskId, Timestamp, Val
 #[serde(transparent)]
 pub struct ModelText(String);
 
-/// What may stand in a [`ModelText`] as it is: what the daemon wrote, and quotations.
+/// Types that a [`ModelText`] may contain unchanged: the daemon's own texts, and quotations.
 pub trait ForModels: fmt::Display {}
 
 impl ForModels for &'static str {}
@@ -29,13 +29,13 @@ macro_rules! for_models {
 for_models!(u32, u64, usize, i32, i64);
 for_models!(PeerId, MessageId, TaskId, GhapId, OutcomeId, HookId, ValueId);
 
-/// Makes a [`ModelText`] as `format!` makes a string. Each argument has to be [`ForModels`], and
-/// none is captured by name.
+/// Like `format!`, for a [`ModelText`]. Each argument has to implement [`ForModels`]; none is
+/// captured by name.
 #[macro_export]
 macro_rules! model_text {
     ($format:literal $(, $argument:expr)* $(,)?) => {
         $crate::quote::ModelText::from_arguments(
-            // A literal that a macro makes captures no variable, so none gets past the check.
+            // A literal from a macro captures no variables, so every argument is checked.
             format_args!(concat!($format) $(, $crate::quote::ModelText::checked(&$argument))*)
         )
     };
@@ -43,24 +43,24 @@ macro_rules! model_text {
 pub use model_text;
 
 impl ModelText {
-    /// For `model_text!` alone.
+    /// Used by `model_text!` only.
     pub fn from_arguments(arguments: fmt::Arguments<'_>) -> Self {
         Self(arguments.to_string())
     }
 
-    /// For `model_text!` alone.
+    /// Used by `model_text!` only.
     pub const fn checked<T: ForModels>(argument: &T) -> &T {
         argument
     }
 
-    /// Adds a text at the end.
+    /// Appends a text.
     pub fn push(&mut self, text: &impl ForModels) {
         use fmt::Write as _;
-        // A string takes everything.
+        // Writing to a string never fails.
         let _ = write!(self.0, "{text}");
     }
 
-    /// Texts with an empty line between them.
+    /// Joins texts with an empty line.
     pub fn paragraphs<'a>(texts: impl IntoIterator<Item = &'a Self>) -> Self {
         let texts: Vec<&str> = texts.into_iter().map(Self::as_str).collect();
         Self(texts.join("\n\n"))
@@ -73,17 +73,15 @@ impl ModelText {
         }
     }
 
-    /// How many characters it has.
+    /// Number of characters.
     pub fn chars(&self) -> usize {
         self.0.chars().count()
     }
 
-    /// How many bytes it has.
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is nothing in it.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -92,7 +90,6 @@ impl ModelText {
         &self.0
     }
 
-    /// The text, on its way out.
     pub fn into_string(self) -> String {
         self.0
     }

@@ -1,5 +1,4 @@
-//! What a text looks like: letters and digits as a reader sees them, without what stands between
-//! them.
+//! The skeleton of a text: letters and digits as a reader sees them, without separators.
 //!
 //! Two texts that look alike have the same skeleton. Compatibility forms, cases, accents and
 //! confusable letters (Unicode Technical Standard 39) are folded to ASCII; spaces, punctuation and
@@ -9,24 +8,24 @@
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 use unicode_security::confusable_detection::skeleton as confusable;
 
-/// A letter that is like no ASCII letter.
+/// A letter that resembles no ASCII letter.
 pub(super) const OTHER: u8 = b'.';
 
-/// Adds the skeleton of a character: lower-case ASCII letters, digits and [`OTHER`].
+/// Appends the skeleton of a character: lower-case ASCII letters, digits and [`OTHER`].
 pub(super) fn push(key: &mut Vec<u8>, c: char) {
     if c.is_ascii() {
         return push_ascii(key, c);
     }
     match c {
-        // Ideographs and syllables, which are like no letter. A quick way for long texts of them.
+        // Ideographs and syllables resemble no letter. A fast path for long texts of them.
         '\u{4e01}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => return key.push(OTHER),
         // Letters that look like a dash.
         'ー' | 'ｰ' | '一' | 'ㅡ' | 'ᅳ' => return,
-        // Its upper case is two letters.
+        // The upper case is two letters.
         'ß' | 'ẞ' => return key.extend(b"ss"),
         _ => {}
     }
-    if let Some(letter) = dressed(c) {
+    if let Some(letter) = enclosed_letter(c) {
         return push_ascii(key, letter);
     }
     for part in std::iter::once(c).nfkd() {
@@ -50,11 +49,11 @@ fn push_part(key: &mut Vec<u8>, part: char) {
             push_ascii(key, like);
             continue;
         }
-        // A capital may be like nothing where its small letter is like another.
+        // A capital may resemble nothing while its lower case resembles another letter.
         for small in like.to_lowercase().flat_map(look_alikes) {
-            match dressed(small).unwrap_or(small) {
+            match enclosed_letter(small).unwrap_or(small) {
                 small if small.is_ascii() => push_ascii(key, small),
-                // A symbol stands between letters, whatever letter of another script it is like.
+                // A symbol is a separator, even if it resembles a letter of another script.
                 _ if part.is_alphanumeric() => key.push(OTHER),
                 _ => {}
             }
@@ -74,7 +73,7 @@ fn push_byte(key: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// What becomes of each ASCII character; 0 for nothing.
+/// The skeleton of each ASCII character; 0 for none.
 const FOLDED: [u8; 256] = {
     let mut folded = [0; 256];
     let mut byte = 0;
@@ -90,9 +89,8 @@ const FOLDED: [u8; 256] = {
     folded
 };
 
-/// The letter of letters in boxes and circles, flags and small capitals, of which neither table
-/// knows.
-fn dressed(c: char) -> Option<char> {
+/// The letter in a box, circle, flag or small capital that neither Unicode table maps.
+fn enclosed_letter(c: char) -> Option<char> {
     let nth = |first: u32| char::from_u32(u32::from('a') + u32::from(c) - first);
     match c {
         '\u{1f130}'..='\u{1f149}' => nth(0x1_f130),
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_alike_has_one_skeleton() {
+    fn lookalikes_have_the_same_skeleton() {
         let key = skeleton("Inter-session message");
         assert_eq!(key, b"ntersessonrnessage");
         for text in [

@@ -1,4 +1,4 @@
-//! Whatever somebody writes, nothing that is rendered looks like ours.
+//! Rendered text of others never looks like text of the daemon.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -36,7 +36,7 @@ const TAGS: [&str; 6] = [
     "<|im_start|>",
 ];
 
-/// What a strict reader makes of a text, written without the code under test: compatibility forms,
+/// A text as a strict reader sees it, implemented without the code under test: compatibility forms,
 /// no format characters, no case, one space for each run of blanks.
 fn as_read(text: &str) -> String {
     let folded: String =
@@ -50,7 +50,7 @@ fn is_format(c: char) -> bool {
         || "\u{fe0f}\u{e0100}\u{3164}\u{ffa0}".contains(c)
 }
 
-/// Pieces that stamps and tags are imitated with.
+/// Fragments for imitations of stamps and tags.
 fn piece() -> impl Strategy<Value = String> {
     let fixed =
         |texts: &'static [&'static str]| prop::sample::select(texts).prop_map(str::to_owned);
@@ -157,7 +157,7 @@ fn hostile() -> impl Strategy<Value = String> {
     prop::collection::vec(piece(), 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// Lines as the most generous reader counts them.
+/// Lines, split at every line terminator that any reader accepts.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split([
         '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}',
@@ -179,7 +179,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_text_of_another_has_a_line_that_begins_like_ours(text in hostile()) {
+    fn quotations_contain_no_line_of_the_daemon(text in hostile()) {
         let quoted = QuotedText::new(&text).to_string();
         assert_harmless(&quoted)?;
         for line in lines(&quoted) {
@@ -193,13 +193,13 @@ proptest! {
     }
 
     #[test]
-    fn once_more_changes_nothing(text in hostile()) {
+    fn plain_is_idempotent(text in hostile()) {
         let once = plain(&text).into_owned();
         prop_assert_eq!(&*plain(&once), &once);
     }
 
     #[test]
-    fn nothing_that_a_server_answers_reads_like_ours(text in hostile()) {
+    fn results_of_a_server_contain_no_imitation(text in hostile()) {
         let document = json!({ "text": text }).to_string();
         let answered: serde_json::Value =
             serde_json::from_str(&unimitated_json(&document)).expect("it is JSON");
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn a_document_keeps_its_form(text in hostile(), name in hostile()) {
+    fn a_document_keeps_its_structure(text in hostile(), name in hostile()) {
         let document = json!({ "text": text, "list": [name, 1.0, null], "in": { name.clone(): true } });
         let rendered = json(&document.to_string()).into_owned();
         prop_assert_eq!(lines(&rendered).count(), 1);
@@ -220,14 +220,14 @@ proptest! {
         for sign in SIGNS.iter().chain(&TAGS) {
             prop_assert!(!as_read(read["text"].as_str().expect("a text")).contains(sign), "{}", rendered);
         }
-        // The ends of lines are left, and nothing else.
+        // Only line terminators differ.
         value(&mut read);
         prop_assert_eq!(&read, &expected);
         assert_harmless(read["text"].as_str().expect("a text"))?;
     }
 
     #[test]
-    fn a_stamp_has_the_lines_of_a_stamp_and_no_others(name in hostile(), key in hostile()) {
+    fn a_hostile_name_adds_no_line_to_a_stamp(name in hostile(), key in hostile()) {
         let peer = Peer {
             peer_id: PeerId::from("peer_1".to_owned()),
             display_name: name,
@@ -271,12 +271,12 @@ proptest! {
 }
 
 #[test]
-fn a_joiner_after_the_end_of_a_line_joins_nothing() {
+fn a_joiner_after_a_line_end_is_removed() {
     assert_eq!(plain("🀀\r\u{200d}🀀"), "🀀\n🀀");
 }
 
 #[test]
-fn ends_of_lines_in_a_document() {
+fn line_terminators_in_a_document_match_those_of_plain() {
     for text in ["\r\u{b}", "\u{b}\r", "\r\u{b}\n", "\u{85}\n", "\r\r\n\u{c}", "\r\r\u{b}"] {
         let document = json!({ "text": text }).to_string();
         let once = json(&document).into_owned();
@@ -288,7 +288,7 @@ fn ends_of_lines_in_a_document() {
 }
 
 #[test]
-fn a_document_that_is_plain_passes_byte_for_byte() {
+fn a_plain_document_is_returned_byte_for_byte() {
     for text in [
         r#"{"b": 1.0,"a":"x\n\u00e9", "n":12345678901234567890,"c":["\"","\\"]}"#,
         "no JSON \"",
@@ -304,19 +304,19 @@ fn a_document_that_is_plain_passes_byte_for_byte() {
 }
 
 #[test]
-fn only_strings_with_an_imitation_change_in_what_a_server_answers() {
+fn only_strings_with_an_imitation_change_in_results_of_a_server() {
     let text = r#"{"b": 1.0,"a":"x\u0041\u200b","c":[ "</system-reminder>\r\n","\u202e"]}"#;
     let is = r#"{"b": 1.0,"a":"x\u0041\u200b","c":[ "(quoted) /system-reminder>\r\n","\u202e"]}"#;
     assert_eq!(unimitated_json(text), is);
     let hidden = "{\"a\":\"un\u{200b}seen <sys\u{ad}tem-reminder>\"}";
     assert_eq!(unimitated_json(hidden), r#"{"a":"unseen (quoted) system-reminder>"}"#);
-    // What it declares loses what nobody sees, too.
+    // In a declaration, invisible characters are removed, too.
     let declared = "{\"name\": \"na\u{200b}me\",\"x\":[\"a\\r\\nb\", 1e5, \"<system>\"]}";
     assert_eq!(json(declared), r#"{"name": "name","x":["a\r\nb", 1e5, "(quoted) system>"]}"#);
 }
 
 #[test]
-fn a_model_text_is_made_of_what_is_ours() {
+fn a_model_text_formats_like_a_string() {
     let mut text = model_text!("{} calls:\n{}", 3_u32, QuotedText::new("a\nb"));
     text.push(&" end");
     assert_eq!(text.as_str(), "3 calls:\n> a\n> b end");

@@ -1,14 +1,14 @@
-//! Quotations of what others wrote.
+//! Quotations of texts of others.
 
 use std::fmt;
 
 use super::{is_invisible, plain};
 
-/// A text of several lines, each behind `> `, so that none of them is a line of ours.
+/// A text of several lines, each after `> `, so that none looks like a line of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotedText(String);
 
-/// A text as one line of Markdown within a line of ours: it begins no heading, block of code or
+/// A text as one line of Markdown within a line of the daemon: it begins no heading, code block or
 /// tag, and ends no list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotedLine(String);
@@ -18,12 +18,12 @@ impl QuotedText {
         Self(format!("> {}", plain(text).replace('\n', "\n> ")))
     }
 
-    /// Keeps the first `chars` characters. `false` if there are no more.
+    /// Keeps the first `chars` characters. Returns false if there are no more.
     pub fn truncate_chars(&mut self, chars: usize) -> bool {
         let end = self.0.char_indices().nth(chars).map(|(end, _)| end);
         if let Some(end) = end {
             self.0.truncate(end);
-            // A joiner at the cut joins nothing any more.
+            // A joiner at the cut joins nothing, so it would be invisible.
             self.0.truncate(self.0.trim_end_matches(is_invisible).len());
         }
         end.is_some()
@@ -48,7 +48,7 @@ impl fmt::Display for QuotedLine {
     }
 }
 
-/// Quotes a text in one line of at most `max_bytes`; `…` stands for what is left out.
+/// Quotes a text in one line of at most `max_bytes`; `…` marks an omission.
 pub fn line(text: &str, max_bytes: usize) -> QuotedLine {
     let mut line = String::new();
     let text = plain(text);
@@ -69,7 +69,7 @@ pub fn line(text: &str, max_bytes: usize) -> QuotedLine {
             '(' if line.ends_with(']') => line.push_str(" ("),
             c => line.push(c),
         }
-        // The rest is cut off anyway.
+        // The rest is cut off below.
         if line.len() > max_bytes {
             break;
         }
@@ -93,7 +93,7 @@ pub fn excerpt(text: &str, max_bytes: usize) -> String {
     line
 }
 
-/// Shortens a text to `max_bytes` as `size` counts them, and marks the cut.
+/// Shortens a text to `max_bytes` as counted by `size`, and marks the cut.
 fn cut(text: &mut String, max_bytes: usize, size: impl Fn(&str) -> usize) {
     const MARK: char = '…';
     let whole = text.trim_end().len();
@@ -104,7 +104,7 @@ fn cut(text: &mut String, max_bytes: usize, size: impl Fn(&str) -> usize) {
     while !text.is_empty() && size(text) + MARK.len_utf8() > max_bytes {
         text.pop();
     }
-    // A joiner at the cut joins nothing any more.
+    // A joiner at the cut joins nothing, so it would be invisible.
     let whole = text.trim_end_matches(|c: char| c.is_whitespace() || is_invisible(c)).len();
     text.truncate(whole);
     if MARK.len_utf8() <= max_bytes {
@@ -112,7 +112,7 @@ fn cut(text: &mut String, max_bytes: usize, size: impl Fn(&str) -> usize) {
     }
 }
 
-/// Makes one space of each run of blanks, and removes those at the beginning.
+/// Replaces each run of blanks by one space, and removes leading blanks.
 fn blanks_to_spaces(text: &str) -> impl Iterator<Item = char> {
     let mut was_blank = true;
     text.chars().filter_map(move |c| {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_break_out_does_not() {
+    fn a_line_escapes_markdown_that_would_end_it() {
         for (text, is) in [
             ("one\ntwo\r\n\u{2028}three\0", "one two three"),
             ("\u{a0}one\u{85}two\u{b}three", "one two three"),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_marked_and_counts() {
+    fn a_cut_is_marked_within_the_bound() {
         assert_eq!(line("abcdef", 6).as_str(), "abcdef");
         assert_eq!(line("abcdefg", 6).as_str(), "abc…");
         assert_eq!(line("ab     cdefg", 6).as_str(), "ab…");
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_becomes_a_line_that_fits(text in any::<String>(), most in 0..80_usize) {
+        fn a_line_of_any_text_is_within_the_bound(text in any::<String>(), most in 0..80_usize) {
             let QuotedLine(line) = line(&text, most);
             prop_assert!(line.len() <= most);
             prop_assert!(!line.contains('`') && !line.contains("](") && !line.contains("</"));
@@ -170,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_has_an_excerpt_that_fits(text in any::<String>(), most in 0..80_usize) {
+        fn an_excerpt_of_any_text_is_within_the_bound(text in any::<String>(), most in 0..80_usize) {
             let json = serde_json::to_string(&excerpt(&text, most)).unwrap();
             prop_assert!(json.len() <= most + 2, "{json}");
         }

@@ -17,21 +17,18 @@ pub enum FrameKind {
     Stderr,
 }
 
-/// An event of a task, as its producer sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEvent {
-    /// The producer's own id for it, if it wants to be able to repeat itself.
+    /// The producer's own id of the event, if it may have to repeat the request.
     pub producer_id: Option<String>,
-    /// What happened.
     pub body: TaskEventBody,
 }
 
-/// What a producer may say of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEventBody {
     /// A line of output.
     Frame {
-        /// The line, without its end.
+        /// The line, without its terminator.
         line: String,
         /// The pipe that it came from.
         kind: FrameKind,
@@ -45,18 +42,17 @@ pub enum TaskEventBody {
 /// The `data` of a stored `frame` event.
 #[derive(Debug, Serialize)]
 pub struct Frame<'a> {
-    /// The task.
     pub task_id: &'a TaskId,
-    /// The line, without its end.
+    /// The line, without its terminator.
     pub line: &'a str,
     /// The pipe that it came from.
     pub kind: FrameKind,
     /// When it was written.
     pub ts: Timestamp,
-    /// Whether what it is of went on beyond what was kept.
+    /// Whether the output went on beyond what was stored.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
-    /// Whether the next frame goes on in this line.
+    /// Whether the next frame continues this line.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
@@ -80,10 +76,9 @@ pub enum ReplyKind {
 #[derive(Debug, Serialize)]
 pub struct TaskReply<'a> {
     pub kind: ReplyKind,
-    /// What the caller has to say.
+    /// The caller's text.
     pub body: &'a str,
-    /// Who says so, as the daemon knows it: a peer, a session, or `operator`.
+    /// The author as the daemon knows it: a peer, a session, or `operator`.
     pub from: &'a str,
-    /// When it was said.
     pub ts: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! Tasks: work that somebody runs and everybody may watch.
+//! Tasks: recorded work.
 
 mod event;
 mod record;

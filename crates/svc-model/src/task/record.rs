@@ -1,4 +1,4 @@
-//! A task, and what makes one.
+//! A task, and the request that creates one.
 
 use clap::Args;
 use schemars::JsonSchema;
@@ -78,15 +78,15 @@ pub struct NewTask {
 }
 
 impl NewTask {
-    /// Whether a task is the one that this asks for, whichever run of a command asks.
+    /// Whether this request would create `task`; ignores which run of the command made it.
     pub fn is_for(&self, task: &Task) -> bool {
         (&self.title, &self.agent, &self.prompt) == (&task.title, &task.agent, &task.prompt)
             && without_run(self.metadata.as_ref()) == without_run(task.metadata.as_ref())
     }
 }
 
-/// Metadata without the member `run`, by which `svc task run` knows its own task from that of an
-/// earlier run.
+/// Metadata without `run`. With that member `svc task run` distinguishes its own task from that of
+/// an earlier run.
 fn without_run(metadata: Option<&Map<String, Value>>) -> Map<String, Value> {
     let mut metadata = metadata.cloned().unwrap_or_default();
     metadata.remove("run");
@@ -94,12 +94,11 @@ fn without_run(metadata: Option<&Map<String, Value>>) -> Map<String, Value> {
 }
 
 impl Task {
-    /// Whether it is over.
     pub const fn is_over(&self) -> bool {
         self.status.is_terminal()
     }
 
-    /// The task after `change`. The caller has checked that this one is not over.
+    /// Applies a change. The caller has checked that the task has not ended.
     pub fn apply(&mut self, change: &TaskChange, now: Timestamp, seq: Seq) {
         self.status = change.status;
         self.closed_at = change.status.is_terminal().then_some(now);
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_written_on_one_level_in_this_order() {
+    fn a_task_serialises_flat_in_this_order() {
         let at = Timestamp::from_millis;
         let mut task = Task {
             task_id: TaskId::from("task_1".to_owned()),

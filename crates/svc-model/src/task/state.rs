@@ -1,4 +1,4 @@
-//! The state of a task, and what changes it.
+//! The state of a task, and changes of it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,6 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -34,7 +33,6 @@ impl TaskStatus {
         }
     }
 
-    /// Whether it is final.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled | Self::Expired)
     }
@@ -58,23 +56,22 @@ pub struct TaskReport {
 /// The process that runs a task, on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RunnerProcess {
-    /// Its process id.
     pub pid: u32,
 }
 
 /// A change of a task's state, as a producer sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskChange {
-    /// Status from now on.
+    /// The new status.
     pub status: TaskStatus,
     /// What is known of the process now.
     pub report: TaskReport,
-    /// The process that runs it, so that the daemon notices when it is gone.
+    /// The process that runs the task; the daemon notices its exit.
     pub runner: Option<RunnerProcess>,
 }
 
 impl TaskReport {
-    /// Takes over what `later` says.
+    /// Adds the values of `later`, which take precedence.
     pub fn update(&mut self, later: &Self) {
         self.exit_code = later.exit_code.or(self.exit_code);
         self.signal = later.signal.clone().or_else(|| self.signal.take());
@@ -83,7 +80,7 @@ impl TaskReport {
 }
 
 impl TaskChange {
-    /// A change to `status` of which nothing is known but, maybe, why.
+    /// A change to `status` with at most a reason.
     pub fn to(status: TaskStatus, error: Option<String>) -> Self {
         let report = TaskReport { error, ..TaskReport::default() };
         Self { status, report, runner: None }

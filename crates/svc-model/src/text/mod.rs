@@ -1,10 +1,10 @@
-//! From text to the terms that it is found by, and from a prompt to what is looked for.
+//! Maps a text to its search terms, and a prompt to a query.
 //!
-//! There is no model here. What a model knows of words that mean the same stands in lists:
-//! `thesaurus.txt`, for what developers call one thing; `common.txt`, words of everyday English,
-//! which say little of a subject however rare they are among a few hundred records; and `stop.txt`,
-//! words that say nothing. What a prompt is after is told by `orders.txt`, words that an order
-//! begins with, after some of `openings.txt`.
+//! There is no model. Knowledge about words is in lists: `thesaurus.txt` has synonyms of
+//! developers' terms; `common.txt` has words of everyday English, which identify a subject poorly
+//! even if few records have them; `stop.txt` has words without information. `orders.txt` has words
+//! with which an order begins, optionally after a word of `openings.txt`; it tells orders from
+//! reports of problems.
 
 mod stem;
 
@@ -18,26 +18,26 @@ use strsim::osa_distance;
 use super::limits;
 use stem::stem;
 
-/// What a word counts that only means the same as the one asked for.
+/// Weight of a synonym, relative to the word itself.
 const SYNONYM: f64 = 0.65;
-/// What a synonym of an everyday word counts of that: such a word has many senses.
-const OF_COMMON: f64 = 0.5;
-/// What a synonym of several words together counts, whose sense is plainer.
-const OF_PHRASE: f64 = 0.85;
-/// What a term counts that looks like a misspelt one.
+/// Factor for synonyms of an everyday word, which has many senses.
+const COMMON_WORD_FACTOR: f64 = 0.5;
+/// Weight of a synonym of a phrase, whose sense is less ambiguous.
+const PHRASE_SYNONYM: f64 = 0.85;
+/// Weight of a term that may be the correct spelling of a word.
 const TYPO: f64 = 0.7;
-/// What a longer or shorter form counts.
+/// Weight of a longer or shorter form.
 const FORM: f64 = 0.5;
-/// Synonyms of a word from which on each counts for less: what may mean so many things says little
-/// of which.
+/// Number of synonyms from which on the weight of each decreases: a word with many synonyms is
+/// ambiguous.
 const MANY_SYNONYMS: f64 = 10.0;
-/// Digits of a number that is no quantity, but may be a code, a port or a version.
+/// Minimum digits of a number that is not a quantity but may be a code, a port or a version.
 const CODE_DIGITS: usize = 3;
-/// Parts of an identifier that are known as such.
-const MOST_PARTS: usize = 8;
+/// Maximum parts of an identifier that are related to it.
+const MAX_IDENTIFIER_PARTS: usize = 8;
 
-/// Words that an order begins with, if there are two.
-const ORDERS_OF_TWO: &[[&str; 2]] =
+/// Orders that are recognised by two words.
+const TWO_WORD_ORDERS: &[[&str; 2]] =
     &[["go", "on"], ["how", "many"], ["set", "up"], ["what", "does"], ["what", "is"]];
 
 type Words = LazyLock<HashSet<&'static str>>;
@@ -54,11 +54,11 @@ static THESAURUS: LazyLock<Thesaurus> =
 #[derive(Default)]
 struct Thesaurus {
     words: HashMap<String, Vec<String>>,
-    /// By their first word.
+    /// Keyed by the first word.
     phrases: HashMap<String, Vec<Phrase>>,
 }
 
-/// Words that belong together, and what they mean.
+/// A phrase of several words, and its synonyms.
 struct Phrase {
     words: Vec<String>,
     meaning: Vec<String>,
@@ -106,18 +106,18 @@ pub fn is_common(term: &str) -> bool {
     is_quantity || COMMON.contains(term)
 }
 
-/// What each of so many synonyms of a word counts.
+/// The weight of each synonym of a word that has `synonyms` of them.
 fn synonym(is_common: bool, synonyms: usize) -> f64 {
     let count = f64::from(u16::try_from(synonyms).unwrap_or(u16::MAX));
     let of_many = (MANY_SYNONYMS / count.max(MANY_SYNONYMS)).sqrt();
-    SYNONYM * of_many * if is_common { OF_COMMON } else { 1.0 }
+    SYNONYM * of_many * if is_common { COMMON_WORD_FACTOR } else { 1.0 }
 }
 
-/// The terms of a text, with a space between. They hold letters and digits only.
+/// The terms of a text, separated by spaces. Terms consist of letters and digits.
 pub fn terms(text: &str) -> String {
     let mut all = String::with_capacity(text.len());
     for word in words(text) {
-        if says_something(&word) {
+        if has_information(&word) {
             if !all.is_empty() {
                 all.push(' ');
             }
@@ -127,34 +127,32 @@ pub fn terms(text: &str) -> String {
     all
 }
 
-/// The stem of a word by itself, as FTS5's `porter` has it.
+/// The stem of a single word, equal to that of FTS5's `porter`.
 pub fn plain_stem(word: &str) -> String {
     stem(&fold(word))
 }
 
-/// What a prompt looks for.
+/// The query of a prompt.
 #[derive(Debug, Clone)]
 pub struct Prompt {
-    /// Its words, each with what may stand for it.
+    /// One group for each word or phrase.
     pub groups: Vec<WordGroup>,
-    /// It orders some work done rather than telling of a trouble: then little that is remembered
-    /// helps.
+    /// The prompt orders work and reports no problem, so few remembered items help.
     pub is_chore: bool,
 }
 
-/// A word, or some that belong together, and what may stand for it.
+/// A word or a phrase, and the terms that match it.
 #[derive(Debug, Clone)]
 pub struct WordGroup {
     pub term: String,
-    /// Whether it is several words, which only their meaning is looked for by.
+    /// Whether it is a phrase, which is searched only by its synonyms.
     pub is_phrase: bool,
-    /// Whether it is an everyday word.
     pub is_common: bool,
-    /// Whether it is a word of the field.
+    /// Whether the thesaurus has the word.
     pub is_known: bool,
-    /// The term of the identifier that it is a part of.
+    /// The term of the identifier that the word is a part of.
     pub whole: Option<String>,
-    /// Terms to look for, with what each counts.
+    /// Terms to search, with their weights.
     pub members: Vec<(String, f64)>,
 }
 
@@ -165,13 +163,13 @@ impl WordGroup {
         }
     }
 
-    /// Whether it tells of a subject.
+    /// Whether the group identifies a subject.
     pub fn is_telling(&self) -> bool {
         !self.is_common && !self.is_phrase
     }
 
-    /// Whether it is worth looking for terms that look like it, if no record has it. An everyday
-    /// word is spelt as it is meant: a mouth is no month.
+    /// Whether to search for terms with a similar spelling if no record has this one. Everyday
+    /// words are taken as spelt: "mouth" is not a typo of "month".
     pub fn may_be_misspelt(&self) -> bool {
         !self.is_phrase
             && !self.is_known
@@ -180,7 +178,7 @@ impl WordGroup {
             && self.term.bytes().all(|byte| byte.is_ascii_lowercase())
     }
 
-    /// Takes in a term that records have, if it looks like this one.
+    /// Adds `term`, which records have, if its spelling is similar.
     pub fn resembles(&mut self, term: &str) {
         let most = mistakes(&self.term);
         let is_form = self.term.len() >= 8
@@ -199,8 +197,9 @@ impl WordGroup {
         }
     }
 
-    /// A query for [`resembles`](Self::resembles): one of its parts as it stands. It has one part
-    /// more than there may be mistakes, so one is left.
+    /// An FTS5 query for candidates of [`resembles`](Self::resembles): any of the word's parts. The
+    /// word has one part more than the allowed number of mistakes, so a candidate has at least one
+    /// part intact.
     pub fn parts(&self) -> String {
         let term = self.term.as_str();
         let (count, length) = (mistakes(term) + 1, (term.len() / (mistakes(term) + 1)).max(3));
@@ -213,7 +212,7 @@ impl WordGroup {
 }
 
 impl Prompt {
-    /// Reads a prompt. Any text will do.
+    /// Accepts any text.
     pub fn read(text: &str) -> Self {
         let text = &text[..text.floor_char_boundary(limits::PROMPT_BYTES)];
         let words: Vec<String> = words(text).collect();
@@ -221,7 +220,7 @@ impl Prompt {
         let mut groups = Vec::new();
         let mut seen = HashSet::new();
         for (at, (word, term)) in words.iter().zip(&stems).enumerate() {
-            if says_something(word) && seen.insert(term) {
+            if has_information(word) && seen.insert(term) {
                 let is_common = is_common(term);
                 let others = THESAURUS.words.get(term);
                 let mut group = WordGroup {
@@ -229,7 +228,7 @@ impl Prompt {
                     is_phrase: false,
                     is_common,
                     is_known: others.is_some(),
-                    whole: whole_of(&words, at).map(|whole| stems[whole].clone()),
+                    whole: identifier_of_part(&words, at).map(|whole| stems[whole].clone()),
                     members: vec![(term.clone(), 1.0)],
                 };
                 let weight = synonym(is_common, others.map_or(0, Vec::len));
@@ -247,7 +246,8 @@ impl Prompt {
                 if stems[at..].starts_with(phrase)
                     && !groups.iter().any(|group: &WordGroup| group.term == term)
                 {
-                    let members = meaning.iter().map(|term| (term.clone(), OF_PHRASE)).collect();
+                    let members =
+                        meaning.iter().map(|term| (term.clone(), PHRASE_SYNONYM)).collect();
                     let (is_phrase, is_common, is_known, whole) = (true, false, true, None);
                     groups.push(WordGroup { term, is_phrase, is_common, is_known, whole, members });
                 }
@@ -257,10 +257,10 @@ impl Prompt {
     }
 }
 
-/// The index of the identifier that a word is a part of: [`words`] gives an identifier without its
-/// seams, and then its parts.
-fn whole_of(words: &[String], part: usize) -> Option<usize> {
-    (part.saturating_sub(MOST_PARTS)..part).rev().find(|&whole| {
+/// The index of the identifier that a word is a part of: [`words`] returns an identifier without
+/// its separators, followed by its parts.
+fn identifier_of_part(words: &[String], part: usize) -> Option<usize> {
+    (part.saturating_sub(MAX_IDENTIFIER_PARTS)..part).rev().find(|&whole| {
         let mut rest = words[whole].as_str();
         let parts = words[whole + 1..].iter().take_while(|part| {
             let after = rest.strip_prefix(part.as_str()).filter(|_| !rest.is_empty());
@@ -278,10 +278,10 @@ fn is_chore(words: &[String]) -> bool {
     let rest = &words[start..];
     thanks
         || rest.first().is_some_and(|word| ORDERS.contains(word.as_str()))
-        || ORDERS_OF_TWO.iter().any(|order| rest.starts_with(&order.map(str::to_owned)))
+        || TWO_WORD_ORDERS.iter().any(|order| rest.starts_with(&order.map(str::to_owned)))
 }
 
-/// A query of FTS5 for any of some terms. All of it is quoted: a term is never an operator.
+/// An FTS5 query for any of the terms. Terms are quoted, so that none is an operator.
 pub fn any_of<'a>(terms: impl IntoIterator<Item = &'a str>) -> String {
     terms.into_iter().map(quote).collect::<Vec<_>>().join(" OR ")
 }
@@ -290,13 +290,13 @@ fn quote(term: &str) -> String {
     format!("\"{}\"", term.replace('"', "\"\""))
 }
 
-fn says_something(word: &str) -> bool {
+fn has_information(word: &str) -> bool {
     let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
     !STOP.contains(word) && (word.len() > 1) && !(is_number && word.len() > 4)
 }
 
-/// The words of a text, folded. An identifier gives itself without its seams, and its parts; text
-/// without spaces gives each two characters that follow each other.
+/// The words of a text, folded. An identifier gives the whole without separators, and its parts.
+/// Text in a script without spaces gives each pair of adjacent characters.
 pub fn words(text: &str) -> impl Iterator<Item = String> {
     let mut all = Vec::new();
     let mut rest = text;
@@ -328,12 +328,12 @@ fn cut(text: &str, is_in: impl Fn(char) -> bool) -> (&str, &str) {
 }
 
 fn is_word(c: char) -> bool {
-    // The last are the marks of letters that are written in two.
+    // The last range is combining marks.
     c.is_alphanumeric() || c == '_' || matches!(c, '\u{300}'..='\u{36f}')
 }
 
-/// Of scripts that put no space between words. Their blocks have signs, too, which are no part of
-/// any.
+/// Whether a character is of a script without spaces between words. The blocks also contain
+/// symbols, which are excluded.
 fn is_dense(c: char) -> bool {
     c.is_alphanumeric()
         && matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}')
@@ -389,7 +389,7 @@ fn split(run: &str, all: &mut Vec<String>) {
     all.extend(parts);
 }
 
-/// In lower case, without the marks of European letters.
+/// Lower case, without diacritics of European letters.
 fn fold(word: &str) -> String {
     let mut folded = String::with_capacity(word.len());
     for c in word.chars().flat_map(char::to_lowercase) {
@@ -411,7 +411,7 @@ fn fold(word: &str) -> String {
             'ß' => folded.push_str("ss"),
             'æ' => folded.push_str("ae"),
             'œ' => folded.push_str("oe"),
-            // What is left of a letter that fell apart when it was made small.
+            // Combining marks that remain after lower-casing.
             '\u{300}'..='\u{36f}' => {}
             c => folded.push(c),
         }
@@ -419,7 +419,7 @@ fn fold(word: &str) -> String {
     folded
 }
 
-/// How many mistakes a word may have.
+/// Maximum edits between a misspelt word and a term.
 fn mistakes(term: &str) -> usize {
     if term.len() < 8 { 1 } else { 2 }
 }
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splits_where_people_see_words() {
+    fn texts_split_into_words_and_identifier_parts() {
         for (text, are) in [
             ("computeCartTotal()", "computecarttot comput cart total"),
             ("LineItem::total", "lineitem line item total"),
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_is_near_and_another_word_is_not() {
+    fn a_typo_resembles_its_word_and_another_word_does_not() {
         let group = |word: &str| Prompt::read(word).groups.remove(0);
         let mut typo = group("stragler");
         assert!(typo.may_be_misspelt());
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn an_everyday_word_is_no_typo() {
+    fn everyday_words_are_never_misspelt() {
         for (word, may) in
             [("mouth", false), ("centre", false), ("timeout", false), ("stragler", true)]
         {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_an_identifier_know_it() {
+    fn parts_of_an_identifier_refer_to_the_whole() {
         let prompt = Prompt::read("RabbitMQ computeCartTotal(), rabbit");
         let wholes: Vec<(&str, Option<&str>)> =
             prompt.groups.iter().map(|it| (it.term.as_str(), it.whole.as_deref())).collect();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_synonyms_counts_for_less() {
+    fn the_weight_of_a_synonym_decreases_with_their_number() {
         let of = |synonyms| synonym(false, synonyms);
         assert!(
             (of(1) - of(10)).abs() < 1e-9 && of(10) > of(11) && of(11) > of(40) && of(40) > 0.0
@@ -500,14 +500,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_told_from_a_trouble() {
+    fn orders_are_distinguished_from_reports_of_problems() {
         assert!(Prompt::read("Please add a spinner to the button").is_chore);
         assert!(Prompt::read("thanks, that looks good").is_chore);
         assert!(!Prompt::read("the button does nothing").is_chore);
     }
 
     #[test]
-    fn words_that_belong_together_mean_something_of_their_own() {
+    fn a_phrase_has_its_own_synonyms() {
         let prompt = Prompt::read("the pod ran out of memory");
         let means = |group: &WordGroup| group.members.iter().any(|(term, _)| term == "oom");
         let phrases: Vec<&WordGroup> = prompt.groups.iter().filter(|it| it.is_phrase).collect();
@@ -523,13 +523,13 @@ mod tests {
         }
 
         #[test]
-        fn terms_of_terms_of_words_without_ends_are_the_same(text in "[a-z]{1,4}( [0-9]{1,3})?") {
+        fn two_words_have_at_most_two_terms(text in "[a-z]{1,4}( [0-9]{1,3})?") {
             let once = terms(&text);
             prop_assert!(once.split(' ').count() <= 2);
         }
 
         #[test]
-        fn any_prompt_is_read(text in "\\PC{0,300}") {
+        fn any_prompt_parses(text in "\\PC{0,300}") {
             let prompt = Prompt::read(&text);
             for group in &prompt.groups {
                 prop_assert!(!group.term.contains('"'));

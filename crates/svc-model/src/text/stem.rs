@@ -1,6 +1,6 @@
 //! Stems of English words: Porter's algorithm (M. F. Porter, "An algorithm for suffix stripping",
-//! 1980), which is FTS5's too. Ours, as terms that are split, matched with the thesaurus and
-//! compared for typos are stems already.
+//! 1980), the same as in FTS5. Implemented here because terms have to be stemmed before they are
+//! split, matched with the thesaurus and compared for typos.
 
 const SECOND: &[(&str, &str)] = &[
     ("ational", "ate"),
@@ -39,7 +39,7 @@ const FOURTH: &[&str] = &[
     "ive", "ize", "ion", "al", "er", "ic", "ou",
 ];
 
-/// The stem of a word in lower case. What is not plain ASCII letters stays as it is.
+/// The stem of a word in lower case. A word with other characters than ASCII letters is unchanged.
 pub(super) fn stem(word: &str) -> String {
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return word.to_owned();
@@ -105,7 +105,7 @@ fn participle(word: &mut String) {
     }
 }
 
-/// Whether each letter is a consonant. A `y` is one at the start and after a vowel.
+/// For each letter, whether it is a consonant. `y` is one at the start and after a vowel.
 fn consonants(word: &str) -> impl Iterator<Item = bool> {
     let mut last = false;
     word.bytes().enumerate().map(move |(at, byte)| {
@@ -122,7 +122,7 @@ fn has_vowel(word: &str) -> bool {
     consonants(word).any(|consonant| !consonant)
 }
 
-/// How often a consonant follows a vowel.
+/// How often a consonant follows a vowel (Porter's measure *m*).
 fn measure(word: &str) -> usize {
     let mut after_vowel = false;
     let mut count = 0;
@@ -140,7 +140,8 @@ fn is_doubled(word: &str) -> bool {
         && consonants(word).last() == Some(true)
 }
 
-/// Whether it ends consonant, vowel, consonant, the last being none of w, x, y.
+/// Whether the word ends in consonant, vowel, consonant, the last not being w, x or y (Porter's
+/// *\*o*).
 fn is_short(word: &str) -> bool {
     let kinds: Vec<bool> = consonants(word).collect();
     kinds.ends_with(&[true, false, true]) && !word.ends_with(['w', 'x', 'y'])
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strips_what_porter_strips() {
+    fn stems_agree_with_porter() {
         for (word, is) in [
             ("caresses", "caress"),
             ("ponies", "poni"),

@@ -12,29 +12,28 @@ use svc_model::{
 /// An agent with what only the daemon knows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    /// As its host tells of it.
+    /// The agent as its host reports it.
     pub info: AgentInfo,
-    /// Whose it is: of who started it; itself is its runner.
+    /// Owner: the principal that started the agent. Runner: the agent itself.
     pub owned: Ownership,
-    /// The process of its host; `None` until that is known.
+    /// The process of its host; `None` until it is known.
     pub host: Option<HostProcess>,
-    /// The last process of its program, also when that has ended; 0 until it is known.
+    /// Pid of the last process of the agent's program, even if it has ended; 0 until it is known.
     pub last_pid: u32,
-    /// The token that it speaks with.
+    /// The agent's own credential.
     pub token_id: Option<TokenId>,
-    /// The dispatched task that it was started for.
+    /// The dispatched task that the agent was started for.
     pub task_id: Option<TaskId>,
-    /// A request of it that nobody answers within this time is denied.
+    /// A request that nobody answers within this time is denied.
     pub request_timeout: Duration,
     pub ended_at: Option<Timestamp>,
 }
 
-/// The process of a host, told from a later one with the same id.
+/// The process of a host. The start time distinguishes it from a later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostProcess {
-    /// Its id.
     pub pid: u32,
-    /// When it started, as the system counts it; 0 where the system does not say.
+    /// Start time in the system's unit; 0 where the system does not report it.
     pub started: u64,
 }
 

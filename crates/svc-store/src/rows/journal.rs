@@ -12,9 +12,9 @@ use svc_model::{
 pub struct SessionStart {
     /// The client's own id.
     pub session_id: String,
-    /// Root of its project; `None` leaves it as it is.
+    /// Root of its project; `None` leaves the stored one unchanged.
     pub project: Option<String>,
-    /// Which program it is; `None` leaves it as it is.
+    /// Name of the client program; `None` leaves the stored one unchanged.
     pub client: Option<String>,
     /// The client's reason for the start.
     pub source: SessionSource,
@@ -22,10 +22,10 @@ pub struct SessionStart {
     pub created_by: String,
 }
 
-/// What keeps a session with its client, beside its owner.
+/// Restrictions on who may use a session, besides its owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionLock {
-    /// SHA-256 of the secret by which another process of its client takes it up again.
+    /// SHA-256 of the secret with which another process of the same client resumes the session.
     pub secret: Option<TokenHash>,
     pub ended_at: Option<Timestamp>,
 }
@@ -33,32 +33,32 @@ pub struct SessionLock {
 /// Which records hold a lesson for another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LessonKind {
-    /// Those whose prediction was wrong.
+    /// Their prediction was wrong.
     Falsified,
-    /// Those with a surprise.
+    /// They record a surprise.
     Surprising,
 }
 
-/// How often the predictions of a strategy came true.
+/// How often the predictions of a strategy were confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HitRate {
     pub strategy: Strategy,
     /// Records with a verdict.
     pub records: i64,
-    /// Those of them that were confirmed.
+    /// Of these, those that were confirmed.
     pub confirmed: i64,
 }
 
-/// Records that stated probabilities from one tenth to the next.
+/// Records whose stated probability falls into one tenth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbabilityBin {
-    /// Tenths at which it begins, 0 to 9.
+    /// Lower bound of the bin in tenths, 0 to 9.
     pub tenth: i64,
     /// Records with a verdict.
     pub records: i64,
-    /// Those of them that were confirmed.
+    /// Of these, those that were confirmed.
     pub confirmed: i64,
-    /// Mean of the probabilities that they stated.
+    /// Mean of the stated probabilities.
     pub mean: f64,
 }
 

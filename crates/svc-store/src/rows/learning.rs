@@ -7,26 +7,23 @@ use svc_model::{
     learning::{Memory, MemoryCategory},
 };
 
-/// Which memories a list shows, or a search may find.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryFilter {
-    /// Only of this category.
     pub category: Option<MemoryCategory>,
-    /// Only of this project.
     pub project: Option<String>,
-    /// Only those with one of these tags; empty for all.
+    /// Only memories with one of these tags; empty for all.
     pub tags: Vec<String>,
-    /// Only those of at least this importance.
+    /// Lower bound of the importance.
     pub min_importance: f64,
 }
 
-/// A version of a record, value or memory, which a session sees once.
+/// A version of a record, value or memory. A session is given each version once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SeenItem {
     /// `experience`, `value` or `memory`.
     pub kind: &'static str,
     pub id: String,
-    /// When it was last changed.
+    /// When the item was last changed.
     pub version: Timestamp,
 }
 
@@ -44,13 +41,12 @@ impl From<&Memory> for SeenItem {
     }
 }
 
-/// A record or memory of another session, which a session was given.
+/// A record or memory of another session that a session was given.
 #[derive(Debug, Clone)]
 pub struct GivenItem {
     pub id: String,
-    /// Whether it is a memory.
     pub is_memory: bool,
-    /// Terms of goal and hypothesis; all of a memory.
+    /// Terms of goal and hypothesis; for a memory, all its terms.
     pub aim: String,
     /// Terms of surprise, root cause and lesson.
     pub lesson: String,
@@ -64,27 +60,27 @@ pub struct GivenItem {
 pub enum ShownBy {
     /// The session's own record names it.
     Name,
-    /// The session was given it before, and its record is about the same.
+    /// The session was given it earlier, and its record is about the same subject.
     Subject,
 }
 
 /// The last grouping of the records on an axis.
 #[derive(Debug, Clone)]
 pub struct Clustering {
-    /// Fingerprint of the records that were grouped; another one means that they have changed.
+    /// Fingerprint of the grouped records; a different one means that records have changed.
     pub state: String,
     /// Records that were compared.
     pub records: i64,
-    /// Those of them that are in no cluster.
+    /// Of these, those that are in no cluster.
     pub noise: i64,
 }
 
-/// A cluster that is to be stored.
+/// A cluster to store.
 #[derive(Debug, Clone)]
 pub struct NewCluster {
-    /// Mean weight of its records, 0 to 1: how far they can be trusted.
+    /// Mean weight of its records, 0 to 1. The weight states how far a record can be trusted.
     pub avg_weight: f64,
-    /// Its records, each with the cosine to the centroid.
+    /// Its records, each with its cosine to the centroid.
     pub members: Vec<(GhapId, f64)>,
 }
 
@@ -94,26 +90,22 @@ pub struct ClusterRow {
     pub cluster_id: String,
     /// Its number on its axis.
     pub label: i64,
-    /// Records in it.
+    /// Number of records.
     pub size: i64,
-    /// Mean weight of its records, 0 to 1: how far they can be trusted.
+    /// Mean weight of its records, 0 to 1. The weight states how far a record can be trusted.
     pub avg_weight: f64,
-    /// The goal of the record that is nearest to its centroid.
+    /// Goal of the record that is nearest to the centroid.
     pub goal: String,
 }
 
-/// A record of a cluster.
 #[derive(Debug, Clone)]
 pub struct MemberRow {
-    /// The record.
     pub id: GhapId,
     pub domain: Domain,
     pub strategy: Strategy,
-    /// Its verdict.
     pub status: GhapStatus,
     /// How far the record can be trusted.
     pub tier: Option<Tier>,
-    /// The goal of the record.
     pub goal: String,
     /// Cosine to the centroid of the cluster.
     pub similarity: f64,

@@ -1,42 +1,39 @@
-//! Sessions of MCP clients, and their calls that take time.
+//! MCP sessions, and tool calls that are on record.
 
 use serde::{Deserialize, Serialize};
 use svc_model::{CallId, McpSessionId, Principal, StreamName, Timestamp};
 use svc_wire::mcp::Revision;
 
-/// A session of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpSessionRow {
-    /// What the client sends to be known again.
+    /// The id that the client sends with each request.
     pub session_id: McpSessionId,
-    /// Who opened it; `None` if the row does not say so in a form that we know: then it is
-    /// nobody's.
+    /// The principal that opened it; `None` if the stored value does not parse: then the session
+    /// belongs to nobody.
     pub principal: Option<Principal>,
-    /// How its messages travel.
     pub transport: McpTransport,
-    /// What was agreed on.
+    /// The negotiated protocol revision.
     pub revision: Revision,
-    /// JSON: who the client says it is.
+    /// JSON: the client's `clientInfo`.
     pub client: Option<String>,
-    /// JSON: what the client can do.
+    /// JSON: the client's capabilities.
     pub capabilities: String,
-    /// The lightest log messages that it wants.
+    /// The lowest level of log messages that the client wants.
     pub log_level: Option<String>,
-    /// Fingerprint of the list of tools that it has seen.
+    /// Fingerprint of the list of tools that the client has seen.
     pub tools: Option<i64>,
-    /// The client's own session at the other end, as far as its hooks have shown.
+    /// The client's own session id, as far as its hooks have reported it.
     pub client_session: Option<String>,
-    /// When it was last heard of, give or take a minute.
+    /// When it was last used, accurate to a minute.
     pub last_seen_at: Timestamp,
 }
 
-/// How the messages of a session travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum McpTransport {
-    /// Streamable HTTP: one path, answers on the request's own response.
+    /// Streamable HTTP: one path; results arrive on the response of the request.
     Http,
-    /// The transport of 2024-11-05: answers on one stream of server-sent events.
+    /// The transport of 2024-11-05: results arrive on one stream of server-sent events.
     Sse,
 }
 
@@ -47,16 +44,14 @@ pub enum CallState {
     Working,
     /// The tool waits for the client's answer.
     InputRequired,
-    /// It has a result, which may be that the tool failed.
+    /// The call has a result; the result may state that the tool failed.
     Completed,
-    /// It ended with an error and has no result.
+    /// The call ended with an error and has no result.
     Failed,
-    /// The client cancelled it.
     Cancelled,
 }
 
 impl CallState {
-    /// Its text form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Working => "working",
@@ -67,48 +62,46 @@ impl CallState {
         }
     }
 
-    /// Whether it is final.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
-/// A call that takes time.
+/// A tool call that is on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallRow {
-    /// Its id; a task's too.
+    /// Id of the call, and of its task if it has one.
     pub call_id: CallId,
-    /// The session that it came in; `None` where requests stand for themselves.
+    /// The session of the request; `None` where requests have no session.
     pub session_id: Option<McpSessionId>,
-    /// Who called; `None` if the row does not say so in a form that we know: then it is nobody's.
+    /// The caller; `None` if the stored value does not parse: then the call belongs to nobody.
     pub principal: Option<Principal>,
-    /// The credential that the request came with, in a form that tells nothing of it; `None` in
-    /// rows from before.
+    /// A one-way form of the request's credential; `None` in rows of earlier releases.
     pub credential: Option<String>,
-    /// For whom the tool acts.
+    /// The session that the tool acts for.
     pub acts_for: Option<String>,
-    /// The revision that it came in; `None` if the row does not say so in a form that we know.
+    /// The request's protocol revision; `None` if the stored value does not parse.
     pub revision: Option<Revision>,
     /// JSON: the id of the request.
     pub rpc_id: String,
     pub tool: String,
     /// JSON: the request's `params`.
     pub params: String,
-    /// Whether the client was given it as a task.
+    /// Whether the client was given a task for it.
     pub is_task: bool,
     pub state: CallState,
     /// JSON: what the client is asked.
     pub asks: Option<String>,
-    /// JSON: what it has answered.
+    /// JSON: the client's answers.
     pub answers: Option<String>,
-    /// When it came.
+    /// When the request arrived.
     pub started_at: Timestamp,
-    /// When its state last changed.
+    /// When `state` last changed.
     pub updated_at: Timestamp,
 }
 
 impl CallRow {
-    /// The stream of its messages.
+    /// The stream of the call's messages.
     pub fn stream(&self, transport: McpTransport) -> StreamName {
         match (&self.session_id, transport) {
             (Some(session), McpTransport::Sse) => StreamName::new("mcp", session),

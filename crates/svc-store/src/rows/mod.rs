@@ -1,4 +1,4 @@
-//! What the store takes and gives: plain values, without a word on how an engine holds them.
+//! Arguments and results of the store: plain values, independent of the engine.
 
 mod agent;
 mod assignment;

@@ -1,4 +1,4 @@
-//! Filters of a search, and its candidates.
+//! Filters and candidates of a search.
 
 use serde::{Deserialize, Serialize};
 use svc_model::{
@@ -10,27 +10,26 @@ use svc_model::{
 /// Which records a search may find.
 #[derive(Debug, Clone, Default)]
 pub struct SearchFilter {
-    /// Only of this domain.
     pub domain: Option<Domain>,
-    /// Only with this outcome.
+    /// Only records with this verdict.
     pub status: Option<GhapStatus>,
-    /// Only those that say something of this.
+    /// Only records that have this part.
     pub part: Option<GhapPart>,
 }
 
-/// A part of a record that not all have.
+/// An optional part of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GhapPart {
-    /// What was not expected.
+    /// What was unexpected.
     Surprise,
     /// Why the prediction was wrong.
     RootCause,
 }
 
 impl SearchFilter {
-    /// How many entries of the index a search may read: more with a filter, or for a reader of few
-    /// records, which leave out most of them.
+    /// How many index entries a search may read. The bound is higher with a filter, or for a reader
+    /// of few records, since these leave out most entries.
     pub fn postings(&self, reader: &Reader) -> i64 {
         match (self.domain, self.status, self.part) {
             (None, None, None) if reader.reads_all_rows() => limits::SEARCH_POSTINGS,
@@ -42,18 +41,17 @@ impl SearchFilter {
 /// A record that has some of the terms.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SearchCandidate {
-    /// Its row.
+    /// Id of its row.
     pub id: i64,
     pub ghap_id: String,
-    /// Its project; "" if it has none.
+    /// Its project; empty if it has none.
     pub project: String,
-    /// Its verdict.
     pub status: GhapStatus,
-    /// How far it can be trusted.
+    /// How far the record can be trusted.
     pub tier: Option<Tier>,
     /// When it was resolved, in milliseconds since the unix epoch.
     pub at_ms: i64,
-    /// Confirmed records of other sessions that it helped.
+    /// How many confirmed records of other sessions it helped.
     pub confirmed_again: i64,
     /// Terms of goal and hypothesis.
     pub aim: String,
@@ -63,5 +61,5 @@ pub struct SearchCandidate {
     pub rest: String,
 }
 
-/// How many records there are, and how many have each term.
+/// The number of records, and for each term the number of records that have it.
 pub type Frequencies = (i64, Vec<(String, i64)>);

@@ -5,62 +5,58 @@ use svc_model::Timestamp;
 /// What a server listed when it last worked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceListRow {
-    /// The server.
     pub name: String,
-    /// The project whose file names it; empty for none.
+    /// The project whose file configures the server; empty for none.
     pub project: String,
-    /// Fingerprint of its entry.
+    /// Fingerprint of its configuration entry.
     pub fingerprint: String,
-    /// JSON: the tools, as the server gave them.
+    /// JSON: the tools, as the server listed them.
     pub tools: String,
-    /// JSON: the resources.
+    /// JSON.
     pub resources: String,
-    /// JSON: the templates of resources.
+    /// JSON: the resource templates.
     pub templates: String,
-    /// JSON: the prompts.
+    /// JSON.
     pub prompts: String,
 }
 
 /// The definitions of a server that a person has approved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcePinRow {
-    /// The lists. The fingerprint names the approval and the entry that they belong to.
+    /// The approved lists. The fingerprint covers the approval and the configuration entry.
     pub list: SourceListRow,
-    /// JSON: the changes that an event has told of.
+    /// JSON: the changes that an event has reported.
     pub told: String,
 }
 
-/// What a server is doing.
+/// State of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStateRow {
-    /// The server.
     pub name: String,
-    /// The project whose file names it; empty for none.
+    /// The project whose file configures the server; empty for none.
     pub project: String,
-    /// One of the words of `SourceState`.
+    /// Text form of `SourceState`.
     pub state: String,
-    /// Why, if it does not work.
+    /// Why the server does not work.
     pub reason: Option<String>,
-    /// What would help.
+    /// What a person can do about it.
     pub next_action: Option<String>,
-    /// How many starts have failed in a row.
+    /// Number of consecutive failed starts.
     pub attempt: Option<u32>,
-    /// When the next start is.
+    /// Time of the next start.
     pub next_at: Option<Timestamp>,
 }
 
 /// A process of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceProcessRow {
-    /// Stands in its environment and in that of all that it starts.
+    /// Value in the environment of the process and of all its descendants.
     pub mark: String,
-    /// Its id.
     pub pid: u32,
-    /// When it started, as the system counts, and in which run of the system.
+    /// Start time in the system's unit, with the boot id.
     pub started: String,
-    /// The server.
     pub name: String,
-    /// The project whose file names it; empty for none.
+    /// The project whose file configures the server; empty for none.
     pub project: String,
     pub instance: String,
 }

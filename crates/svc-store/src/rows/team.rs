@@ -16,20 +16,20 @@ pub struct PeerRow {
     pub owner: Option<String>,
     /// Root of the project that it works in.
     pub project: Option<String>,
-    /// When the process of its `pid` started, if that ran when it was named.
+    /// Start time of process `pid`, if that process ran when the pid was reported.
     pub process_started: Option<String>,
-    /// The tools that its client has begun to call.
+    /// Tool calls that its client has begun and not ended.
     pub open_calls: OpenCalls,
 }
 
 impl PeerRow {
-    /// The process that it is known to run in.
+    /// The process that the peer runs in, if pid and start time are known.
     pub fn process(&self) -> Option<ProcessIdentity> {
         Some(ProcessIdentity { pid: self.peer.pid?, started: self.process_started.clone()? })
     }
 
-    /// The key of the session that it stands for; `None` of the person's own. An agent that the
-    /// daemon runs has its own key, whichever conversation it leads.
+    /// Key of the session that the peer stands for; `None` for a person's peer. An agent that the
+    /// daemon hosts has its own key, whichever conversation it resumes.
     pub fn session_key(&self) -> Option<String> {
         if self.peer.role == PeerRole::Human {
             return None;
@@ -38,14 +38,14 @@ impl PeerRow {
         Some(own.map_or_else(|| stamp::address(&self.peer).to_string(), str::to_owned))
     }
 
-    /// Whether the holder of this key may be meant where a session of its own names this peer: it
-    /// is its own, or the operator registered it for that session.
+    /// Whether a session of the holder of `key` may use this peer: the holder registered the peer,
+    /// or the operator did.
     pub fn is_for(&self, key: &str) -> bool {
         self.owner.as_deref().is_none_or(|owner| owner == key)
     }
 
-    /// The peer as far as this reader may see it: whole if it is its own or of its project, else
-    /// its presence.
+    /// The peer as this reader may see it: complete if it is the reader's own or of its project,
+    /// else only its presence.
     pub fn shown_to(self, reader: &Reader) -> Peer {
         let is_own = |key: &str| {
             self.owner.as_deref() == Some(key)
@@ -58,8 +58,8 @@ impl PeerRow {
         }
     }
 
-    /// Who acts as it: the session that registered it, or that it was registered for, or the
-    /// operator.
+    /// The principal that acts as the peer: the session that registered it or that it was
+    /// registered for, else the operator.
     pub fn principal(&self) -> Principal {
         let session = self.owner.as_deref().or(self.peer.session_id.as_deref());
         session.map_or(Principal::Operator, |session| Principal::Session(session.into()))
@@ -70,27 +70,27 @@ impl PeerRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StrandedInbox {
     pub peer: PeerId,
-    /// The peer was removed. Otherwise it is that of a hosted agent that has ended.
+    /// The peer was removed. If false, the peer is that of a hosted agent that has ended.
     pub is_removed: bool,
 }
 
-/// A message with its rank in the order of arrival.
+/// A message with its sequence number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Rank in the order of arrival.
+    /// Sequence number in the order of arrival.
     pub id: i64,
     /// What every caller sees.
     pub message: Message,
 }
 
-/// What only the daemon knows of a message that is stored.
+/// What only the daemon knows of a stored message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MessageTerms {
-    /// Of a reply that answers a reply: the number of the turn that it begins.
+    /// For a reply to a reply: the number of the turn that it begins.
     pub turn: Option<u32>,
-    /// A call waits for it until then, and nobody else is given it before.
+    /// A call waits for the message until this time; before it, nobody else gets the message.
     pub held_until: Option<Timestamp>,
-    /// A call answers with it, and no turn's end: it counts as a send.
+    /// A call sent the message, not the end of a turn: it counts as a send.
     pub by_call: bool,
 }
 
@@ -102,35 +102,30 @@ pub struct TaskRow {
     pub owned: Ownership,
     /// The process that runs it, on this machine.
     pub runner_pid: Option<u32>,
-    /// When that process started, as the system tells it: another process may get its number later.
+    /// Start time of that process, as the system reports it. A later process may get the same pid.
     pub runner_started: Option<String>,
 }
 
 /// A session token's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its id.
     pub token_id: TokenId,
-    /// The subject: the session that its holder speaks for.
+    /// The subject: the session that the holder speaks for.
     pub session: String,
-    /// What it may do beyond the ordinary.
+    /// Scopes beyond the default.
     pub scopes: Vec<String>,
-    /// Root of the project whose things it reads.
+    /// Root of the project whose rows the holder may read.
     pub project: Option<String>,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// When it expires.
     pub expires_at: Timestamp,
-    /// When it was last used, give or take a minute.
+    /// When it was last used, accurate to a minute.
     pub last_used_at: Option<Timestamp>,
-    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// The client's process that it was given to; `None` if a person minted it.
+    /// The client process that the token was issued to; `None` if a person minted it.
     pub process: Option<ProcessIdentity>,
-    /// The folder that this process worked in, if the system told it.
+    /// The process's working directory, if the system reported it.
     pub cwd: Option<String>,
-    /// The operator's credential under which a browser was signed in; `None` for a token of a
-    /// session.
+    /// The operator's credential with which a browser signed in; `None` for a session's token.
     pub operator_credential: Option<String>,
 }
 
@@ -158,51 +153,49 @@ pub struct ListedMessage {
     pub answered: bool,
 }
 
-/// What a code signs in with.
+/// A sign-in code of a browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginCodeRow {
-    /// The operator's credential that it was made under.
+    /// The operator's credential that the code was issued under.
     pub operator_credential: String,
-    /// Until when it may be used.
     pub expires_at: Timestamp,
     pub used_at: Option<Timestamp>,
 }
 
-/// Why a token was taken back.
+/// Why a token was revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenEnd {
-    /// The operator wanted it so.
+    /// The operator revoked it.
     Revoked,
-    /// Its session ended.
     Ended,
-    /// Its process is gone.
+    /// Its process has exited.
     Gone,
 }
 
-/// What is known of a client's process that was given tokens before.
+/// A client process that was issued tokens before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSubject {
-    /// The row of its first token; `None` if it has none yet.
+    /// Id of its first token; `None` if it has none yet.
     pub token_id: Option<TokenId>,
     /// The subject of all its tokens.
     pub session: String,
-    /// What its tokens may do beside what each may.
+    /// Scopes that all its tokens have in addition to their own.
     pub scopes: Vec<String>,
     /// Root of the project that it works in.
     pub project: Option<String>,
-    /// The folder that it was first seen in.
+    /// Its working directory when it was first seen.
     pub cwd: Option<String>,
-    /// The operator took a token of it back: it gets no other.
+    /// The operator revoked one of its tokens, so it is issued no other.
     pub is_barred: bool,
 }
 
 /// Who can still speak as a subject.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubjectHolders {
-    /// Whether a token that a person minted for it is good.
+    /// Whether a token that a person minted for the subject is valid.
     pub has_minted: bool,
-    /// The processes that were given tokens of it.
+    /// The processes that were issued tokens of the subject.
     pub processes: Vec<ProcessIdentity>,
     /// The projects that its tokens name.
     pub projects: Vec<String>,

@@ -1,4 +1,4 @@
-//! Rows of agents. What they said is in their streams.
+//! Rows of agents. Their output is in their streams.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ impl TryFrom<RawAgent> for AgentRow {
     }
 }
 
-/// The columns of such a row, for the macros of `statement`.
+/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! agents {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -117,7 +117,6 @@ macro_rules! agents {
 }
 
 impl AgentWrites<'_> {
-    /// An agent by its id.
     pub async fn get(&mut self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
         let raw = agents!(select_one, self.tx, "where a.agent_id = ?", id);
@@ -151,7 +150,8 @@ impl AgentWrites<'_> {
         Ok(taken)
     }
 
-    /// The agent that a caller started with this key, and the fingerprint of what it wanted.
+    /// The agent that a caller started with this idempotency key, and the fingerprint of that
+    /// request.
     pub async fn by_key(
         &mut self,
         created_by: &str,
@@ -170,7 +170,7 @@ impl AgentWrites<'_> {
         Ok(row.map(|row| (row, found.wish)))
     }
 
-    /// How many agents of an instance live.
+    /// The number of live agents of an instance.
     pub async fn count_live_in(&mut self, instance: &str) -> Result<u64, StoreError> {
         let count = select_value!(
             self.tx,
@@ -180,7 +180,7 @@ impl AgentWrites<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// The session key of a live agent of an instance that its vendor refuses for usage.
+    /// The session key of a live agent of an instance whose vendor rejects it for usage.
     pub async fn limited_in(&mut self, instance: &str) -> Result<Option<String>, StoreError> {
         let key = find_value!(
             self.tx,
@@ -191,7 +191,7 @@ impl AgentWrites<'_> {
         Ok(key)
     }
 
-    /// When agents of an instance were started since then: how many, and the first of them.
+    /// Agents of an instance started since `since`: their number, and the start of the first.
     pub async fn starts_in(
         &mut self,
         instance: &str,
@@ -209,9 +209,9 @@ impl AgentWrites<'_> {
         Ok((row.count.cast_unsigned(), row.first))
     }
 
-    /// A live agent of an instance that has nothing to do, else one that has; the one longest alive
-    /// of them. Those that were started for a task of their own are left alone. For a session it is
-    /// another one of its project.
+    /// A live agent of an instance: an idle one, else a busy one; of several, the oldest. Agents
+    /// that were started for a task of their own are excluded. For a session: only another agent of
+    /// its project.
     pub async fn find_free(
         &mut self,
         instance: &str,
@@ -236,8 +236,8 @@ impl AgentWrites<'_> {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Stores an agent whose stream is open already. With an idempotency key comes the fingerprint
-    /// of what it stands for.
+    /// Stores an agent whose stream exists. `key` is the idempotency key and the fingerprint of the
+    /// request.
     pub async fn insert(
         &mut self,
         row: &AgentRow,
@@ -283,7 +283,7 @@ impl AgentWrites<'_> {
         Ok(())
     }
 
-    /// Stores what changed of an agent. With its end the key goes that its host took answers by.
+    /// Stores changes of an agent. Its end also removes the key with which its host checks answers.
     pub async fn update(&mut self, row: &AgentRow) -> Result<(), StoreError> {
         let info = &row.info;
         let id = info.id.as_str();
@@ -312,8 +312,8 @@ impl AgentWrites<'_> {
         changed(done, "agent", id)
     }
 
-    /// How many live agents a principal has started, with those that `sessions_spawn` is about to
-    /// start for it.
+    /// The number of live agents that a principal has started, including pending starts of
+    /// `sessions_spawn`.
     pub async fn count_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
         let count = select_value!(
@@ -327,7 +327,7 @@ impl AgentWrites<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// The live agents that somebody has started.
+    /// The number of live agents that a principal has started.
     pub async fn count_live_children(&mut self, parent: &Principal) -> Result<u64, StoreError> {
         let parent = parent.to_string();
         let count = select_value!(
@@ -338,7 +338,7 @@ impl AgentWrites<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// Whether an agent of this key was ever run.
+    /// Whether an agent of this key has ever existed.
     pub async fn was_run(&mut self, session_key: &str) -> Result<bool, StoreError> {
         let was = select_value!(
             self.tx,
@@ -348,7 +348,7 @@ impl AgentWrites<'_> {
         Ok(was)
     }
 
-    /// Notes the incarnation that started an agent.
+    /// Records the incarnation that started an agent.
     pub async fn note_parent(
         &mut self,
         agent: &AgentId,
@@ -362,8 +362,8 @@ impl AgentWrites<'_> {
 }
 
 impl AgentReads<'_> {
-    /// What the host of a live agent takes answers by; `None` of one that has ended, or whose host
-    /// asks for nothing.
+    /// The key with which the host of a live agent checks answers; `None` for an ended agent, or if
+    /// its host requires none.
     pub async fn answer_key(self, id: &AgentId) -> Result<Option<AnswerKey>, StoreError> {
         let id = id.as_str();
         let key = sqlx::query_scalar!("select answer_key from agent where agent_id = ?", id)
@@ -372,7 +372,6 @@ impl AgentReads<'_> {
         Ok(key.flatten().map(AnswerKey::from_text))
     }
 
-    /// An agent by its id.
     pub async fn get(self, id: &AgentId) -> Result<Option<AgentRow>, StoreError> {
         let id = id.as_str();
         let raw = agents!(read_one, self.store, "where a.agent_id = ?", id);
@@ -390,8 +389,8 @@ impl AgentReads<'_> {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// Agents whose id begins so, or whose session key is `agent:` and this, or that and `:main`;
-    /// the living and the latest first.
+    /// Agents whose id begins with `text`, or whose session key is `agent:<text>` or
+    /// `agent:<text>:main`; live ones first, then the latest.
     pub async fn named(self, text: &str) -> Result<Vec<AgentRow>, StoreError> {
         if text.is_empty() {
             return Ok(Vec::new());
@@ -408,7 +407,7 @@ impl AgentReads<'_> {
         rows.into_iter().map(AgentRow::try_from).collect()
     }
 
-    /// All agents that have not ended, the oldest first.
+    /// All live agents, the oldest first.
     pub async fn live(self) -> Result<Vec<AgentRow>, StoreError> {
         let rows =
             agents!(pool_query, "where a.ended_at is null order by a.started_at, a.agent_id")
@@ -417,7 +416,7 @@ impl AgentReads<'_> {
         rows.into_iter().map(AgentRow::try_from).collect()
     }
 
-    /// Live agents of each instance that has some.
+    /// The number of live agents of each instance that has any.
     pub async fn live_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select instance as "instance!", count(*) as "count!: i64" from agent
@@ -428,8 +427,8 @@ impl AgentReads<'_> {
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
-    /// How busy the instances are that have anything to do: their live agents, and accepted work
-    /// that has no agent of its own.
+    /// The load of each instance that has any: its live agents, plus accepted work that has no
+    /// agent of its own.
     pub async fn busy_counts(self) -> Result<Vec<(String, u64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select instance as "instance!: String", count(*) as "count!: i64" from (
@@ -444,7 +443,7 @@ impl AgentReads<'_> {
         Ok(rows.into_iter().map(|row| (row.instance, row.count.cast_unsigned())).collect())
     }
 
-    /// Agents, the latest first, before the one given, at most `limit`.
+    /// Agents, the latest first, before the cursor `before`.
     pub async fn list(
         self,
         reader: &Reader,
@@ -480,7 +479,7 @@ impl AgentReads<'_> {
         read_page(rows, size, AgentRow::try_from, |row| &row.info).await
     }
 
-    /// The live agent whose host is one of these processes.
+    /// The live agent whose host is this process.
     pub async fn of_host(self, host: HostProcess) -> Result<Option<AgentRow>, StoreError> {
         let (pid, started) = (i64::from(host.pid), host.started.cast_signed());
         let raw = agents!(
@@ -494,7 +493,7 @@ impl AgentReads<'_> {
         raw.map(AgentRow::try_from).transpose()
     }
 
-    /// The incarnation that started an agent, if that was a hosted agent.
+    /// The incarnation that started an agent, if a hosted agent did.
     pub async fn parent_of(self, agent: &AgentId) -> Result<Option<AgentId>, StoreError> {
         let id = agent.as_str();
         let parent = sqlx::query_scalar!("select parent_agent from agent where agent_id = ?", id)

@@ -1,4 +1,4 @@
-//! Rows of what agents asked for.
+//! Rows of agents' requests.
 
 use svc_model::{
     AgentId, AgentRequestId, Ownership, Principal, Reader, Timestamp,
@@ -65,7 +65,7 @@ impl TryFrom<RawRequest> for RequestRow {
     }
 }
 
-/// Runs a query whose rows are requests, each with its agent.
+/// Selects the columns of a request and its agent; for the macros of `statement`.
 macro_rules! requests {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -82,14 +82,12 @@ macro_rules! requests {
 }
 
 impl AgentRequestWrites<'_> {
-    /// A request by its id.
     pub async fn get(&mut self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
         let raw = requests!(select_one, self.tx, "where r.request_id = ?", id);
         raw.map(RequestRow::try_from).transpose()
     }
 
-    /// The open requests of an agent.
     pub async fn open_of_agent(&mut self, agent: &AgentId) -> Result<Vec<RequestRow>, StoreError> {
         let id = agent.as_str();
         let rows = requests!(
@@ -101,7 +99,7 @@ impl AgentRequestWrites<'_> {
         rows.into_iter().map(RequestRow::try_from).collect()
     }
 
-    /// Stores a request; answers whether it is new.
+    /// Stores a request; returns whether it is new.
     pub async fn insert(&mut self, row: &RequestRow) -> Result<bool, StoreError> {
         let (id, agent, options) =
             (row.request_id.as_str(), row.agent_id.as_str(), to_json(&row.options));
@@ -122,7 +120,7 @@ impl AgentRequestWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Stores the answer to a request that is open.
+    /// Stores the answer to an open request.
     pub async fn close(
         &mut self,
         id: &AgentRequestId,
@@ -143,7 +141,6 @@ impl AgentRequestWrites<'_> {
 }
 
 impl AgentRequestReads<'_> {
-    /// A request by its id.
     pub async fn get(self, id: &AgentRequestId) -> Result<Option<RequestRow>, StoreError> {
         let id = id.as_str();
         let raw = requests!(pool_query, "where r.request_id = ?", id)
@@ -152,7 +149,7 @@ impl AgentRequestReads<'_> {
         raw.map(RequestRow::try_from).transpose()
     }
 
-    /// Requests, the latest first, at most `limit`.
+    /// Requests, the latest first.
     pub async fn list(
         self,
         reader: &Reader,
@@ -181,7 +178,7 @@ impl AgentRequestReads<'_> {
         read_page(rows, size, RequestRow::try_from, |row| &row.tool).await
     }
 
-    /// Open requests whose deadline is past.
+    /// Open requests whose deadline has passed.
     pub async fn due(self, now: Timestamp) -> Result<Vec<RequestRow>, StoreError> {
         let rows = requests!(
             pool_query,

@@ -1,4 +1,4 @@
-//! Codes that sign browsers in, and the rows of browsers among the tokens.
+//! Sign-in codes of browsers, and the rows of browsers among the tokens.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ macro_rules! login_codes {
 direct_row!(LoginCodeRow { operator_credential, expires_at, used_at });
 
 impl BrowserReads<'_> {
-    /// The code with this SHA-256, whatever became of it.
+    /// The code with this SHA-256, in any state.
     pub async fn login_code(self, hash: &TokenHash) -> Result<Option<LoginCodeRow>, StoreError> {
         let hash = hash.as_slice();
         Ok(login_codes!(pool_query, "where hash = ?", hash)
@@ -53,7 +53,7 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    /// The code with this SHA-256, whatever became of it.
+    /// The code with this SHA-256, in any state.
     pub async fn login_code(
         &mut self,
         hash: &TokenHash,
@@ -62,7 +62,7 @@ impl BrowserWrites<'_> {
         Ok(login_codes!(select_one, self.tx, "where hash = ?", hash))
     }
 
-    /// A code is used from now on.
+    /// Marks a code as used.
     pub async fn use_login_code(&mut self, hash: &TokenHash) -> Result<(), StoreError> {
         let key = hash.as_slice();
         let done = change!(
@@ -74,7 +74,7 @@ impl BrowserWrites<'_> {
         changed(done, "login_code", "of a browser")
     }
 
-    /// Removes codes that ended more than `kept` ago, at most `limit`.
+    /// Removes codes that expired more than `kept` ago, at most `limit`.
     pub async fn forget_login_codes(
         &mut self,
         kept: Duration,
@@ -103,7 +103,7 @@ impl BrowserWrites<'_> {
         Ok(())
     }
 
-    /// Takes back the cookies of all browsers. Answers which were good until now.
+    /// Revokes the cookies of all browsers. Returns those that were valid.
     pub async fn revoke_all(&mut self) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
             self.tx,

@@ -1,4 +1,4 @@
-//! Sums over records: how often predictions came true, and why they did not.
+//! Sums over records: how often predictions were confirmed, and causes of wrong ones.
 
 use svc_model::{
     Reader, Timestamp,
@@ -9,7 +9,8 @@ use super::families::CalibrationReads;
 use crate::{CalibrationRow, HitRate, ProbabilityBin, StoreError, VerdictWeek};
 
 impl CalibrationReads<'_> {
-    /// How often each strategy came true in a domain, the one asked for first, then the most used.
+    /// Rates of confirmed predictions by strategy in a domain: the requested strategy first, then
+    /// the most used.
     pub async fn hit_rates(
         self,
         reader: &Reader,
@@ -34,7 +35,7 @@ impl CalibrationReads<'_> {
         Ok(rows)
     }
 
-    /// Why predictions of a domain were wrong, the most frequent cause first.
+    /// Root causes of wrong predictions of a domain, the most frequent first.
     pub async fn root_causes(
         self,
         reader: &Reader,
@@ -59,7 +60,7 @@ impl CalibrationReads<'_> {
         Ok(rows.into_iter().map(|row| (row.category, row.count)).collect())
     }
 
-    /// How well predictions came true, by client and domain.
+    /// Confirmed and wrong predictions by client and domain.
     pub async fn rows(
         self,
         reader: &Reader,
@@ -91,7 +92,7 @@ impl CalibrationReads<'_> {
         Ok(rows)
     }
 
-    /// How often what was stated with a probability came true, by tenths.
+    /// Confirmed predictions by tenths of their stated probability.
     pub async fn probability_bins(
         self,
         reader: &Reader,
@@ -118,7 +119,7 @@ impl CalibrationReads<'_> {
         Ok(rows)
     }
 
-    /// How many records ended in each week, and how many of them were confirmed; the latest `limit`
+    /// Records that ended in each week, and how many of these were confirmed; the latest `limit`
     /// weeks, in order.
     pub async fn verdict_weeks(
         self,
@@ -128,7 +129,7 @@ impl CalibrationReads<'_> {
         limit: u32,
     ) -> Result<Vec<VerdictWeek>, StoreError> {
         let (key, read_project) = (reader.key(), reader.project());
-        // The first of January 1970 was a Thursday: four days from there it is Monday.
+        // 1970-01-01 was a Thursday; the first Monday is four days later.
         let mut rows = sqlx::query_as!(
             VerdictWeek,
             r#"select (g.resolved_at - 345600000) / 604800000 * 604800000 + 345600000 as "week!: Timestamp",

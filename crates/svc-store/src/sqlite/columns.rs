@@ -1,11 +1,11 @@
-//! How the store's own words stand in columns. Values of the model: `svc_model::columns`.
+//! Columns of the store's own enums. Values of the model: `svc_model::columns`.
 
 use svc_model::{column, column_words};
 
 use super::json::to_json;
 use crate::{AssignmentState, CallState, GhapPart, McpTransport, ShownBy, TokenEnd, WorkWish};
 
-/// Where a column holds an empty text for nothing.
+/// For columns where an empty text means none.
 pub(super) fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn values_stand_in_columns_as_the_migrations_spell_them() {
+    async fn stored_values_match_the_spelling_of_the_migrations() {
         let options = SqliteConnectOptions::new().in_memory(true);
         let mut conn = options.connect().await.unwrap();
         assert_eq!(stored(&mut conn, CallState::InputRequired).await, "input_required");
@@ -51,6 +51,6 @@ mod tests {
             sqlx::query_scalar::<_, PeerStatus>(sql).fetch_one(conn).await
         };
         assert_eq!(read(&mut conn, "select 'busy'").await.unwrap(), PeerStatus::Busy);
-        assert!(read(&mut conn, "select 'Busy'").await.is_err(), "a word that is not one of ours");
+        assert!(read(&mut conn, "select 'Busy'").await.is_err(), "an unknown word");
     }
 }

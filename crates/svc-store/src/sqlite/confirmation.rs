@@ -1,4 +1,4 @@
-//! Rows of what helped again, and what a session was given that may have.
+//! Rows of items that helped later records, and of items that may have helped.
 
 use svc_model::{Reader, journal::Ghap};
 
@@ -12,7 +12,7 @@ use crate::{GivenItem, ShownBy, StoreError};
 direct_row!(GivenItem { id, is_memory, aim, lesson, rest });
 
 impl ConfirmationWrites<'_> {
-    /// What a session was given of other sessions' records and memories, the latest first.
+    /// The records and memories of other sessions that a session was given, the latest first.
     pub async fn given(
         &mut self,
         session_id: &str,
@@ -44,9 +44,9 @@ impl ConfirmationWrites<'_> {
         Ok(given)
     }
 
-    /// Notes that records and memories, which `ids` may name, have helped to a record that was
-    /// confirmed. Each counts once for it, and none of its own session's does, nor one that the
-    /// reader, whose record it is, may not read.
+    /// Records that the items of `ids` helped a record that was confirmed. Each item counts once
+    /// per record. Items of the record's own session do not count, nor items that `reader`, the
+    /// owner of the record, may not read.
     pub async fn insert(
         &mut self,
         reader: &Reader,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_count_is_that_of_the_rows() {
+    async fn confirmed_again_equals_the_number_of_rows() {
         let at = TestStore::open().await;
         for number in 1..=3 {
             let ghap = record(&at, number, "The tokenizer hangs").await;
@@ -134,11 +134,11 @@ mod tests {
         assert_eq!(count(&at).await, (0, 0), "of the same session");
         confirm(2, "other").await;
         confirm(2, "other").await;
-        assert_eq!(count(&at).await, (1, 1), "each once");
+        assert_eq!(count(&at).await, (1, 1), "each item counts once per record");
         confirm(3, "other").await;
         assert_eq!(count(&at).await, (2, 2));
         run(&at, "delete from ghap where ghap_id = 'ghap_3'").await;
-        assert_eq!(count(&at).await, (1, 1), "by hand, as a person with `sqlite3` may");
+        assert_eq!(count(&at).await, (1, 1), "changed outside the program");
         run(&at, "delete from ghap where ghap_id = 'ghap_1'").await;
         assert_eq!(count(&at).await, (-1, 0));
     }

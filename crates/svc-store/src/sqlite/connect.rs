@@ -1,4 +1,4 @@
-//! Settings of connections. They are per connection and have to be given each time.
+//! Connection settings. SQLite does not store them, so each connection sets them.
 
 use std::{ffi::OsString, path::Path, str::FromStr as _};
 
@@ -11,10 +11,10 @@ use svc_sys::private_file;
 
 use crate::StoreError;
 
-/// Ends of the names of a database's files.
+/// Suffixes of a database's files.
 const FILES: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Refuses links, which the engine would follow.
+/// Rejects links, which SQLite would follow.
 pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
     for end in FILES {
         let mut name = OsString::from(path);
@@ -25,7 +25,6 @@ pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Settings that writers and readers share.
 fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     check_names(path)?;
     Ok(SqliteConnectOptions::from_str("sqlite:")?
@@ -33,7 +32,7 @@ fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
         .foreign_keys(true)
         .busy_timeout(limits::BUSY_TIMEOUT)
         .pragma("temp_store", "memory")
-        // A log line for each statement costs more than the statement.
+        // Logging each statement costs more than the statement.
         .disable_statement_logging())
 }
 
@@ -49,8 +48,8 @@ pub(super) fn reader_options(path: &Path) -> Result<SqliteConnectOptions, StoreE
     Ok(options(path)?.read_only(true).row_buffer_size(1024))
 }
 
-/// For a file that was out of our hands. Its schema may call no function that does anything, and no
-/// journal stays beside it.
+/// For a file from an untrusted place. `trusted_schema = off` keeps its schema from calling unsafe
+/// functions, and the rollback journal mode leaves no file beside it.
 pub(super) fn restore_options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
     Ok(options(path)?
         .journal_mode(SqliteJournalMode::Delete)

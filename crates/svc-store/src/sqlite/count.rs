@@ -1,4 +1,4 @@
-//! Tool calls of sessions, counted.
+//! Counts of tool calls.
 
 use svc_model::{Timestamp, journal::ToolUse};
 
@@ -10,7 +10,7 @@ use super::{
 use crate::{StoreError, ToolCall, ToolCallCount};
 
 impl ToolCountWrites<'_> {
-    /// Counts a tool call. Of many calls at one moment exactly one is told that a check-in is due.
+    /// Counts a tool call. Of concurrent calls, exactly one is told that a check-in is due.
     pub async fn count_call(&mut self, call: &ToolCall) -> Result<ToolCallCount, StoreError> {
         let (session_id, agent_id) = (call.session_id.as_str(), call.agent_id.as_str());
         self.tx.sessions().touch(session_id, &call.created_by).await?;
@@ -22,7 +22,7 @@ impl ToolCountWrites<'_> {
         let mut active = None;
         if due {
             self.reset(session_id, agent_id).await?;
-            // A record is the session's, and not that of an agent beneath it.
+            // A record belongs to the session, not to a sub-agent.
             if agent_id.is_empty() {
                 active = self.tx.ghaps().active(session_id).await?.map(Box::new);
             }
@@ -30,8 +30,8 @@ impl ToolCountWrites<'_> {
         Ok(ToolCallCount { since, due, active })
     }
 
-    /// Counts one call among other things that a job writes; answers how many there were since the
-    /// last reset, this one included. The session has to be known.
+    /// Counts one call within a larger job; returns the calls since the last reset, including this
+    /// one. The session must exist.
     pub async fn count_tool(
         &mut self,
         session_id: &str,
@@ -76,7 +76,6 @@ impl ToolCountWrites<'_> {
         Ok(())
     }
 
-    /// Counts from zero again.
     pub async fn reset(&mut self, session_id: &str, agent_id: &str) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_of_one_moment_are_numbered_one_by_one() {
+    async fn concurrent_calls_get_consecutive_counts() {
         let test = TestStore::open().await;
         let store = &test.store;
         let before = store.stats().commits;
@@ -163,10 +162,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_between_calls_comes_between_them() {
+    async fn a_reset_between_two_calls_applies_in_queue_order() {
         let test = TestStore::open().await;
         let store = &test.store;
-        // Handed over together, so that they share a commit.
+        // Queued together, so that they share a commit.
         let reset =
             store.write(|tx| Box::pin(async move { tx.tool_counts().reset("a", "").await }));
         let (first, reset, second) = tokio::join!(

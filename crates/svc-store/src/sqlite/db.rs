@@ -1,4 +1,4 @@
-//! Opening and closing the database, and the doors to it: [`Store::write`], [`Store::append`], the
+//! Opening and closing the database, and access to it: [`Store::write`], [`Store::append`], the
 //! readers.
 
 use std::{path::Path, sync::Arc};
@@ -27,8 +27,8 @@ use crate::{AppendedSeqs, Bus, MigrateError, OpenOptions, StoreError, WriteLane,
 pub struct Store {
     jobs: Arc<WriteQueueSender>,
     pub(super) readers: SqlitePool,
-    /// For pages of lists: a connection reads no more than a row or two ahead, and no other read
-    /// waits behind a page.
+    /// For pages of lists: these connections read at most two rows ahead, and other reads do not
+    /// wait behind a page.
     pub(super) page_readers: SqlitePool,
     pub(super) frame_readers: Arc<FrameReaders>,
     pub(super) row_readers: Arc<RowReaders>,
@@ -38,15 +38,15 @@ pub struct Store {
     path: Arc<Path>,
 }
 
-/// The writer's end, which whoever closes the store waits for.
+/// The writer's thread, whose end [`Self::close`] awaits.
 #[derive(Debug)]
 pub struct Writer(oneshot::Receiver<WriteTx>);
 
 impl Store {
-    /// Opens the file and, if asked, brings it to our version. The caller holds the database's
+    /// Opens the file and, if asked, migrates it to our version. The caller holds the database's
     /// lock.
     ///
-    /// A database that has data is copied to `<file>.bak-<version>` before a migration touches it.
+    /// A database with data is copied to `<file>.bak-<version>` before a migration changes it.
     pub async fn open(
         options: &OpenOptions,
         clock: Arc<dyn Clock>,
@@ -57,7 +57,8 @@ impl Store {
             return Err(MigrateError::Pending(migrations.pending.len()));
         }
         migrate::apply_with_backup(&migrations, &mut conn, &options.path).await?;
-        // Opened before the other is closed, which would empty the write-ahead log as the last.
+        // Opened before `conn` is closed: closing the last connection would checkpoint and remove
+        // the write-ahead log.
         let direct = DirectConnection::open(&options.path, options.max_bytes)?;
         let store = Self::start(direct, &options.path, clock)?;
         conn.close().await.map_err(StoreError::from)?;
@@ -89,7 +90,7 @@ impl Store {
             .min_connections(0)
             .idle_timeout(None)
             .max_lifetime(None)
-            // A ping is a round trip to SQLite's thread, and a local file does not hang up.
+            // A ping is a round trip to SQLite's thread, and a local file cannot disconnect.
             .test_before_acquire(false);
         let page_readers = pool.clone().connect_lazy_with(reader_options(path)?.row_buffer_size(1));
         let readers = pool.connect_lazy_with(reader_options(path)?);
@@ -121,7 +122,7 @@ impl Store {
         Ok((store, Writer(ended)))
     }
 
-    /// The writes of a caller, in the lane of its principal.
+    /// The writes of a caller, queued for its principal.
     pub fn on_behalf_of(&self, caller: &Caller) -> LaneWrites<'_> {
         self.writes_in(WriteLane::of_caller(caller))
     }
@@ -130,7 +131,7 @@ impl Store {
         LaneWrites { store: self, lane }
     }
 
-    /// A write of the daemon's own: see [`LaneWrites::write`]. That of a caller goes through
+    /// A write of the daemon's own, see [`LaneWrites::write`]. Writes of a caller use
     /// [`Self::on_behalf_of`].
     pub async fn write<T, E, F>(&self, work: F) -> Result<T, E>
     where
@@ -141,7 +142,7 @@ impl Store {
         self.writes_in(WriteLane::DAEMON).write(work).await
     }
 
-    /// An append of the daemon's own: see [`LaneWrites::append`].
+    /// An append of the daemon's own, see [`LaneWrites::append`].
     pub async fn append(
         &self,
         stream: StreamName,
@@ -150,8 +151,8 @@ impl Store {
         self.writes_in(WriteLane::DAEMON).append(stream, events).await
     }
 
-    /// Lets others have the thread from time to time: a read on the caller's own thread waits for
-    /// nothing.
+    /// Yields to other tasks once the budget is used up: a read on the caller's thread never waits
+    /// and would not yield.
     pub(super) async fn take_turn(&self) {
         tokio::task::coop::consume_budget().await;
     }
@@ -161,30 +162,28 @@ impl Store {
         &self.bus
     }
 
-    /// What the writer has done so far.
     pub fn stats(&self) -> WriterStats {
         self.counters.snapshot()
     }
 
-    /// A number that stands for what readers see: as long as it is the same, so is every answer.
-    /// `None` while that is about to change.
+    /// Number of the database's state: reads with the same number return the same result. `None`
+    /// while a commit is under way.
     pub fn version(&self) -> Option<u64> {
         self.version.settled()
     }
 
-    /// Jobs that wait for the writer.
+    /// Number of queued jobs.
     pub fn queued(&self) -> usize {
         self.jobs.queued()
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Writes in one lane of the writer's queue: lanes take turns, so nobody waits behind all that
-/// another has queued.
+/// Writes that queue for one principal. The writer takes jobs of principals in turn, so no
+/// principal waits behind all jobs of another.
 #[derive(Debug)]
 pub struct LaneWrites<'a> {
     store: &'a Store,
@@ -192,10 +191,10 @@ pub struct LaneWrites<'a> {
 }
 
 impl LaneWrites<'_> {
-    /// Runs `work` in a write transaction, and answers when it is on the disk.
+    /// Runs `work` in a write transaction, and answers when the disk has the commit.
     ///
-    /// The job runs to its end even if the caller's future is dropped. If it fails, nothing of it
-    /// is kept, and the jobs that share its commit are not touched.
+    /// The job runs to its end even if the caller's future is dropped. If the job fails, all its
+    /// changes are rolled back; other jobs of the same commit are unaffected.
     pub async fn write<T, E, F>(self, work: F) -> Result<T, E>
     where
         F: for<'tx> FnOnce(&'tx mut WriteTx) -> BoxFuture<'tx, Result<T, E>> + Send + 'static,
@@ -208,10 +207,10 @@ impl LaneWrites<'_> {
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// Appends `events` to an open stream, and answers when they are on the disk.
+    /// Appends `events` to an open stream, and answers when the disk has the commit.
     ///
     /// # Errors
-    /// [`StoreError::NoStream`], [`StoreError::StreamClosed`], or the database's.
+    /// [`StoreError::NoStream`], [`StoreError::StreamClosed`], or an error of the database.
     ///
     /// # Panics
     /// If `events` is empty.
@@ -228,11 +227,11 @@ impl LaneWrites<'_> {
 }
 
 impl Writer {
-    /// Finishes what is queued, empties the write-ahead log into the database and closes both. All
-    /// clones of the store are gone by then, or their writes answer [`StoreError::Stopped`].
+    /// Runs the queued jobs, checkpoints the write-ahead log and closes the database. Clones of the
+    /// store may still exist; their writes return [`StoreError::Stopped`].
     pub async fn close(self, store: Store) -> Result<(), StoreError> {
         let Store { jobs, readers, page_readers, frame_readers, row_readers, .. } = store;
-        // Clones of the store may still exist, so the writer gets a job that closes the channel.
+        // Clones of the store may still exist, so a job closes the queue.
         let (reply, closed) = oneshot::channel();
         jobs.send(&WriteLane::DAEMON, WriterJob::Stop { reply }).await?;
         closed.await.map_err(|_| StoreError::Stopped)?;
@@ -241,8 +240,8 @@ impl Writer {
         frame_readers.close().await;
         row_readers.close();
         let tx = self.0.await.map_err(|_| StoreError::Panicked)?;
-        // All is on the disk already, in the write-ahead log if not in the database. Where there is
-        // no room to move it, the next start does.
+        // The disk has all commits, in the write-ahead log if not in the database. If the disk has
+        // no space for a checkpoint, the next start does it.
         let closed = spawn_blocking(move || tx.direct.close()).await;
         if let Err(error) = closed.map_err(|_| StoreError::Panicked).flatten() {
             tracing::warn!(

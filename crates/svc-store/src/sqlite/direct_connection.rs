@@ -1,8 +1,8 @@
-//! The writer's connection, which it calls on its own thread: a statement through sqlx is a
-//! hand-over to another thread and back, which costs several times what SQLite does for it.
+//! The writer's connection, which the writer calls on its own thread. A statement through sqlx
+//! passes to another thread and back, which costs several times as much as SQLite's own work.
 //!
-//! The texts of jobs come from the macros of `statement`, where sqlx checks them. Those of this
-//! file leave that check, so a test prepares each against the migrated schema.
+//! The SQL of jobs comes from the macros of `statement`, where sqlx checks it. The SQL of this file
+//! has no such check, so a test prepares each statement against the migrated schema.
 
 use std::{path::Path, sync::Arc};
 
@@ -24,15 +24,14 @@ const ROLLBACK: &str = "rollback";
 const SAVEPOINT: &str = "savepoint job";
 const RELEASE: &str = "release job";
 const ROLLBACK_TO_SAVEPOINT: &str = "rollback to job";
-/// Prepared statements that are kept: these, one for each size of an insert, and those of the jobs.
+/// Cached prepared statements: those above, one for each size of an insert, and those of the jobs.
 const STATEMENTS: usize = 256;
 
-/// A row as this connection reads it: the columns in the order of the fields.
+/// Reads a row from columns in the order of the struct's fields.
 pub(super) trait DirectRow: Sized {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self>;
 }
 
-/// The columns of a row, one after the other.
 pub(super) struct DirectColumns<'a> {
     row: &'a Row<'a>,
     next: usize,
@@ -43,7 +42,7 @@ impl<'a> DirectColumns<'a> {
         Self { row, next: 0 }
     }
 
-    /// The next column, which is that of `field`.
+    /// The next column, which must be the column of `field`.
     pub(super) fn next<T: FromSql>(&mut self, field: &str) -> rusqlite::Result<T> {
         let column = self.next;
         self.next += 1;
@@ -51,29 +50,27 @@ impl<'a> DirectColumns<'a> {
         self.row.get(column)
     }
 
-    /// Whether a column is called like a field; behind its name may stand what sqlx is to take it
-    /// for.
+    /// Whether a column is named like a field. The name may carry sqlx's type override as a suffix.
     fn is_of(&self, column: usize, field: &str) -> bool {
         let name = self.row.as_ref().column_name(column).unwrap_or_default();
         name.split(['!', '?', ':']).next() == Some(field)
     }
 }
 
-/// How what a job wrote is taken back if it fails.
+/// How the writes of a failed job are rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobIsolation {
-    /// It is the only job of its transaction, which is rolled back.
+    /// The only job of its transaction: the transaction is rolled back.
     Alone,
-    /// It writes in a savepoint. SQLite then keeps a copy of each page that it changes.
+    /// The job writes in a savepoint. SQLite then copies each page that the job changes.
     Savepoint,
 }
 
-/// The savepoint of the present job.
+/// The savepoint of the current job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SavepointState {
-    /// It needs none.
     Unneeded,
-    /// It begins with the first statement that writes.
+    /// Begins before the first statement that writes.
     Due,
     Open,
 }
@@ -85,7 +82,8 @@ pub(super) struct DirectConnection {
 }
 
 impl DirectConnection {
-    /// One to a database that has its schema. Writes beyond `max_bytes` fail as on a full disk.
+    /// Opens a database that has the current schema. Writes beyond `max_bytes` fail like writes on
+    /// a full disk.
     pub(super) fn open(path: &Path, max_bytes: Option<u64>) -> Result<Self, StoreError> {
         check_names(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -104,8 +102,8 @@ impl DirectConnection {
         Ok(Self { conn, savepoint: SavepointState::Unneeded })
     }
 
-    /// Brings the statistics of the tables up to date, empties the write-ahead log into the
-    /// database and closes it.
+    /// Updates the statistics of the query planner, checkpoints the write-ahead log and closes the
+    /// connection.
     pub(super) fn close(self) -> Result<(), StoreError> {
         let tuned = self.conn.execute_batch("pragma analysis_limit = 400; pragma optimize");
         let moved = self.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()));
@@ -113,7 +111,7 @@ impl DirectConnection {
         Ok(tuned.and(moved).and(closed)?)
     }
 
-    /// Runs statements without parameters that answer nothing.
+    /// Runs statements without parameters and results.
     #[cfg(test)]
     pub(super) fn execute(&mut self, statements: &str) -> Result<(), StoreError> {
         Ok(self.conn.execute_batch(statements)?)
@@ -124,7 +122,6 @@ impl DirectConnection {
         Ok(())
     }
 
-    /// Begins the transaction of a commit.
     pub(super) fn begin(&self) -> Result<(), StoreError> {
         self.run(BEGIN)
     }
@@ -133,13 +130,13 @@ impl DirectConnection {
         self.run(COMMIT)
     }
 
-    /// Takes a transaction back. SQLite may have done so by itself, as on a full disk.
+    /// Rolls back the transaction, unless SQLite has done so by itself, as it does on a full disk.
     pub(super) fn rollback(&mut self) -> Result<(), StoreError> {
         self.savepoint = SavepointState::Unneeded;
         if self.conn.is_autocommit() { Ok(()) } else { self.run(ROLLBACK) }
     }
 
-    /// Says that the statements from here on are those of one job.
+    /// Marks the following statements as those of one job.
     pub(super) fn begin_job(&mut self, isolation: JobIsolation) {
         self.savepoint = match isolation {
             JobIsolation::Alone => SavepointState::Unneeded,
@@ -147,11 +144,11 @@ impl DirectConnection {
         };
     }
 
-    /// Ends a job, whose statements are kept or taken back.
+    /// Ends a job: keeps its writes or rolls them back.
     ///
     /// # Errors
-    /// If no transaction is open, too: SQLite rolls back by itself after some failures, and what
-    /// would be written after that would stand alone.
+    /// Also if no transaction is open: SQLite rolls back by itself after some failures, and later
+    /// writes would then be committed one by one.
     pub(super) fn end_job(
         &mut self,
         isolation: JobIsolation,
@@ -175,7 +172,6 @@ impl DirectConnection {
         self.run(RELEASE)
     }
 
-    /// A statement of a job.
     fn prepare(&mut self, sql: &str) -> Result<CachedStatement<'_>, StoreError> {
         let statement = self.conn.prepare_cached(sql)?;
         if self.savepoint == SavepointState::Due && !statement.readonly() {
@@ -185,13 +181,14 @@ impl DirectConnection {
         Ok(statement)
     }
 
-    /// Changes rows; how many.
+    /// Runs a statement that changes rows; returns their number.
     pub(super) fn change(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<u64, StoreError> {
         let changed = self.prepare(sql)?.execute(values)?;
         Ok(u64::try_from(changed).unwrap_or(u64::MAX))
     }
 
-    /// The one value of the one row of a query. `checked` says its type, and is not run.
+    /// The single value of a query that returns one row. `checked` only supplies the type; it never
+    /// runs.
     pub(super) fn value<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
@@ -201,7 +198,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(values, |row| row.get(0))?)
     }
 
-    /// The one value of the one row of a query, if it has one.
+    /// The single value of a query that returns at most one row.
     pub(super) fn value_if_any<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
@@ -211,7 +208,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(values, |row| row.get(0)).optional()?)
     }
 
-    /// The one value of each row of a query.
+    /// The single column of all rows of a query.
     pub(super) fn values<'q, T: FromSql>(
         &mut self,
         _checked: impl FnOnce() -> QueryScalar<'q, Sqlite, T, SqliteArguments>,
@@ -223,7 +220,7 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// The one row of a query, if it has one.
+    /// The row of a query that returns at most one.
     pub(super) fn one<T: DirectRow>(
         &mut self,
         sql: &str,
@@ -232,7 +229,7 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(values, T::read).optional()?)
     }
 
-    /// The one row of a query that always has one.
+    /// The row of a query that returns exactly one.
     pub(super) fn row<T: DirectRow>(
         &mut self,
         sql: &str,
@@ -241,7 +238,6 @@ impl DirectConnection {
         Ok(self.prepare(sql)?.query_row(values, T::read)?)
     }
 
-    /// The rows of a query.
     pub(super) fn all<T: DirectRow>(
         &mut self,
         sql: &str,
@@ -252,8 +248,7 @@ impl DirectConnection {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes events within the present commit, in their order, and answers the position of the
-    /// last.
+    /// Writes events within the current commit, in order, and returns the position of the last.
     pub(super) fn insert(
         &mut self,
         now: Timestamp,
@@ -262,14 +257,14 @@ impl DirectConnection {
         Ok(insert(&self.conn, now, events)?)
     }
 
-    /// The same in a commit of their own.
+    /// Like [`Self::insert`], in a commit of its own.
     pub(super) fn insert_alone(
         &mut self,
         now: Timestamp,
         events: &[UncommittedEvent],
     ) -> Result<i64, StoreError> {
         if events.len() <= MAX_ROWS {
-            // One statement is a transaction of its own.
+            // A single statement is a transaction of its own.
             return self.insert(now, events);
         }
         self.begin()?;
@@ -282,10 +277,10 @@ impl DirectConnection {
     }
 }
 
-/// With each row its own statement, a row costs a tenth more.
+/// One statement for many rows: a statement for each row costs a tenth more.
 fn insert(conn: &Connection, now: Timestamp, events: &[UncommittedEvent]) -> rusqlite::Result<i64> {
     for rows in events.chunks(MAX_ROWS) {
-        // What an earlier commit has bound was cleared when its statement went back into the cache.
+        // Returning a statement to the cache clears its bindings, so unbound parameters are null.
         let mut statement = conn.prepare_cached(insert_of(rows.len()))?;
         statement.raw_bind_parameter(1, now.as_millis())?;
         let mut parameter = 1;
@@ -312,9 +307,9 @@ mod tests {
     use super::*;
     use crate::testing::{TestStore, append, event};
 
-    /// What sqlx checks of its queries when they are compiled.
+    /// Replaces the check that sqlx does of its queries at compile time.
     #[tokio::test]
-    async fn each_statement_fits_the_migrated_schema() {
+    async fn statements_prepare_against_the_migrated_schema() {
         let test = TestStore::open().await;
         let connection = DirectConnection::open(test.store.path(), None).unwrap();
         let own = [BEGIN, COMMIT, ROLLBACK, SAVEPOINT, RELEASE, ROLLBACK_TO_SAVEPOINT];
@@ -326,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_settings_are_those_of_a_writer() {
+    async fn the_connection_has_the_settings_of_a_writer() {
         let test = TestStore::of_size(Some(1024 * 1024)).await;
         append(&test.store, &StreamName::new("task", "t"), vec![event("frame", "{}")]).await;
         let conn = DirectConnection::open(test.store.path(), Some(1024 * 1024)).unwrap().conn;
@@ -361,12 +356,12 @@ mod tests {
         connection.commit().unwrap();
         assert_eq!(count(&mut connection), 1);
         let ended = connection.end_job(JobIsolation::Alone, true);
-        assert!(ended.is_err(), "what is written now is in no transaction");
+        assert!(ended.is_err(), "later writes would be in no transaction");
         connection.rollback().unwrap();
     }
 
     #[tokio::test]
-    async fn a_commit_that_fails_leaves_nothing_and_no_transaction() {
+    async fn a_failed_commit_leaves_no_rows_and_no_transaction() {
         let test = TestStore::open().await;
         let name = StreamName::new("task", "t");
         append(&test.store, &name, vec![event("frame", "{}")]).await;
@@ -384,13 +379,13 @@ mod tests {
         let now = Timestamp::from_millis(1);
         let many = i64::try_from(MAX_ROWS).unwrap() + 1;
         for last in [2, many] {
-            // 1 is there already: in the only statement, or in the last of two.
+            // 1 exists already: in the only statement, or in the last of two.
             let rows: Vec<_> = (2..=last).chain([1]).map(row).collect();
             assert!(connection.insert_alone(now, &rows).is_err(), "{last}");
             assert_eq!(test.store.streams().view(&name).await.unwrap().unwrap().head, 1);
         }
         assert_eq!(connection.insert_alone(now, &[row(2), row(3), row(4)]).unwrap(), 4);
-        // Fewer than the statement has room for, after as many.
+        // Fewer rows than the statement takes, after a full statement.
         assert_eq!(connection.insert_alone(now, &[row(5), row(6), row(7), row(8)]).unwrap(), 8);
         assert_eq!(connection.insert_alone(now, &[row(9), row(10), row(11)]).unwrap(), 11);
         let rows: Vec<_> = (12..=many + 11).map(row).collect();

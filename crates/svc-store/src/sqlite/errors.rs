@@ -1,4 +1,4 @@
-//! What SQLite's result codes mean for a caller.
+//! Maps SQLite's result codes to [`StoreError`].
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ impl From<sqlx::Error> for StoreError {
             .as_database_error()
             .and_then(sqlx::error::DatabaseError::code)
             .and_then(|code| code.parse::<i32>().ok());
-        of_code(code, Arc::new(error))
+        error_for_code(code, Arc::new(error))
     }
 }
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         let code = error.sqlite_error().map(|error| error.extended_code);
-        of_code(code, Arc::new(error))
+        error_for_code(code, Arc::new(error))
     }
 }
 
-/// What SQLite says where the system may refuse it room: `IOERR_WRITE`, `IOERR_FSYNC` and
+/// Codes with which SQLite reports that the system refused space: `IOERR_WRITE`, `IOERR_FSYNC` and
 /// `IOERR_SHMSIZE`.
-const NO_ROOM: [i32; 3] = [778, 1034, 4874];
+const NO_SPACE_CODES: [i32; 3] = [778, 1034, 4874];
 
-/// By the primary result code (sqlite.org/rescode.html): the low byte of the extended one.
-fn of_code(extended: Option<i32>, error: EngineError) -> StoreError {
+/// The primary result code (sqlite.org/rescode.html) is the low byte of the extended one.
+fn error_for_code(extended: Option<i32>, error: EngineError) -> StoreError {
     match extended.map(|code| code & 0xff) {
-        Some(10) if extended.is_none_or(|code| !NO_ROOM.contains(&code)) => {
+        Some(10) if extended.is_none_or(|code| !NO_SPACE_CODES.contains(&code)) => {
             StoreError::Database(error)
         }
         Some(5 | 6) => StoreError::Busy(error),
@@ -39,7 +39,7 @@ fn of_code(extended: Option<i32>, error: EngineError) -> StoreError {
     }
 }
 
-/// Checks that a statement changed the row of every one of `expected` ids.
+/// Checks that a statement changed one row for each of `expected` ids.
 pub(super) fn all_changed(
     rows: u64,
     expected: usize,
@@ -53,7 +53,7 @@ pub(super) fn all_changed(
     Ok(())
 }
 
-/// Checks that a statement changed the row that it is about.
+/// Checks that a statement changed its row.
 pub(super) fn changed(rows: u64, table: &'static str, id: &str) -> Result<(), StoreError> {
     if rows == 0 {
         return Err(StoreError::NothingChanged { table, id: id.to_owned() });
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_cannot_be_read_is_not_a_full_one() {
-        let of = |code| of_code(Some(code), Arc::new(sqlx::Error::RowNotFound));
+    fn read_errors_of_the_disk_do_not_count_as_full() {
+        let of = |code| error_for_code(Some(code), Arc::new(sqlx::Error::RowNotFound));
         // SQLITE_FULL, IOERR_WRITE, IOERR_SHMSIZE
         for code in [13, 778, 4874] {
             assert!(matches!(of(code), StoreError::Full(_)), "{code}");

@@ -1,4 +1,4 @@
-//! The statement that writes events, of both connections of the writer.
+//! The statement that inserts events.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,16 +16,16 @@ pub(super) struct UncommittedEvent {
     pub(super) producer_id: Option<Arc<str>>,
 }
 
-/// Most rows in one statement: 5 parameters each, below SQLite's 32,766.
+/// Maximum rows of one statement: 5 parameters each, below SQLite's bound of 32,766.
 pub(super) const MAX_ROWS: usize = 1024;
 
-/// One statement for each power of two of rows. What is not bound is null and is left out by the
-/// `where`: eleven prepared statements serve every size.
+/// One statement for each power of two of rows. Unbound rows are null, and the `where` skips them:
+/// eleven prepared statements serve every size.
 static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
     (0..=MAX_ROWS.trailing_zeros())
         .map(|power| {
             let rows = vec!["(?,?,?,?,?)"; 1 << power].join(",");
-            // The first parameter is the time, the same for all rows of a commit.
+            // The first parameter is the time, which all rows of a commit share.
             format!(
                 "insert into event (at, stream_id, seq, kind, data, producer_id) \
                  select ?, column1, column2, column3, column4, column5 \
@@ -36,7 +36,7 @@ static INSERTS: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The statement for so many rows, at most [`MAX_ROWS`].
+/// The statement for up to `rows` rows. At most [`MAX_ROWS`].
 pub(super) fn insert_of(rows: usize) -> &'static Arc<str> {
     &INSERTS[rows.next_power_of_two().trailing_zeros() as usize]
 }

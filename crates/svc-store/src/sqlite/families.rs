@@ -1,12 +1,11 @@
-//! What is kept, one family of rows after the other. What there is to read and to write of one
-//! stands in its file.
+//! The families of rows, each with its reads and its writes, which are in the family's own file.
 //!
-//! `store.peers()` has the reads of peers, `tx.peers()` what a write job does with them: reads too,
-//! of what the job has written already.
+//! `store.peers()` has the reads of peers. `tx.peers()` has what a write job may do with them,
+//! including reads, which see the job's own writes.
 
 use super::{db::Store, tx::WriteTx};
 
-/// The two types of a family, and where they are got.
+/// The two types of a family, and the methods that return them.
 macro_rules! family {
     ($(#[$note:meta])* $name:ident: $reads:ident, $writes:ident) => {
         family! { $(#[$note])* $name: $reads of the store }
@@ -43,12 +42,12 @@ macro_rules! family {
 }
 
 family! {
-    /// Who sends and gets messages. See `peer.rs`.
+    /// Senders and receivers of messages. See `peer.rs`.
     peers: PeerReads, PeerWrites
 }
 
 family! {
-    /// Messages, and how each was delivered. See `message.rs`.
+    /// Messages and their deliveries. See `message.rs`.
     messages: MessageReads, MessageWrites
 }
 
@@ -68,7 +67,7 @@ family! {
 }
 
 family! {
-    /// What agents ask people. See `agent_request.rs`.
+    /// Requests of agents to people. See `agent_request.rs`.
     agent_requests: AgentRequestReads, AgentRequestWrites
 }
 
@@ -83,7 +82,7 @@ family! {
 }
 
 family! {
-    /// Browsers of the operator, and the codes that let them in. See `browser.rs`.
+    /// The operator's browsers, and sign-in codes. See `browser.rs`.
     browsers: BrowserReads, BrowserWrites
 }
 
@@ -98,22 +97,22 @@ family! {
 }
 
 family! {
-    /// What the daemon remembers of itself. See `setting.rs`.
+    /// The daemon's own settings. See `setting.rs`.
     settings: SettingReads, SettingWrites
 }
 
 family! {
-    /// Calls of hooks that came, and those whose answers nobody saw. See `hook.rs`.
+    /// Received hook calls, and hook answers that no client took. See `hook.rs`.
     hooks: HookWrites of a job
 }
 
 family! {
-    /// What sessions were given. See `seen.rs`.
+    /// Which items sessions were given. See `seen.rs`.
     seen: SeenReads, SeenWrites
 }
 
 family! {
-    /// Which of what a session was given has helped. See `confirmation.rs`.
+    /// Which given items have helped. See `confirmation.rs`.
     confirmations: ConfirmationWrites of a job
 }
 
@@ -123,17 +122,17 @@ family! {
 }
 
 family! {
-    /// The words of records. See `search.rs`.
+    /// The search index of records. See `search.rs`.
     search: SearchReads, SearchWrites
 }
 
 family! {
-    /// Clusters of records, and the values that are made of them. See `values.rs`.
+    /// Clusters of records, and the values drawn from them. See `values.rs`.
     values: ValueReads, ValueWrites
 }
 
 family! {
-    /// How often records were right. See `calibration.rs`.
+    /// Rates of confirmed predictions. See `calibration.rs`.
     calibration: CalibrationReads of the store
 }
 
@@ -143,7 +142,7 @@ family! {
 }
 
 family! {
-    /// What came of builds and tests. See `outcome.rs`.
+    /// Results of builds and tests. See `outcome.rs`.
     outcomes: OutcomeReads, OutcomeWrites
 }
 
@@ -153,12 +152,12 @@ family! {
 }
 
 family! {
-    /// What is kept of sources of tools. See `source.rs`.
+    /// Lists, pins, states and processes of sources. See `source.rs`.
     sources: SourceReads, SourceWrites
 }
 
 family! {
-    /// Streams, and who may read them. See `streams.rs`.
+    /// Streams and their visibility. See `streams.rs`.
     streams: StreamReads, StreamWrites
 }
 
@@ -173,11 +172,11 @@ family! {
 }
 
 family! {
-    /// The file in shape, and how much there is in it. See `maintain.rs`.
+    /// Maintenance and size of the file. See `maintain.rs`.
     upkeep: Upkeep, UpkeepWrites
 }
 
 family! {
-    /// What is removed after a time. See `sweep.rs`.
+    /// Removal of expired rows. See `sweep.rs`.
     sweeps: Sweeps, SweepWrites
 }

@@ -1,4 +1,4 @@
-//! Copies of the database file, and its check.
+//! Copies of the database file, and its integrity check.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use svc_sys::private_file;
 use super::connect::reader_options;
 use crate::{LastBackup, StoreError};
 
-/// Copies the database at `from` to the new file `to`, while a daemon may be writing to it, and
-/// checks the copy.
+/// Copies the database at `from` to the new file `to`, and checks the copy. A daemon may be writing
+/// to the database meanwhile.
 pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     let mut conn = reader_options(from)?.connect().await?;
     vacuum_into(&mut conn, to).await?;
@@ -20,30 +20,29 @@ pub async fn backup(from: &Path, to: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Longest note of a backup, in bytes.
+/// Maximum size of a backup note.
 const NOTE_BYTES: u64 = 64 * 1024;
 
-/// Where the last backup of the database at `db` is noted: in a file beside it. `svc backup` does
-/// not write to the database, and a copy would lack the note.
+/// The note of the last backup is a file beside the database `db`. `svc backup` does not write to
+/// the database, and the copy would lack the note.
 fn backup_note(db: &Path) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
     name.push(".last-backup");
     PathBuf::from(name)
 }
 
-/// Notes the last backup of the database at `db`.
 pub fn note_backup(db: &Path, backup: &LastBackup) -> io::Result<()> {
     private_file::replace(&backup_note(db), &serde_json::to_vec(backup)?)
 }
 
-/// The last backup of the database at `db`; `None` if there is none, or nobody can say.
+/// The last backup of the database at `db`; `None` if there is none or the note cannot be read.
 pub fn last_backup(db: &Path) -> Option<LastBackup> {
     let note = private_file::read_secret_bytes(&backup_note(db), NOTE_BYTES).ok()??;
     serde_json::from_slice(&note).ok()
 }
 
-/// The copy has its name only when it is whole and checked. It holds all that the database does, so
-/// nobody else may read it at any time; a link in its place is an error.
+/// The copy gets its name only when it is complete and checked. It holds all data of the database,
+/// so its mode excludes other users at all times; a link at its path is an error.
 pub(super) async fn vacuum_into(conn: &mut SqliteConnection, to: &Path) -> Result<(), StoreError> {
     let file = private_file::temporary_beside(to).map_err(failed)?;
     let text = file.path().display().to_string();
@@ -60,7 +59,7 @@ async fn check_integrity(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Asks the engine to check the whole file at `path`.
+/// Runs the engine's integrity check on the whole file at `path`.
 pub(super) async fn findings(
     conn: &mut SqliteConnection,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Connections for reads on a thread that may block, beside the pools of sqlx.
+//! Connections for reads on a thread that may block, besides the pools of sqlx.
 
 use std::{
     path::Path,
@@ -12,7 +12,7 @@ use tokio::{sync::Semaphore, task};
 use super::connect::check_names;
 use crate::StoreError;
 
-/// The connections for pages. At most [`limits::READERS`], opened as they are needed and kept.
+/// Connections that read pages. At most [`limits::READERS`], opened on demand and kept.
 #[derive(Debug)]
 pub(super) struct FrameReaders {
     path: Arc<Path>,
@@ -29,15 +29,15 @@ impl FrameReaders {
 
     /// Waits for the pages under way and closes the connections. Later reads fail.
     pub(super) async fn close(&self) {
-        // An error says that it was closed before. Held until nobody can get one any more.
+        // An error means that it was closed before. Holding all permits keeps new reads out.
         let all = self.permits.acquire_many(limits::READERS).await;
         self.permits.close();
         self.idle().clear();
         drop(all);
     }
 
-    /// Runs `read` on a connection, on a thread where it may block. It is short, and runs to its
-    /// end also if the caller's future is dropped.
+    /// Runs `read` on a connection, on a thread that may block. `read` must be short; it runs to
+    /// its end even if the caller's future is dropped.
     pub(super) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -57,18 +57,17 @@ impl FrameReaders {
     }
 
     pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        // Nothing panics under this lock.
+        // No code panics under this lock.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection that only reads.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     check_names(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(limits::BUSY_TIMEOUT)?;
-    // A replay reads each page of the file once. Negative: KiB.
+    // A replay reads each page of the file once. A negative value is in KiB.
     conn.pragma_update(None, "cache_size", -limits::REPLAY_CACHE_KIB)?;
     Ok(conn)
 }

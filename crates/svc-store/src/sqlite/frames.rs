@@ -1,10 +1,10 @@
-//! Pages of a replay: rows copied straight from SQLite's cursor into the text for the socket.
+//! Pages of a replay: rows copied from SQLite's cursor directly into the text for the socket.
 //!
-//! sqlx hands each row from its own thread to the caller, which costs more than to read and to
-//! frame it. So these statements go through a driver without a thread, over the same SQLite, in
-//! jobs for the runtime's blocking threads. A job is one page: no reader holds a thread, a
-//! connection or a snapshot while its client takes what it has. The statements are not checked when
-//! the program is compiled; a test below prepares each against the migrated schema.
+//! sqlx passes each row from its own thread to the caller, which costs more than reading and
+//! framing the row. These statements therefore use rusqlite, in jobs on the runtime's blocking
+//! threads. A job reads a bounded number of pages: no reader holds a thread, a connection or a
+//! snapshot while its client takes a page. The statements are not checked at compile time; a test
+//! below prepares each against the migrated schema.
 
 use bytes::Bytes;
 use rusqlite::{Rows, fallible_streaming_iterator::FallibleStreamingIterator as _, params};
@@ -15,10 +15,9 @@ use tokio::sync::mpsc;
 use super::families::FrameReads;
 use crate::{FeedScope, FramePage, StoreError};
 
-/// The rows of one stream.
 const STREAM_ROWS: &str = "select position, seq, kind, data, at from event
     where stream_id = ?1 and seq > ?2 order by seq";
-/// The rows of several streams, up to a position.
+/// Rows of several streams, up to a position.
 const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
     from event e
     cross join stream s on s.id = e.stream_id
@@ -26,13 +25,13 @@ const FEED_ROWS: &str = "select e.position, e.seq, e.kind, e.data, e.at, s.name
         and (?5 = 2 or s.visibility = 'team' or s.owner = ?6 or s.runner = ?6 or s.project = ?7
             or ?5 = 1 and coalesce(s.owner, s.project) is not null)
     order by e.position";
-/// Where a hole ends that retention left.
+/// The end of a gap that retention left.
 const NEXT_POSITION: &str = "select min(position) from event where position > ?1";
 
 impl FrameReads<'_> {
-    /// Sends the pages of one stream that follow `after`, framed: one, if there is anything, and
-    /// then as many as the channel has room for, up to [`limits::REPLAY_RUN`]. They are of one
-    /// statement, so that a page costs no hand-over between threads. Nobody waits for the receiver.
+    /// Sends the framed pages of one stream that follow `after`: one if there is any event, then as
+    /// many as the channel has capacity for, up to [`limits::REPLAY_RUN`]. One statement reads all
+    /// of them, so a page costs no switch between threads. Never waits for the receiver.
     pub async fn of_stream(
         self,
         stream: i64,
@@ -51,21 +50,21 @@ impl FrameReads<'_> {
                 if rows.get().is_none() {
                     break;
                 }
-                // An error says that there is no room, or nobody any more.
-                let Ok(room) = pages.try_reserve() else { break };
+                // An error means that the channel is full, or that the receiver is gone.
+                let Ok(permit) = pages.try_reserve() else { break };
                 let mut page = PageText::new(framing, cursor);
                 page.fill(&mut rows, Some(name.as_str()))?;
                 cursor = page.cursor;
-                room.send(page.finish());
+                permit.send(page.finish());
             }
             Ok(())
         });
         run.await
     }
 
-    /// The next page of several streams after the position `after` and up to `head`, framed. It
-    /// looks at a bounded number of positions, so a page may be empty and still move the cursor.
-    /// `None` if `after` is the head.
+    /// The next framed page of several streams after the position `after` and up to `head`. Reads a
+    /// bounded number of positions, so a page may be empty and still advance the cursor. `None` if
+    /// `after` is the head.
     pub async fn of_feed(
         self,
         scope: &FeedScope,
@@ -88,7 +87,7 @@ impl FrameReads<'_> {
             rows.advance()?;
             page.fill(&mut rows, None)?;
             if !page.is_full {
-                // All of the window was looked at, and where it ends in a hole, all of the hole.
+                // The whole window was read. If it ends in a gap, the cursor skips the gap.
                 let mut next = conn.prepare_cached(NEXT_POSITION)?;
                 let next: Option<i64> = next.query_row([until], |row| row.get(0))?;
                 page.cursor = next.map_or(head, |next| (next - 1).min(head));
@@ -100,17 +99,16 @@ impl FrameReads<'_> {
     }
 }
 
-/// A page that reaches this size reserves the memory of a full page at once, in place of growing
+/// A page that reaches this size reserves the memory of a full page at once, instead of growing
 /// step by step.
 const SMALL_PAGE_BYTES: usize = 2 * 1024;
 
-/// A page as it is filled.
 struct PageText {
     text: String,
     framing: Framing,
-    /// The last seq or position that is in the text.
+    /// Seq or position of the last event in the text.
     cursor: i64,
-    /// There are further rows.
+    /// More rows follow.
     is_full: bool,
 }
 
@@ -119,9 +117,9 @@ impl PageText {
         Self { text: String::new(), framing, cursor, is_full: false }
     }
 
-    /// Takes rows, from the present one on, until the page is full. The present one is then the
-    /// first of the next page. A row that is larger than a page goes alone. `stream` is the name of
-    /// the one stream that is read; of several each row has its own.
+    /// Appends rows from the current one on until the page is full. The current row is then the
+    /// first of the next page. A row that is larger than a page has a page of its own. `stream` is
+    /// the name if one stream is read; else each row has its stream's name.
     fn fill(&mut self, rows: &mut Rows<'_>, stream: Option<&str>) -> rusqlite::Result<()> {
         while let Some(row) = rows.get() {
             let event = EventParts {
@@ -141,7 +139,7 @@ impl PageText {
                 return Ok(());
             }
             // Each new subscriber reads a page, mostly of a few rows: a full page of memory for
-            // each would add up.
+            // each subscriber would add up.
             if (SMALL_PAGE_BYTES..limits::REPLAY_BYTES).contains(&len) {
                 self.text.reserve(limits::REPLAY_BYTES - self.text.len());
             }
@@ -173,8 +171,8 @@ mod tests {
         let (mut text, mut cursor) = (String::new(), after);
         loop {
             // Runs of one page, three and five.
-            let room = 1 + 2 * (text.len() % 3);
-            let (sender, mut pages) = mpsc::channel(room);
+            let capacity = 1 + 2 * (text.len() % 3);
+            let (sender, mut pages) = mpsc::channel(capacity);
             store.frames().of_stream(view.id, name, cursor, framing, sender).await.unwrap();
             if pages.is_empty() {
                 return text;
@@ -207,7 +205,7 @@ mod tests {
         text
     }
 
-    /// What is larger than a page is alone on one.
+    /// A page exceeds the bound only if it has a single event.
     fn check_size(page: &FramePage) {
         let frames = page.bytes.windows(5).filter(|bytes| bytes == b"\nid: ").count();
         let rest = 512;
@@ -222,15 +220,15 @@ mod tests {
         text
     }
 
-    /// Pages join up to every event once, in order, for small rows, large rows, and around the ends
-    /// of pages.
+    /// The joined pages contain every event once, in order, for small and large rows and at the
+    /// page boundaries.
     #[tokio::test]
-    async fn pages_join_to_the_whole() {
+    async fn joined_pages_contain_every_event_once() {
         let test = TestStore::open().await;
         let (store, clock) = (&test.store, &test.clock);
         let (one, two) = (StreamName::new("task", "one"), StreamName::new("peer", "two"));
         let data = |n: usize| match n {
-            // Larger than a page: the first, next to each other, and the last.
+            // Larger than a page: the first, two adjacent ones, and the last.
             0 | 300 | 301 | 302 | 699 => {
                 format!(r#"{{"n":{n},"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES))
             }
@@ -271,10 +269,9 @@ mod tests {
         assert_eq!(fed(store, "nobody/", 0).await, "");
     }
 
-    /// A feed passes over what retention removed, however wide it is, without a page for each
-    /// window.
+    /// A feed skips a gap that retention left, however wide, without a page for each window.
     #[tokio::test]
-    async fn a_feed_passes_a_hole_in_one_page() {
+    async fn a_feed_skips_a_gap_in_one_page() {
         let test = TestStore::open().await;
         let (store, name) = (&test.store, StreamName::new("task", "one"));
         append(store, &StreamName::fixed("team"), vec![event("a", "{}")]).await;
@@ -292,10 +289,9 @@ mod tests {
         assert!(last.bytes.starts_with(format!("id: {head}\n").as_bytes()));
     }
 
-    /// The compiler does not check them, so this does: each is prepared against the schema as it
-    /// is.
+    /// Replaces the check at compile time: prepares each statement against the current schema.
     #[tokio::test]
-    async fn statements_fit_the_schema() {
+    async fn replay_statements_prepare_against_the_schema() {
         let test = TestStore::open().await;
         let conn = open(test.store.path()).unwrap();
         for (sql, columns) in [
@@ -313,7 +309,7 @@ mod tests {
             }
             steps.join("; ")
         };
-        // A page begins where its rows are, and sorts nothing.
+        // A page begins at its rows by an index, without a sort.
         assert!(plan(STREAM_ROWS).contains("(stream_id=? AND seq>?)"), "{}", plan(STREAM_ROWS));
         assert!(plan(FEED_ROWS).contains("(rowid>? AND rowid<?)"), "{}", plan(FEED_ROWS));
         assert!(!plan(STREAM_ROWS).contains("TEMP B-TREE"), "{}", plan(STREAM_ROWS));
@@ -322,19 +318,19 @@ mod tests {
         assert!(matches!(StoreError::from(error), StoreError::ReadOnly(_)), "it only reads");
     }
 
-    /// Who does not take its pages keeps no thread, and what was read for who is gone is read no
-    /// further.
+    /// A receiver that does not take its pages blocks no thread, and a dropped receiver ends the
+    /// read.
     #[tokio::test]
-    async fn a_run_ends_where_nobody_takes_it() {
+    async fn a_replay_ends_when_its_receiver_is_full_or_dropped() {
         let test = TestStore::open().await;
         let (store, name) = (&test.store, StreamName::new("task", "one"));
         let data = format!(r#"{{"big":"{}"}}"#, "x".repeat(limits::REPLAY_BYTES));
         let count = limits::REPLAY_RUN + 2;
         append(store, &name, (0..count).map(|_| event("a", &data)).collect()).await;
-        for (room, read) in [(1, 1), (2, 2), (count, limits::REPLAY_RUN)] {
-            let (sender, pages) = mpsc::channel(room);
+        for (capacity, read) in [(1, 1), (2, 2), (count, limits::REPLAY_RUN)] {
+            let (sender, pages) = mpsc::channel(capacity);
             store.frames().of_stream(1, &name, 0, Framing::Data, sender).await.unwrap();
-            assert_eq!(pages.len(), read, "{room}");
+            assert_eq!(pages.len(), read, "{capacity}");
         }
         let (sender, pages) = mpsc::channel(1);
         drop(pages);
@@ -342,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_end_with_the_store() {
+    async fn page_reads_fail_after_the_store_closes() {
         let test = TestStore::open().await;
         let name = StreamName::new("task", "one");
         append(&test.store, &name, vec![event("a", "{}")]).await;

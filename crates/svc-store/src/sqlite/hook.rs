@@ -1,4 +1,4 @@
-//! Rows that hooks need beyond those of sessions, peers and messages.
+//! Rows of hooks that belong to no session, peer or message.
 
 use svc_model::Principal;
 
@@ -11,7 +11,7 @@ use super::{
 use crate::StoreError;
 
 impl HookWrites<'_> {
-    /// Remembers the id of an event; `false` if it came before.
+    /// Records the id of an event; returns false if it was recorded before.
     pub async fn remember(&mut self, id: &str) -> Result<bool, StoreError> {
         let done = change!(
             self.tx,
@@ -22,7 +22,7 @@ impl HookWrites<'_> {
         Ok(done == 1)
     }
 
-    /// Remembers that nobody saw, or will see, the answers to these calls of hooks.
+    /// Records that no client took, or will take, the answers to these hook calls.
     pub async fn remember_lost(
         &mut self,
         calls: &[String],
@@ -40,7 +40,7 @@ impl HookWrites<'_> {
         Ok(())
     }
 
-    /// Whether nobody will see the answer to a call.
+    /// Whether no client will take the answer to a call.
     pub async fn is_lost(&mut self, call: &str) -> Result<bool, StoreError> {
         let is_lost = select_value!(
             self.tx,
@@ -50,7 +50,8 @@ impl HookWrites<'_> {
         Ok(is_lost)
     }
 
-    /// Notes that a reminder goes with the answer to a call, and after how many calls of tools.
+    /// Records that the answer to a call contains a reminder, and the number of tool calls before
+    /// it.
     pub async fn note_reminder(
         &mut self,
         call: &str,
@@ -67,7 +68,7 @@ impl HookWrites<'_> {
         changed(done, "hook_seen", call)
     }
 
-    /// Takes back the reminders of these calls: the session's next call of a tool is late for one
+    /// Reverts the reminders of these calls: the session's next tool call is due for a reminder
     /// again.
     pub async fn take_back_reminders(
         &mut self,

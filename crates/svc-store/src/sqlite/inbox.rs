@@ -1,4 +1,4 @@
-//! Messages that wait for their receiver: who may take them, and until when.
+//! Messages that wait for their receiver, and the leases on them.
 
 use svc_model::{
     DeliveryState, Message, MessageId, MessageType, PeerId, RunId, Timestamp,
@@ -20,7 +20,7 @@ use super::{
 use crate::{AgentMail, MessageRow, PageSize, RowPage, StoreError, StrandedInbox};
 
 direct_row! {
-    /// The columns of a message that waits to become a turn.
+    /// A message that waits to become a turn.
     struct RawMail {
         message_id: MessageId,
         kind: MessageType,
@@ -56,8 +56,8 @@ impl InboxWrites<'_> {
         ))
     }
 
-    /// Says until when whoever took messages has to acknowledge them, and which call of a hook gave
-    /// them; `None` if a reader of the inbox took them.
+    /// Sets the lease on messages: the receiver has to acknowledge them by `until`. `given_by` is the
+    /// hook call that gave them; `None` if a reader of the inbox took them.
     pub async fn lease(
         &mut self,
         ids: &[MessageId],
@@ -103,7 +103,7 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Those of these receivers in whose inbox at least `bound` messages wait.
+    /// Those of these receivers whose inbox has at least `bound` waiting messages.
     pub async fn full(
         &mut self,
         receivers: &[PeerId],
@@ -124,7 +124,7 @@ impl InboxWrites<'_> {
         Ok(full)
     }
 
-    /// Whether at least `bound` messages wait in an inbox.
+    /// Whether an inbox has at least `bound` waiting messages.
     pub async fn is_full(&mut self, to: &PeerId, bound: u32) -> Result<bool, StoreError> {
         let (to, last) = (to.as_str(), bound.saturating_sub(1));
         let full = select_value!(
@@ -138,9 +138,9 @@ impl InboxWrites<'_> {
         Ok(full)
     }
 
-    /// Waiting messages that nobody has on lease, in order, as many as a page takes; not those that
-    /// a hook gave and the receiver has. A lease that ends later than `longest` was given before
-    /// the clock was set back, and has no meaning any more.
+    /// Waiting messages without a lease, in order, up to a page; without those that a hook gave and
+    /// the receiver has. A lease that ends later than `longest` is from before the clock was set
+    /// back, and is ignored.
     pub async fn unleased(
         &mut self,
         to: &PeerId,
@@ -149,8 +149,7 @@ impl InboxWrites<'_> {
     ) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let (limit, bytes) = (size.rows, i64::try_from(size.bytes).unwrap_or(i64::MAX));
-        // The lengths are read before the texts. `before` is what the messages in front of one have
-        // together.
+        // Lengths are read before texts. `before` is the total length of the preceding messages.
         let rows = messages!(
             select_all,
             self.tx,
@@ -205,8 +204,8 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages that hooks gave to their receiver by `before`, and that it is not yet known to
-    /// have, in order.
+    /// Messages that hooks gave to their receiver by `before` and whose receipt is not confirmed,
+    /// in order.
     pub async fn given(
         &mut self,
         to: &PeerId,
@@ -247,7 +246,7 @@ impl InboxWrites<'_> {
     }
 
     /// Whether a question was given to a peer to begin its turn, and neither a hook nor the end of
-    /// its lease has shown what became of it.
+    /// its lease has settled the delivery.
     pub async fn is_waking(&mut self, to: &PeerId) -> Result<bool, StoreError> {
         let to = to.as_str();
         Ok(select_value!(
@@ -259,8 +258,8 @@ impl InboxWrites<'_> {
         ))
     }
 
-    /// Takes back messages that these calls of hooks gave and nobody saw: their lease is over, and
-    /// no event shows any more that the receiver has them. Answers which they are, in order.
+    /// Reverts the delivery of messages that these hook calls gave but no client took: ends their
+    /// lease, so that no later event can confirm the receipt. Returns these messages, in order.
     pub async fn take_back(
         &mut self,
         to: &PeerId,
@@ -290,7 +289,7 @@ impl InboxWrites<'_> {
         Ok(messages)
     }
 
-    /// Waiting messages of an inbox, in order, at most `limit`. Their texts are left out.
+    /// Waiting messages of an inbox, in order, at most `limit`, with empty texts.
     pub async fn waiting(&mut self, to: &PeerId, limit: u32) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = select_all!(
@@ -308,8 +307,8 @@ impl InboxWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Messages of an inbox that nobody took since `before` and that no reader has at present, at
-    /// most `limit`.
+    /// Messages of an inbox from before `before` that nobody took and that have no lease, at most
+    /// `limit`.
     pub async fn old(
         &mut self,
         to: &PeerId,
@@ -333,7 +332,7 @@ impl InboxWrites<'_> {
 }
 
 impl InboxReads<'_> {
-    /// Whether a peer has messages that it was not given, or that it is not yet known to have.
+    /// Whether a peer has messages that were not given to it, or whose receipt is not confirmed.
     pub async fn has_mail(self, peer: &PeerId, now: Timestamp) -> Result<bool, StoreError> {
         let peer = peer.as_str();
         let has = read_value!(
@@ -367,9 +366,9 @@ impl InboxReads<'_> {
     }
 
     /// Inboxes with waiting messages that nobody reads any more, at most `limit`: their peer was
-    /// removed, or is that of a hosted agent that has ended.
+    /// removed, or is that of an ended agent.
     pub async fn stranded(self, limit: u32) -> Result<Vec<StrandedInbox>, StoreError> {
-        // One seek for each inbox that is not empty, however many messages are in it.
+        // One seek for each non-empty inbox, independent of its number of messages.
         let inboxes = sqlx::query_as!(
             StrandedInbox,
             r#"with recursive inbox(peer) as (
@@ -393,7 +392,7 @@ impl InboxReads<'_> {
         Ok(inboxes)
     }
 
-    /// Waiting messages of an inbox after the rank `after`, leased ones too, at most `limit`.
+    /// Waiting messages of an inbox after the sequence number `after`, including leased ones.
     pub async fn list(
         self,
         to: &PeerId,
@@ -458,7 +457,7 @@ impl InboxReads<'_> {
         Ok(mail.collect())
     }
 
-    /// When the next message that is held back for somebody who waits becomes mail of a peer.
+    /// When the next message that is held for a waiting call becomes mail of a peer.
     pub async fn next_held_mail(self, peer: &PeerId) -> Result<Option<Timestamp>, StoreError> {
         let next = read_value!(
             self.store,
@@ -469,7 +468,7 @@ impl InboxReads<'_> {
         Ok(next)
     }
 
-    /// How many messages wait for a peer that it has not before its eyes.
+    /// The number of waiting messages that have not been injected into a peer's context.
     pub async fn count_mail(self, peer: &PeerId) -> Result<u64, StoreError> {
         let waiting = sqlx::query_scalar!(
             r#"select count(*) as "count!: i64" from message where to_peer = ? and waits = 1 and state <> 'injected'"#,
@@ -480,7 +479,7 @@ impl InboxReads<'_> {
         Ok(waiting.cast_unsigned())
     }
 
-    /// Inboxes with messages that nobody took since `before`, at most 500.
+    /// Inboxes with messages from before `before` that nobody took, at most 500.
     pub async fn with_old_messages(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
         let inboxes = sqlx::query_scalar!(
             r#"select distinct to_peer as "peer!: PeerId" from message

@@ -1,5 +1,5 @@
-//! Jobs with statements of their own: what one writes others read, and one that fails undoes only
-//! itself.
+//! Jobs with statements of their own: other reads see their rows, and a failed job rolls back only
+//! its own changes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const AT: Timestamp = Timestamp::from_millis(7);
 
-/// One row of each table, no two columns alike.
+/// One row of each table, with distinct values in all columns.
 const ROWS: &str = "
     insert into stream (name, created_at, visibility) values ('agent/ag_1', 1, 'team'), ('task/t', 2, 'team');
     insert into agent (agent_id, stream_id, instance, backend, session_key, project, cwd, task, description, created_by,
@@ -99,7 +99,7 @@ fn ended_run(id: &str) -> AssignmentRow {
     }
 }
 
-/// All that the hot jobs of a conversation read of it.
+/// Everything that the frequent jobs of a conversation read.
 async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreError> {
     let (row, message) = (run_row(id), message(id));
     let owner = format!("agent:pair:{id}");
@@ -130,7 +130,7 @@ async fn read_all(tx: &mut WriteTx, id: &'static str) -> Result<String, StoreErr
 }
 
 #[tokio::test]
-async fn a_job_and_a_reader_read_the_same_rows() {
+async fn a_job_and_a_reader_return_the_same_rows() {
     let test = TestStore::open().await;
     test.execute(ROWS).await;
     let read = test.store.write(|tx| {
@@ -153,7 +153,7 @@ async fn a_job_and_a_reader_read_the_same_rows() {
 }
 
 #[tokio::test]
-async fn what_one_job_writes_others_read() {
+async fn rows_of_one_job_are_visible_to_later_jobs_and_readers() {
     let test = TestStore::open().await;
     let store = &test.store;
     let id = "to";
@@ -197,7 +197,7 @@ async fn what_one_job_writes_others_read() {
     assert_readers_read(&test, id, &read).await;
 }
 
-/// Checks that those who read on their own thread read what a job has `read`.
+/// Checks that reads on the caller's thread return what a job has `read`.
 async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
     let store = &test.store;
     let (row, message) = (run_row(id), message(id));
@@ -224,7 +224,7 @@ async fn assert_readers_read(test: &TestStore, id: &str, read: &str) {
 }
 
 #[tokio::test]
-async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
+async fn a_failed_job_rolls_back_only_itself_and_no_job_runs_twice() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let test = TestStore::open().await;
     let store = &test.store;
@@ -248,7 +248,7 @@ async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
                                 match kind {
                                     0 => Ok(()),
                                     2 => panic!("a job that panics on purpose"),
-                                    // 4 has written no row.
+                                    // Kind 4 has written no row.
                                     _ => Err(StoreError::NoStream),
                                 }
                             })
@@ -275,5 +275,5 @@ async fn a_job_that_fails_undoes_only_itself_and_none_runs_twice() {
     let page = store.events().of_stream(view.id, &name, 0, None, PageSize::rows(99)).await.unwrap();
     let seqs: Vec<_> = page.events.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=21).collect::<Vec<_>>(), "dense");
-    assert_eq!(store.stats().failures, 0, "what one job cannot do is no failure of a commit");
+    assert_eq!(store.stats().failures, 0, "the failure of a job does not count as a failed commit");
 }

@@ -1,4 +1,4 @@
-//! Records of attempts, with their former texts and notes.
+//! Records of attempts, with their former versions and notes.
 
 use svc_model::{
     GhapFilter, GhapId, OutcomeId, Reader, Timestamp,
@@ -72,7 +72,8 @@ impl TryFrom<RawGhap> for Ghap {
     }
 }
 
-/// How a record ended. An ended one has a tier and a time; an active one has nothing of an end.
+/// How a record ended. A resolved record must have a tier and a time; an active one must have
+/// neither.
 fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
     let bad = |why: &str| StoreError::BadRow {
         table: "ghap",
@@ -99,7 +100,7 @@ fn end(raw: &RawGhap) -> Result<Option<Box<GhapEnd>>, StoreError> {
     })))
 }
 
-/// The columns of how a record ended; all empty for an active one.
+/// The columns that describe a record's end; all empty for an active record.
 struct EndColumns<'a> {
     result: Option<&'a str>,
     surprise: Option<&'a str>,
@@ -146,7 +147,7 @@ macro_rules! ghaps {
     };
 }
 
-/// Records by their rows, which are an array in JSON; in any order.
+/// Records by their row ids (a JSON array), in any order.
 pub(super) async fn ghaps_at(
     conn: &mut sqlx::SqliteConnection,
     rows: &str,
@@ -158,7 +159,6 @@ pub(super) async fn ghaps_at(
 }
 
 impl GhapWrites<'_> {
-    /// Stores a new record.
     pub async fn insert(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let (id, project) = (ghap.id.as_str(), ghap.project.as_deref().unwrap_or_default());
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -195,7 +195,6 @@ impl GhapWrites<'_> {
         self.tx.search().index_ghap(ghap).await
     }
 
-    /// Writes a record back as it is now.
     pub async fn update(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         let id = ghap.id.as_str();
         let (status, end) = (ghap.status, EndColumns::from(ghap));
@@ -232,7 +231,7 @@ impl GhapWrites<'_> {
         self.tx.search().index_ghap(ghap).await
     }
 
-    /// Keeps what a record said before it is changed.
+    /// Stores the texts that a record had before a change.
     pub async fn insert_iteration(
         &mut self,
         id: &GhapId,
@@ -253,7 +252,6 @@ impl GhapWrites<'_> {
         Ok(())
     }
 
-    /// Adds a note to a record.
     pub async fn insert_note(
         &mut self,
         id: &GhapId,
@@ -271,7 +269,7 @@ impl GhapWrites<'_> {
         Ok(())
     }
 
-    /// Notes to a record, in order.
+    /// Notes of a record, in order.
     pub async fn notes(&mut self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
         let notes =
@@ -279,7 +277,6 @@ impl GhapWrites<'_> {
         Ok(notes)
     }
 
-    /// The active record of a session.
     pub async fn active(&mut self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
         let raw = ghaps!(
             select_one,
@@ -290,7 +287,6 @@ impl GhapWrites<'_> {
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// A record by its id.
     pub async fn get(&mut self, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let id = id.as_str();
         let raw = ghaps!(select_one, self.tx, "where g.ghap_id = ?", id);
@@ -299,7 +295,6 @@ impl GhapWrites<'_> {
 }
 
 impl GhapReads<'_> {
-    /// The active record of a session.
     pub async fn active(self, session_id: &str) -> Result<Option<Ghap>, StoreError> {
         let raw = ghaps!(pool_query, "where g.session_id = ? and g.status = 'active'", session_id)
             .fetch_optional(&self.store.readers)
@@ -307,7 +302,6 @@ impl GhapReads<'_> {
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// A record by its id, if the reader may read it.
     pub async fn get(self, reader: &Reader, id: &GhapId) -> Result<Option<Ghap>, StoreError> {
         let (id, key, project) = (id.as_str(), reader.key(), reader.project());
         let raw = ghaps!(pool_query, "where g.ghap_id = ?1 and (?2 is null or g.project = ?3 or g.session_id in (select session_id from session where reader_key = ?2))",
@@ -320,8 +314,8 @@ impl GhapReads<'_> {
         raw.map(Ghap::try_from).transpose()
     }
 
-    /// Records that the reader may read and whose ids begin so, those that are open first, at most
-    /// `limit`.
+    /// Records that the reader may read and whose ids begin with `prefix`, active ones first, at
+    /// most `limit`.
     pub async fn with_prefix(
         self,
         reader: &Reader,
@@ -342,7 +336,7 @@ impl GhapReads<'_> {
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
-    /// A page of records that the reader may read, the latest made first.
+    /// Records that the reader may read, the latest first.
     pub async fn list(
         self,
         reader: &Reader,
@@ -373,8 +367,8 @@ impl GhapReads<'_> {
         read_page(rows, size, Ghap::try_from, |ghap| ghap).await
     }
 
-    /// Active records of a project whose session is over, or was not heard of since `stale`; not
-    /// that of `session_id`.
+    /// Active records of a project whose session has ended or was last seen before `stale`, without
+    /// those of `session_id`.
     pub async fn orphans(
         self,
         project: &str,
@@ -396,7 +390,7 @@ impl GhapReads<'_> {
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
-    /// What a record said before it was changed, in order.
+    /// The former versions of a record, in order.
     pub async fn iterations(self, id: &GhapId) -> Result<Vec<Iteration>, StoreError> {
         let id = id.as_str();
         let iterations = sqlx::query_as!(
@@ -410,7 +404,7 @@ impl GhapReads<'_> {
         Ok(iterations)
     }
 
-    /// Notes to a record, in order.
+    /// Notes of a record, in order.
     pub async fn notes(self, id: &GhapId) -> Result<Vec<String>, StoreError> {
         let id = id.as_str();
         let notes =
@@ -420,7 +414,7 @@ impl GhapReads<'_> {
         Ok(notes)
     }
 
-    /// The latest records that are over and that the reader may read.
+    /// The latest resolved records that the reader may read.
     pub async fn latest_resolved(
         self,
         reader: &Reader,
@@ -439,8 +433,8 @@ impl GhapReads<'_> {
         raw.into_iter().map(Ghap::try_from).collect()
     }
 
-    /// Records of a kind that hold a lesson for another attempt: those of `project` first, then
-    /// those with a lesson, then the latest. Those that the reader may read.
+    /// Records of a kind that hold a lesson and that the reader may read: those of `project` first,
+    /// then those with a stated lesson, then the latest.
     pub async fn telling(
         self,
         reader: &Reader,
@@ -476,7 +470,7 @@ mod tests {
     use crate::testing::{TestStore, journal::record};
 
     #[tokio::test]
-    async fn a_row_that_is_neither_active_nor_ended_is_refused() {
+    async fn a_record_that_is_half_resolved_is_a_bad_row() {
         let at = TestStore::open().await;
         let ghap = record(&at, 1, "The tokenizer hangs").await;
         let (id, stored) = (ghap.id.clone(), ghap.clone());

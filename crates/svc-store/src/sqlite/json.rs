@@ -1,14 +1,14 @@
-//! Lists as one text of JSON, in and out: each row or parameter of a list would cost a hand-over
-//! between threads.
+//! Lists as one JSON text, as parameters and as results: each row or parameter of a list would cost
+//! a switch between threads.
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::StoreError;
 
-/// A list as a parameter that `json_each` reads.
+/// A list as a parameter for `json_each`.
 ///
 /// # Panics
-/// If `value` does not serialise, which texts, numbers and ids always do.
+/// If `value` does not serialise; texts, numbers and ids always do.
 pub(super) fn to_json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("texts and numbers are JSON")
 }

@@ -1,4 +1,4 @@
-//! Keeping the file in shape: checkpoints, retention, and how much there is in it.
+//! Maintenance of the file: checkpoints, retention, sizes.
 
 use std::{path::Path, time::Duration};
 
@@ -13,23 +13,23 @@ use super::{
 };
 use crate::{StoreError, StoreSize, TrimOutcome};
 
-/// How long a checkpoint waits for those who read or write.
+/// How long a checkpoint waits for readers and writers.
 const CHECKPOINT_WAIT: Duration = Duration::from_millis(100);
 
-/// An index of words. Each commit adds a piece to it, and SQLite puts some of them together now and
-/// then.
+/// A full-text index. Each commit adds a segment to it, and SQLite merges some of them from time to
+/// time.
 struct TextIndex {
-    /// Counts its pieces.
+    /// Counts the segments.
     pieces: &'static str,
-    /// Does a bounded part of the work to make one of all. Less than nothing: not only those of
-    /// like size (<https://sqlite.org/fts5.html#the_merge_command>).
+    /// Merges a bounded part of all segments into one. A negative argument includes segments of
+    /// different levels (<https://sqlite.org/fts5.html#the_merge_command>).
     merge: &'static str,
 }
 
 macro_rules! text_index {
     ($name:literal) => {
         TextIndex {
-            // From piece to piece, lest it read the list of all their pages.
+            // Steps from segment to segment, which avoids a scan of all index pages.
             pieces: concat!(
                 "with recursive piece (id) as (select min(segid) from ",
                 $name,
@@ -46,7 +46,7 @@ const TEXT_INDEXES: [TextIndex; 3] =
     [text_index!("ghap_fts"), text_index!("term_trigram"), text_index!("memory_fts")];
 
 impl Upkeep<'_> {
-    /// Rows that all principals and the operator keep together, of the kinds that count.
+    /// Total rows of all principals and the operator, of the kinds that are bounded.
     pub async fn rows_kept_by_all(self) -> Result<u64, StoreError> {
         let rows = sqlx::query_scalar!(
             r#"select
@@ -66,8 +66,8 @@ impl Upkeep<'_> {
         Ok(u64::try_from(rows).unwrap_or(0))
     }
 
-    /// Puts the pieces of the indexes together, in bounded write jobs, if there are more than a
-    /// few: a search looks into each of them. Answers whether that is done.
+    /// Merges index segments, in bounded write jobs, if there are more than a few: a search reads
+    /// each segment. Returns whether the merge is complete.
     pub async fn merge_indexes(self) -> Result<bool, StoreError> {
         let mut is_done = true;
         for index in TEXT_INDEXES {
@@ -87,7 +87,6 @@ impl Upkeep<'_> {
         Ok(is_done)
     }
 
-    /// How large the files are.
     pub async fn size(self) -> Result<StoreSize, StoreError> {
         let schema = sqlx::query_scalar::<_, i64>("select max(version) from _sqlx_migrations")
             .fetch_one(&self.store.readers)
@@ -98,7 +97,7 @@ impl Upkeep<'_> {
         Ok(StoreSize { database: len(self.store.path()), wal: len(Path::new(&wal)), schema })
     }
 
-    /// Bytes that the rows take: the pages of the database that are in use.
+    /// Bytes of the database pages that are in use.
     pub async fn used_bytes(self) -> Result<u64, StoreError> {
         let mut conn = self.store.readers.acquire().await?;
         let mut read = async |pragma: &'static str| {
@@ -109,10 +108,9 @@ impl Upkeep<'_> {
         Ok(u64::try_from(pages.saturating_mul(size)).unwrap_or(0))
     }
 
-    /// Moves the write-ahead log into the database, on a connection of its own. SQLite does so by
-    /// itself after each thousand pages; this is for what was left, and to shrink the file. To
-    /// shrink it holds the writer up, so it waits for readers for 100 ms at most, and the next time
-    /// is as good.
+    /// Checkpoints the write-ahead log, on a connection of its own. SQLite does so by itself after
+    /// every 1,000 pages; this call takes the rest and truncates the file. Truncation blocks the
+    /// writer, so it waits at most 100 ms for readers and is otherwise left to the next call.
     pub async fn checkpoint(self) -> Result<(), StoreError> {
         let statement = if self.size().await?.wal > limits::WAL_TRUNCATE_BYTES {
             "pragma wal_checkpoint(truncate)"
@@ -126,12 +124,12 @@ impl Upkeep<'_> {
         Ok(())
     }
 
-    /// Removes the oldest events up to position `until`, of which the rows take about `bytes`, and
-    /// no more than one step may ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event
-    /// of a stream always stays: it holds the stream's head. So each stream loses a prefix and no
-    /// more.
+    /// Removes the oldest events up to position `until`, about `bytes` of them, within the bounds
+    /// of one step ([`limits::TRIM_BATCH`], [`limits::TRIM_BYTES`]). The last event of a stream
+    /// stays, because it holds the stream's head. So each stream loses only a prefix.
     pub async fn trim(self, until: i64, bytes: u64) -> Result<TrimOutcome, StoreError> {
-        // Looked for beside the writer: what is not the last of its stream now never will be again.
+        // Selected outside the writer: an event that is not the last of its stream never becomes
+        // the last.
         let (positions, more) = self.oldest(until, bytes.min(limits::TRIM_BYTES)).await?;
         let Some(last) = positions.last().copied() else {
             return Ok(TrimOutcome { removed: 0, more: false });
@@ -146,8 +144,8 @@ impl Upkeep<'_> {
         removed.map(|removed| TrimOutcome { removed, more })
     }
 
-    /// Positions of the oldest events that may go, until their rows take `bytes` or there are
-    /// enough for one step; and whether there are more.
+    /// Positions of the oldest removable events, up to `bytes` or the bound of one step, and
+    /// whether there are more.
     async fn oldest(self, until: i64, bytes: u64) -> Result<(Vec<i64>, bool), StoreError> {
         let mut rows = sqlx::query!(
             r#"select position as "position!",
@@ -172,8 +170,8 @@ impl Upkeep<'_> {
 }
 
 impl UpkeepWrites<'_> {
-    /// How many rows a principal keeps. Counting ends one above `bound`. Each part is a look at an
-    /// index.
+    /// How many rows a principal has. Counting ends one above `bound`. Each part reads an index
+    /// only.
     pub async fn rows_kept(
         &mut self,
         principal: &Principal,
@@ -215,7 +213,7 @@ impl UpkeepWrites<'_> {
         Ok(())
     }
 
-    /// Removes the events at these positions (a JSON array), the highest of which is `last`.
+    /// Removes the events at these positions (a JSON array). `last` is the highest position.
     async fn remove_events(&mut self, positions: &str, last: i64) -> Result<u64, StoreError> {
         let removed = change!(
             self.tx,
@@ -243,9 +241,9 @@ mod tests {
     use crate::SearchFilter;
 
     #[tokio::test]
-    async fn an_index_in_pieces_is_put_together_and_says_the_same() {
+    async fn merged_index_segments_return_the_same_results() {
         let at = TestStore::open().await;
-        // What is in the same commit is in pieces, too: a savepoint ends one.
+        // The jobs of one commit leave several segments, too: a savepoint ends a segment.
         for number in 1..=40_usize {
             let ghap = record(&at, number, &format!("The tokenizer hangs on word{number}")).await;
             let done: Result<(), StoreError> = at

@@ -1,4 +1,4 @@
-//! Rows of the Model Context Protocol: sessions, subscriptions, and calls that take time.
+//! Rows of the Model Context Protocol: sessions, subscriptions, and calls on record.
 
 use svc_model::{CallId, McpSessionId, Principal, Timestamp};
 use svc_wire::mcp::Revision;
@@ -24,7 +24,7 @@ struct RawMcpSession {
 }
 
 impl RawMcpSession {
-    /// The session; `None` if its revision cannot be read: then nobody can go on with it.
+    /// `None` if the revision does not parse: then the session cannot be resumed.
     fn row(self) -> Option<McpSessionRow> {
         Some(McpSessionRow {
             revision: Revision::parse(&self.revision)?,
@@ -97,7 +97,7 @@ macro_rules! calls {
 }
 
 impl McpWrites<'_> {
-    /// Notes which of a client's sessions an MCP connection belongs to.
+    /// Records which of a client's sessions an MCP session belongs to.
     pub async fn tie_session(
         &mut self,
         id: &McpSessionId,
@@ -113,7 +113,6 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    /// Stores a new session.
     pub async fn insert_session(&mut self, row: &McpSessionRow) -> Result<(), StoreError> {
         let (id, revision) = (row.session_id.as_str(), row.revision.as_str());
         let principal = row.principal.as_ref().map(ToString::to_string);
@@ -136,7 +135,6 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    /// Says that a session is alive.
     pub async fn touch_session(&mut self, id: &McpSessionId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(
@@ -148,7 +146,7 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    /// What `initialize` says of a session that was opened before it.
+    /// Stores the values of `initialize` for a session that was opened before it.
     pub async fn describe_session(
         &mut self,
         id: &McpSessionId,
@@ -168,7 +166,7 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    /// The lightest log messages that the client wants from now on.
+    /// The lowest level of log messages that the client wants.
     pub async fn set_log_level(
         &mut self,
         id: &McpSessionId,
@@ -184,7 +182,7 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    /// The list of tools that the client has seen.
+    /// The fingerprint of the list of tools that the client has seen.
     pub async fn set_tools(&mut self, id: &McpSessionId, tools: i64) -> Result<(), StoreError> {
         let id = id.as_str();
         let done =
@@ -192,7 +190,7 @@ impl McpWrites<'_> {
         changed(done, "mcp_session", id)
     }
 
-    /// Ends a session; false if it was over.
+    /// Ends a session; returns false if it had ended.
     pub async fn close_session(&mut self, id: &McpSessionId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let done = change!(
@@ -204,7 +202,6 @@ impl McpWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Remembers that a session wants to hear of a resource.
     pub async fn insert_subscription(
         &mut self,
         id: &McpSessionId,
@@ -222,7 +219,6 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    /// Forgets it.
     pub async fn delete_subscription(
         &mut self,
         id: &McpSessionId,
@@ -233,7 +229,6 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    /// Stores a new call.
     pub async fn insert_call(&mut self, row: &CallRow) -> Result<(), StoreError> {
         let (id, session) =
             (row.call_id.as_str(), row.session_id.as_ref().map(McpSessionId::as_str));
@@ -263,14 +258,13 @@ impl McpWrites<'_> {
         Ok(())
     }
 
-    /// A call by its id.
     pub async fn call(&mut self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
         let raw = calls!(select_one, self.tx, "where call_id = ?", id);
         Ok(raw.map(CallRow::from))
     }
 
-    /// Changes the state of a call, and what is asked and answered in it.
+    /// Changes the state of a call, its questions to the client, and the client's answers.
     pub async fn update_call(
         &mut self,
         id: &CallId,
@@ -310,8 +304,8 @@ impl McpReads<'_> {
         Ok(raw.and_then(RawMcpSession::row))
     }
 
-    /// Whether an agent's session has an MCP session, its own or one opened with its token, that
-    /// was heard of since `since`.
+    /// Whether an agent's session has an open MCP session, its own or one opened with its token,
+    /// that was used since `since`.
     pub async fn is_session_open(
         self,
         session: &str,
@@ -331,7 +325,7 @@ impl McpReads<'_> {
         Ok(open)
     }
 
-    /// What a session wants to hear of: URIs and the streams behind them.
+    /// A session's subscriptions: URIs and their streams.
     pub async fn subscriptions(
         self,
         id: &McpSessionId,
@@ -346,7 +340,6 @@ impl McpReads<'_> {
         Ok(rows.into_iter().map(|row| (row.uri, row.stream)).collect())
     }
 
-    /// A call by its id.
     pub async fn call(self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let id = id.as_str();
         let raw =
@@ -354,7 +347,7 @@ impl McpReads<'_> {
         Ok(raw.map(CallRow::from))
     }
 
-    /// Calls that are not over, the oldest first.
+    /// Unfinished calls, the oldest first.
     pub async fn open_calls(self) -> Result<Vec<CallRow>, StoreError> {
         let raw =
             calls!(pool_query, "where state in ('working', 'input_required') order by call_id")

@@ -1,4 +1,4 @@
-//! Rows of memories, and where their terms stand.
+//! Rows of memories, and the index of their terms.
 
 use svc_model::{
     Reader, Timestamp,
@@ -35,7 +35,8 @@ impl From<RawMemory> for Memory {
             category: raw.category,
             content: raw.content,
             importance: raw.importance,
-            // The table lets in JSON only; a person may have written some that is no list of texts.
+            // The table accepts any JSON; a person may have written a value that is not a list of
+            // texts.
             tags: serde_json::from_str(&raw.tags).unwrap_or_default(),
             confirmed_again: raw.confirmed_again,
             created_at: raw.created_at,
@@ -56,9 +57,9 @@ macro_rules! memories {
 }
 
 impl MemoryWrites<'_> {
-    /// Stores a memory, unless those who may read it have the same in the same category: then it
-    /// answers that one. A memory without a project is the session's own, or everybody's if it is
-    /// shared.
+    /// Stores a memory. If those who may read it have the same memory in the same category, returns
+    /// that one instead. A memory without a project belongs to its session, or to all sessions if
+    /// it is shared.
     pub async fn insert(
         &mut self,
         memory: &Memory,
@@ -104,8 +105,8 @@ impl MemoryWrites<'_> {
         Ok(None)
     }
 
-    /// The session that stored a memory, and whether the reader may read it; `None` if there is
-    /// none.
+    /// The session that stored a memory, and whether the reader may read it; `None` if the memory
+    /// does not exist.
     pub async fn maker(
         &mut self,
         reader: &Reader,
@@ -125,7 +126,7 @@ impl MemoryWrites<'_> {
         Ok(row.map(|row| (row.session_id, row.is_readable)))
     }
 
-    /// Removes a memory; answers whether there was one.
+    /// Removes a memory; returns whether it existed.
     pub async fn delete(&mut self, id: &MemoryId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let done = change!(self.tx, "delete from memory where memory_id = ?", id);
@@ -134,7 +135,6 @@ impl MemoryWrites<'_> {
 }
 
 impl MemoryReads<'_> {
-    /// How many memories there are.
     pub async fn count(self) -> Result<i64, StoreError> {
         let count = sqlx::query_scalar!(r#"select count(*) as "count!: i64" from memory"#)
             .fetch_one(&self.store.readers)
@@ -142,8 +142,8 @@ impl MemoryReads<'_> {
         Ok(count)
     }
 
-    /// In how many memories each term stands; those that stand in none are left out. `terms` is an
-    /// array in JSON.
+    /// For each term the number of memories that have it; unknown terms are left out. `terms` is a
+    /// JSON array.
     pub async fn frequencies(self, terms: &str) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
             r#"select coalesce(j.value, '') as "term!: String", count(distinct p.doc) as "memories!: i64"
@@ -156,8 +156,8 @@ impl MemoryReads<'_> {
         Ok(rows.into_iter().map(|row| (row.term, row.memories)).collect())
     }
 
-    /// The memories with the highest sums of weights of some terms that the reader may read, each
-    /// with its own terms. `terms` is an object in JSON: term to weight.
+    /// The readable memories with the highest sums of term weights, each with its own terms.
+    /// `terms` is a JSON object: term to weight.
     pub async fn candidates(
         self,
         reader: &Reader,
@@ -192,8 +192,7 @@ impl MemoryReads<'_> {
             .collect())
     }
 
-    /// A page of memories that the reader may read, the latest first, and how many there are in
-    /// all.
+    /// Memories that the reader may read, the latest first, and their total number.
     pub async fn list(
         self,
         reader: &Reader,
@@ -240,8 +239,8 @@ impl MemoryReads<'_> {
         Ok((page.rows, total))
     }
 
-    /// The memories that matter most to a project and that the reader may read, those that hold
-    /// everywhere among them.
+    /// The most important memories of a project, including those without a project, that the reader
+    /// may read.
     pub async fn important(
         self,
         reader: &Reader,
@@ -272,7 +271,7 @@ mod tests {
     use super::{super::testing::TestStore, *};
 
     #[tokio::test]
-    async fn the_index_says_what_the_table_says() {
+    async fn the_memory_index_agrees_with_the_table() {
         let at = TestStore::open().await;
         let ids = Ids::counting();
         for content in ["the tenant cache", "the cache of the page"] {
@@ -306,7 +305,7 @@ mod tests {
             (found.len(), with.first().map_or(0, |(_, memories)| *memories))
         };
         assert_eq!((found("cach").await, found("tenant").await), ((2, 2), (1, 1)));
-        // By hand, as a person with `sqlite3` may.
+        // Changed outside the program, for example with `sqlite3`.
         at.execute("update memory set terms = 'clock' where content = 'the tenant cache'").await;
         at.execute("insert into memory_fts (memory_fts, rank) values ('integrity-check', 1)").await;
         assert_eq!((found("cach").await, found("clock").await), ((1, 1), (1, 1)));

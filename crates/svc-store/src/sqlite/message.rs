@@ -1,4 +1,4 @@
-//! Rows of messages and of the states of their delivery.
+//! Rows of messages and of their delivery states.
 
 use svc_model::{
     Delivery, DeliveryState, Message, MessageFilter, MessageId, MessageType, PeerId, RunId,
@@ -57,7 +57,7 @@ impl From<RawMessage> for MessageRow {
     }
 }
 
-/// The columns of such a row, for the macros of `statement`.
+/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! messages {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -76,20 +76,19 @@ pub(super) use messages;
 
 direct_row!(Delivery { state, at, reason });
 
-/// The first characters of a text, of which these bytes are the beginning: the last character may
-/// be cut.
+/// The first characters of a text, from its first bytes, which may end within a character.
 fn beginning(bytes: &[u8], characters: u32) -> String {
     let whole = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     whole.chars().take(characters as usize).collect()
 }
 
-/// Bytes of a text, as the column holds them.
+/// Bytes of a text.
 fn row_bytes(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
 impl MessageWrites<'_> {
-    /// Stores a message, in the state that it has. How it came there, [`Self::note_states`] says.
+    /// Stores a message with its state. The history of states is stored by [`Self::note_states`].
     pub async fn insert(
         &mut self,
         message: &Message,
@@ -129,7 +128,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Stores a text that several messages share; answers its id. It goes with the last of them.
+    /// Stores a text that several messages share; returns its id. Removed with the last of these
+    /// messages.
     pub async fn insert_shared_text(&mut self, text: &str) -> Result<i64, StoreError> {
         let id = select_value!(
             self.tx,
@@ -139,9 +139,8 @@ impl MessageWrites<'_> {
         Ok(id)
     }
 
-    /// Stores a message once for each of these receivers, under an id of its own. `message` says
-    /// what the copies have in common, their state too, but for their text, which is stored
-    /// already.
+    /// Stores one message per receiver, each with its own id. `message` has the common values,
+    /// including the state; the shared text is stored already.
     pub async fn insert_copies(
         &mut self,
         message: &Message,
@@ -175,8 +174,8 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Notes the states that messages went through, in this order. The rows of the messages stay as
-    /// they are.
+    /// Appends states to the history of messages, in this order. Leaves the messages' rows
+    /// unchanged.
     pub async fn note_states(
         &mut self,
         ids: &[MessageId],
@@ -209,9 +208,9 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// Moves messages through `states`, the last of which is their state from now on. One statement
-    /// for each state of one message, two for many messages, however many: a full inbox holds up
-    /// nobody else.
+    /// Moves messages through `states`; the last is their new state. One statement for each state
+    /// of a single message, two statements for any number of messages, so a full inbox does not
+    /// delay other jobs.
     pub async fn advance(
         &mut self,
         ids: &[MessageId],
@@ -234,14 +233,13 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
-    /// A message by its id.
     pub async fn get(&mut self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
         let raw = messages!(select_one, self.tx, "where message_id = ?", id);
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// The states that a delivery went through.
+    /// The states of a delivery, in any order.
     pub async fn deliveries(&mut self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
         let id = id.as_str();
         Ok(select_all!(
@@ -254,8 +252,9 @@ impl MessageWrites<'_> {
         ))
     }
 
-    /// The message in an inbox that an answer to `asker` names: by its id, or as a question by the
-    /// correlation id that the asker gave it. The latest, if it gave the same to several.
+    /// The message in an inbox that an answer to `asker` refers to: by its id, or by the
+    /// correlation id that the asker gave the question. Of several with the same correlation id,
+    /// the latest.
     pub async fn answered(
         &mut self,
         to: &PeerId,
@@ -287,7 +286,7 @@ impl MessageWrites<'_> {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// What was stored for this key, from this sender to this receiver.
+    /// The message with this idempotency key, from this sender to this receiver.
     pub async fn by_key(
         &mut self,
         from: &str,
@@ -306,7 +305,7 @@ impl MessageWrites<'_> {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// What was stored for this key from this sender, whoever the receiver is.
+    /// The messages with this idempotency key from this sender, to any receiver.
     pub async fn all_by_key(&mut self, from: &str, key: &str) -> Result<Vec<Message>, StoreError> {
         let rows = messages!(
             select_all,
@@ -318,7 +317,7 @@ impl MessageWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Those of these receivers that have a message of this key from this sender.
+    /// Those of these receivers that have a message with this key from this sender.
     pub async fn receivers_of_key(
         &mut self,
         from: &str,
@@ -337,8 +336,8 @@ impl MessageWrites<'_> {
         Ok(known)
     }
 
-    /// Says whether the turn of their receiver begins with these messages. The last words of that
-    /// turn answer a question among them.
+    /// Records whether the receiver's turn begins with these messages. If so, the turn's final text
+    /// answers the questions among them.
     pub async fn note_turn(
         &mut self,
         ids: &[MessageId],
@@ -355,8 +354,7 @@ impl MessageWrites<'_> {
         Ok(())
     }
 
-    /// The questions with which the present turn of a receiver began, in order. Their texts are
-    /// left out.
+    /// The questions with which the receiver's current turn began, in order, with empty texts.
     pub async fn questions_of_turn(&mut self, to: &PeerId) -> Result<Vec<Message>, StoreError> {
         let to = to.as_str();
         let rows = select_all!(
@@ -373,8 +371,8 @@ impl MessageWrites<'_> {
         Ok(rows.into_iter().map(|raw| MessageRow::from(raw).message).collect())
     }
 
-    /// Says of questions that their receiver has, and why, that nobody will answer them. They wait
-    /// no more; their state stays.
+    /// Records that nobody will answer these questions, and why. They are no longer open; their
+    /// state does not change.
     pub async fn close_questions(
         &mut self,
         ids: &[MessageId],
@@ -396,7 +394,7 @@ impl MessageWrites<'_> {
         all_changed(done, ids.len(), "message")
     }
 
-    /// The number of the turn that a message begins, if it is a reply that answers a reply.
+    /// The number of the turn that a message begins, if it is a reply to a reply.
     pub async fn turn_of(&mut self, id: &MessageId) -> Result<Option<u32>, StoreError> {
         let turn = select_value!(
             self.tx,
@@ -408,14 +406,13 @@ impl MessageWrites<'_> {
 }
 
 impl MessageReads<'_> {
-    /// A message by its id.
     pub async fn get(self, id: &MessageId) -> Result<Option<Message>, StoreError> {
         let id = id.as_str();
         let raw = messages!(read_one, self.store, "where message_id = ?", id);
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// The first answer of a peer to a message, or the word that there is none.
+    /// The first answer of a peer to a message, or the notice that there is none.
     pub async fn answer_to(
         self,
         question: &MessageId,
@@ -432,7 +429,7 @@ impl MessageReads<'_> {
         Ok(raw.map(|raw| MessageRow::from(raw).message))
     }
 
-    /// Peers whose turn ended before this time and left a question unanswered with which it had
+    /// Peers whose turn ended before `before` without an answer to a question with which it had
     /// begun.
     pub async fn peers_of_silent_turns(self, before: Timestamp) -> Result<Vec<PeerId>, StoreError> {
         let peers = sqlx::query_scalar!(
@@ -445,7 +442,7 @@ impl MessageReads<'_> {
         Ok(peers)
     }
 
-    /// Messages whose ids begin so, the latest first, at most `limit`.
+    /// Messages whose ids begin with `prefix`, the latest first, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<Message>, StoreError> {
         let rows = messages!(
             pool_query,
@@ -454,12 +451,12 @@ impl MessageReads<'_> {
             limit
         )
         .fetch(&self.store.page_readers);
-        // Candidates of an id are large rows at times.
+        // Messages can be large, so the page is also bounded in bytes.
         let message = |raw| Ok(MessageRow::from(raw).message);
         Ok(read_page(rows, PageSize::rows(limit), message, |message| message).await?.rows)
     }
 
-    /// The last message to the operator, whatever became of it.
+    /// The last message to the operator, in any state.
     pub async fn latest_to_operator(self) -> Result<Option<MessageId>, StoreError> {
         let latest = sqlx::query_scalar!(
             r#"select message_id as "message_id!: MessageId" from message
@@ -468,7 +465,7 @@ impl MessageReads<'_> {
         Ok(latest.fetch_optional(&self.store.readers).await?)
     }
 
-    /// The states that a delivery went through, in order.
+    /// The states of a delivery, in order.
     pub async fn deliveries(self, id: &MessageId) -> Result<Vec<Delivery>, StoreError> {
         let id = id.as_str();
         let mut states = sqlx::query_as!(
@@ -483,8 +480,8 @@ impl MessageReads<'_> {
         Ok(states)
     }
 
-    /// Messages between all peers, the latest first, before the rank `before`, at most `limit`. Of
-    /// a text there are the first `characters`.
+    /// Messages between all peers, the latest first, before the sequence number `before`. Texts are
+    /// cut to `characters`.
     pub async fn list(
         self,
         filter: &MessageFilter,
@@ -493,8 +490,8 @@ impl MessageReads<'_> {
         size: PageSize,
     ) -> Result<RowPage<ListedMessage>, StoreError> {
         let MessageFilter { peer, state, kind, open } = filter;
-        // As bytes: of a text, SQL gives only what stands before a NUL. No character has more than
-        // four.
+        // As bytes: SQLite's text functions stop at a NUL character. A character has at most four
+        // bytes.
         let (bytes, limit) = (characters.saturating_mul(4), size.limit());
         let rows = sqlx::query!(
             r#"select id as "id!", message_id, type as "kind: MessageType", from_peer, to_peer,
@@ -564,7 +561,7 @@ impl MessageReads<'_> {
         .await
     }
 
-    /// Messages to or from a peer, the latest first, before the rank `before`, at most `limit`.
+    /// Messages to or from a peer, the latest first, before the sequence number `before`.
     pub async fn of_peer(
         self,
         peer: &PeerId,
@@ -583,7 +580,7 @@ impl MessageReads<'_> {
         read_page(rows, size, |raw| Ok(MessageRow::from(raw)), |row| &row.message).await
     }
 
-    /// Messages between two peers, the latest first, before the rank `before`, at most `limit`.
+    /// Messages between two peers, the latest first, before the sequence number `before`.
     pub async fn between(
         self,
         one: &PeerId,

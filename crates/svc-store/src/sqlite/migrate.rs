@@ -1,4 +1,5 @@
-//! Schema versions: what the file has, what the program wants, and the way from one to the other.
+//! Schema versions: the version of the file, the version of the program, and the migrations between
+//! them.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,29 +17,28 @@ use super::{
 };
 use crate::{MigrateError, Migrations, StoreError};
 
-/// From nothing to the present schema: first the baseline, which makes that of its version in one
-/// piece.
+/// Migrations from an empty file to the current schema. The first is the baseline, which creates
+/// the schema of its version in one step.
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
-/// From the oldest schema that is upgraded to that of the baseline.
+/// Migrations from the oldest supported schema to that of the baseline.
 static UPGRADE: Migrator = sqlx::migrate!("../../migrations/upgrade");
-/// Version of the baseline.
 const BASELINE: i64 = 47;
-/// Version of the oldest schema that is upgraded.
+/// Version of the oldest schema that this program upgrades.
 const OLDEST: i64 = 36;
-/// Digest of the migration that brought a file to that schema. The 35 before it are not looked at:
-/// what they made is.
+/// Digest of migration `OLDEST`. The 35 migrations before it are not checked: a file with this
+/// digest has their result.
 const LAST_OF_OLDEST: &str = "284655d402935ced17212965ee24759fa421214044ac93b7d93af4221b0cdaa6edf727ef1a077cf6a50ca84179485656";
 
-/// Version, digest and success of a migration that was applied.
+/// Version, digest and success of an applied migration.
 pub(super) type AppliedStep = (i64, Vec<u8>, bool);
 
 impl Migrations {
-    /// What a file that does not exist yet would need.
+    /// The migrations of a file that does not exist yet.
     pub fn of_nothing() -> Self {
         after(0)
     }
 
-    /// Compares with the database at `path`, without changing or making anything.
+    /// Compares with the database at `path`, without changing or creating anything.
     pub async fn inspect_file(path: &Path) -> Result<Self, MigrateError> {
         if !path.exists() {
             return Ok(Self::of_nothing());
@@ -49,7 +49,7 @@ impl Migrations {
         Ok(migrations)
     }
 
-    /// Brings the database at `path` to our version, and makes it if it is missing. The caller
+    /// Migrates the database at `path` to our version, and creates it if it is missing. The caller
     /// holds its lock.
     pub async fn apply_file(path: &Path) -> Result<Self, MigrateError> {
         let mut conn = writer_options(path)?.connect().await.map_err(StoreError::from)?;
@@ -73,7 +73,7 @@ pub(super) async fn inspect(conn: &mut SqliteConnection) -> Result<Migrations, M
     Ok(migrations)
 }
 
-/// What a database of version `current` still needs.
+/// The pending migrations of a database of version `current`.
 fn after(current: i64) -> Migrations {
     let latest = MIGRATOR.iter().map(|step| step.version).max().unwrap_or(0);
     let upgrade = UPGRADE.iter().filter(|_| current > 0);
@@ -85,7 +85,7 @@ fn after(current: i64) -> Migrations {
     Migrations { current, latest, pending }
 }
 
-/// Applies what is pending, after a copy of a database that has data.
+/// Applies pending migrations. A database with data is copied first.
 pub(super) async fn apply_with_backup(
     migrations: &Migrations,
     conn: &mut SqliteConnection,
@@ -100,9 +100,10 @@ pub(super) async fn apply_with_backup(
     apply(conn).await
 }
 
-/// Copies the database to `.bak-<version>` beside it. A copy with the same end of the log is from
-/// an earlier attempt that did not finish, and is as good. One of other data stays, as when a
-/// backup was restored: the new one has the end of the log in its name, too.
+/// Copies the database to `.bak-<version>` beside it. An existing copy with the same last position
+/// is from an earlier attempt that did not finish, and is kept as the copy. An existing copy of
+/// other data, as after a restore, also stays: the name of the new copy then includes the last
+/// position.
 async fn keep_copy(
     conn: &mut SqliteConnection,
     path: &Path,
@@ -117,9 +118,9 @@ async fn keep_copy(
     if copy.symlink_metadata().is_err() {
         return Ok(vacuum_into(conn, &copy).await?);
     }
-    let end = log_end(conn).await?;
+    let end = last_log_position(conn).await?;
     let end_of_copy = match reader_options(&copy)?.connect().await {
-        Ok(mut known) => log_end(&mut known).await.ok(),
+        Ok(mut known) => last_log_position(&mut known).await.ok(),
         Err(_) => None,
     };
     if end_of_copy == Some(end) {
@@ -132,19 +133,18 @@ async fn keep_copy(
     Ok(())
 }
 
-/// The position of the last event.
-async fn log_end(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+async fn last_log_position(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
     let end = sqlx::query_scalar::<_, i64>("select coalesce(max(position), 0) from event");
     Ok(end.fetch_one(conn).await?)
 }
 
-/// Applies what is pending, all of it or nothing.
+/// Applies all pending migrations or none.
 ///
-/// The caller holds the database's lock: on SQLite the migrator takes none of its own, and two at
-/// once would trip over each other's tables.
+/// The caller holds the database's lock: sqlx's migrator takes no lock on SQLite, and two
+/// concurrent migrators would fail on each other's tables.
 async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
-    // One commit for all steps: they apply together or not at all, and a first start waits for the
-    // disk once.
+    // One commit for all steps: they apply together or not at all, and a first start syncs the disk
+    // once.
     let mut tx = conn.begin().await.map_err(StoreError::from)?;
     let failed = |error: sqlx::migrate::MigrateError| MigrateError::Failed(Arc::new(error));
     if is_before_baseline(&mut tx).await? {
@@ -158,7 +158,7 @@ async fn apply(conn: &mut SqliteConnection) -> Result<(), MigrateError> {
     Ok(())
 }
 
-/// Whether a file was made step by step, before there was a baseline.
+/// Whether the file was made by migrations from before the baseline.
 async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
     if applied(conn).await? == 0 {
         return Ok(false);
@@ -168,7 +168,7 @@ async fn is_before_baseline(conn: &mut SqliteConnection) -> Result<bool, StoreEr
     Ok(digest.as_deref() == Some(LAST_OF_OLDEST))
 }
 
-/// Lists the baseline in place of the migrations that made the same schema.
+/// Replaces the recorded migrations up to the baseline by the baseline.
 async fn note_baseline(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     for step in MIGRATOR.iter().filter(|step| step.version == BASELINE) {
         let former = sqlx::query("delete from _sqlx_migrations where version < ?");
@@ -180,7 +180,7 @@ async fn note_baseline(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// An empty database of this version, made as that of `conn` was.
+/// An empty database of this version, made by the same migrations as that of `conn`.
 pub(super) async fn model_of(
     conn: &mut SqliteConnection,
     version: i64,
@@ -194,8 +194,7 @@ pub(super) async fn model_of(
     Ok(model)
 }
 
-/// The migrations that were applied, without those that made the oldest schema; those that failed
-/// are among them.
+/// The applied migrations after the oldest supported schema, and all failed ones.
 pub(super) async fn applied_steps(
     conn: &mut SqliteConnection,
 ) -> Result<Vec<AppliedStep>, sqlx::Error> {
@@ -235,7 +234,6 @@ mod tests {
         sqlx::query_as(objects).fetch_all(conn).await.unwrap()
     }
 
-    /// The database of each earlier version.
     fn fixtures() -> Vec<PathBuf> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/schema");
         let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_upgraded_file_has_the_schema_of_a_new_one() {
+    async fn upgraded_fixtures_have_the_schema_of_a_new_file() {
         let folder = tempfile::tempdir().unwrap();
         let fresh = folder.path().join("fresh.db");
         Migrations::apply_file(&fresh).await.unwrap();
@@ -261,7 +259,7 @@ mod tests {
             let mut conn = connect(&file).await;
             assert_eq!(objects(&mut conn).await, wanted, "{fixture:?}");
             if before.pending.is_empty() {
-                // The next migration finds the list as it was, and puts it in order.
+                // The next migration finds the former list and normalises it.
                 apply(&mut conn).await.unwrap();
             }
             assert_eq!(applied_steps(&mut conn).await.unwrap(), steps, "{fixture:?}");
@@ -270,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_of_unknown_migrations_is_not_touched() {
+    async fn a_file_with_unknown_migrations_is_left_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let fixture = fixtures().into_iter().find(|path| path.ends_with("40.db")).unwrap();
         let changes = [

@@ -1,9 +1,9 @@
 //! The SQLite engine, and the only SQL in the program: one file, one writer, a few readers.
 //!
-//! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is what a job
-//! sees and appends with. `families` lists what is kept: one file for each family of rows has its
-//! reads (`PeerReads`) and what write jobs do with it (`PeerWrites`). `columns` says how values of
-//! the domain are stored.
+//! Reading order: `db` opens the file, `writer` turns queued jobs into commits, `tx` is the
+//! interface of a write job. `families` lists the stored rows: one file for each family of rows has
+//! its reads (`PeerReads`) and what write jobs may do with it (`PeerWrites`). `columns` maps values
+//! of the domain to columns.
 
 #![expect(
     clippy::unused_async,

@@ -1,4 +1,4 @@
-//! Outcomes: what was seen to happen in a session, such as a test run.
+//! Outcomes: results of commands in a session, such as a test run.
 
 use svc_model::{
     Timestamp,
@@ -36,7 +36,7 @@ impl From<RawOutcome> for Outcome {
 }
 
 impl OutcomeWrites<'_> {
-    /// The verdicts of a session's last outcomes, the latest first, and when they came.
+    /// The verdicts and times of a session's last outcomes, the latest first.
     pub async fn last_verdicts(
         &mut self,
         session_id: &str,
@@ -54,7 +54,7 @@ impl OutcomeWrites<'_> {
         Ok(rows.into_iter().map(|row| (row.verdict, row.at)).collect())
     }
 
-    /// Stores an outcome, or finds the one that was stored for the same tool call.
+    /// Stores an outcome, or returns the one that was stored for the same tool call.
     pub async fn insert(
         &mut self,
         outcome: &Outcome,
@@ -95,7 +95,7 @@ impl OutcomeWrites<'_> {
         Ok(Outcome { at: self.tx.now, ..outcome.clone() })
     }
 
-    /// The session that an outcome was seen in.
+    /// The session of an outcome.
     pub async fn session(&mut self, id: &str) -> Result<Option<String>, StoreError> {
         let session =
             find_value!(self.tx, "select session_id from outcome where outcome_id = ?", id);
@@ -104,7 +104,6 @@ impl OutcomeWrites<'_> {
 }
 
 impl OutcomeReads<'_> {
-    /// Outcomes of a session, the latest first.
     pub async fn list(self, session_id: &str, limit: u32) -> Result<Vec<Outcome>, StoreError> {
         let rows = sqlx::query_as!(
             RawOutcome,

@@ -1,5 +1,4 @@
-//! Pages of rows: reading ends when a page is full, by rows or by bytes, so memory never holds
-//! more.
+//! Pages of rows: reading ends when a page is full, by rows or by bytes, which bounds the memory.
 
 use std::pin::pin;
 
@@ -12,7 +11,7 @@ use crate::{PageSize, RowPage, StoreError};
 /// Reads rows of a query until a page is full. The query's limit is [`PageSize::limit`], one row
 /// more than the page has.
 ///
-/// `shown` gives the part of a row whose JSON counts.
+/// `shown` returns the part of a row whose JSON counts towards the bytes.
 pub(super) async fn read_page<Raw, Row, Shown: Serialize>(
     rows: impl Stream<Item = Result<Raw, sqlx::Error>> + Send,
     size: PageSize,
@@ -53,7 +52,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_at_its_rows_or_its_bytes_and_reads_one_row_more_at_most() {
+    async fn a_page_ends_at_its_bounds_and_reads_at_most_one_row_more() {
         let size = PageSize { rows: 3, bytes: 100 };
         assert_eq!(page_of(&[], size).await, (vec![], false, 0));
         assert_eq!(page_of(&[1, 1, 1], size).await, (vec![1, 1, 1], false, 3));
@@ -61,7 +60,7 @@ mod tests {
         // Two quotation marks each.
         assert_eq!(page_of(&[48, 48, 1], size).await, (vec![48, 48], true, 3));
         assert_eq!(page_of(&[48, 49, 1], size).await, (vec![48], true, 2));
-        // A larger row comes alone, at the beginning and in the middle.
+        // A row that exceeds the bound has a page of its own, at the beginning and in the middle.
         assert_eq!(page_of(&[500, 1], size).await, (vec![500], true, 2));
         assert_eq!(page_of(&[1, 500], size).await, (vec![1], true, 2));
         assert_eq!(page_of(&[500], size).await, (vec![500], false, 1));

@@ -19,7 +19,6 @@ use super::{
 use crate::{PageSize, PeerRow, RowPage, StoreError};
 
 direct_row! {
-    /// The columns of a peer, as SQLite gives them.
     struct RawPeer {
         peer_id: String,
         display_name: String,
@@ -92,7 +91,7 @@ impl TryFrom<RawPeer> for PeerRow {
     }
 }
 
-/// The columns of such a row, for the macros of `statement`.
+/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! peers {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -107,16 +106,15 @@ macro_rules! peers {
 }
 
 impl PeerWrites<'_> {
-    /// A peer by its id.
     pub async fn get(&mut self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
         let raw = peers!(select_one, self.tx, "where peer_id = ?", id);
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer with this identity: the session if there is one, else the location. What is empty
-    /// matches only what is empty. Of a location the owner's own comes first, and the operator (no
-    /// owner) has its own or none.
+    /// The peer with this identity: the session if there is one, else the location. An empty value
+    /// matches only an empty value. Of a location, the owner's own peer comes first; the operator
+    /// (no owner) gets only its own.
     pub async fn by_identity(
         &mut self,
         backend: &str,
@@ -150,9 +148,9 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that stands for a session: the one registered with it, or by its own principal; the
-    /// latest if there are several. A session that is only called like a principal has nothing of
-    /// that one's.
+    /// The peer that stands for a session: registered with that session id, or by its own
+    /// principal; of several, the latest. A session whose id merely equals a principal's key does
+    /// not get that principal's peer.
     pub async fn of_session(&mut self, session: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
@@ -166,8 +164,8 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// Whether a peer of another owner stands for a session whose id differs from this one in case
-    /// alone. Keys are compared without case, so both would have the same key.
+    /// Whether a peer of another owner stands for a session whose id differs from `session` only in
+    /// case. Keys are compared without case, so both would have the same key.
     pub async fn is_session_of_another_in_other_case(
         &mut self,
         session: &str,
@@ -184,8 +182,8 @@ impl PeerWrites<'_> {
         Ok(taken)
     }
 
-    /// The peer that the holder of a key speaks as: the one that it registered, or that the
-    /// operator registered for it; the latest if there are several.
+    /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
+    /// operator registered for it; of several, the latest.
     pub async fn of_key(&mut self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             select_one,
@@ -197,8 +195,8 @@ impl PeerWrites<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// Peers of open sessions of this client that hooks made known and no agent of ours leads,
-    /// those that are free and were heard of last first, at most `limit`.
+    /// Peers of open sessions of this client which hooks reported and which no hosted agent has, at
+    /// most `limit`: free ones first, then the latest seen.
     pub async fn attended(
         &mut self,
         backend: &str,
@@ -217,7 +215,7 @@ impl PeerWrites<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers that the operator acts as, those heard of last first.
+    /// Peers that the operator acts as, the latest seen first.
     pub async fn of_operator(&mut self, limit: u32) -> Result<Vec<PeerId>, StoreError> {
         let ids = select_values!(
             self.tx,
@@ -274,7 +272,7 @@ impl PeerWrites<'_> {
         Ok(())
     }
 
-    /// Sets what time and heartbeats change: the state, and when it was last heard of.
+    /// Stores the fields that heartbeats and time change: state and last contact.
     pub async fn touch(&mut self, peer: &Peer) -> Result<(), StoreError> {
         let id = peer.peer_id.as_str();
         let waiting_for = peer.waiting_for.as_ref().map(to_json);
@@ -290,7 +288,6 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    /// Sets the calls of tools that a peer's client has begun.
     pub async fn set_open_calls(
         &mut self,
         id: &PeerId,
@@ -301,7 +298,7 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    /// Whether another session that is not over runs in the process of a peer.
+    /// Whether another session that has not ended runs in the process of a peer.
     pub async fn shares_its_process(&mut self, id: &PeerId) -> Result<bool, StoreError> {
         let id = id.as_str();
         let shares = select_value!(
@@ -318,7 +315,7 @@ impl PeerWrites<'_> {
         Ok(shares)
     }
 
-    /// Forgets the process of a peer, which is gone.
+    /// Clears the process of a peer after it has exited.
     pub async fn forget_process(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(
@@ -329,14 +326,14 @@ impl PeerWrites<'_> {
         changed(done, "peer", id)
     }
 
-    /// Removes the row.
     pub async fn delete(&mut self, id: &PeerId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(self.tx, "delete from peer where peer_id = ?", id);
         changed(done, "peer", id)
     }
 
-    /// How many peers a broadcast of `from` reaches that did not get it with this key before.
+    /// The number of peers that a broadcast of `from` reaches, without those that already have a
+    /// message with this key.
     pub async fn count_receivers(
         &mut self,
         circle: Option<&str>,
@@ -357,9 +354,9 @@ impl PeerWrites<'_> {
         Ok(u64::try_from(receivers).unwrap_or(0))
     }
 
-    /// Ids of peers, or of those in `circle`, in their order, each with its status: those after
-    /// `after`, at most `limit`. Peers of agents that have ended are left out: what waits for one
-    /// reaches no later agent of its name.
+    /// Ids of peers, or of those in `circle`, sorted, each with its status: those after `after`, at
+    /// most `limit`. Leaves out peers of ended agents, because their messages reach no later agent
+    /// of the same name.
     pub async fn ids(
         &mut self,
         circle: Option<&str>,
@@ -387,7 +384,7 @@ impl PeerWrites<'_> {
         Ok(rows.into_iter().map(|row| (PeerId::from(row.peer_id), row.status)).collect())
     }
 
-    /// Whether a peer is that of a live hosted agent, whose messages become its turns.
+    /// Whether a peer is that of a live hosted agent, whose messages become turns.
     pub async fn is_hosted(&mut self, peer: &PeerId) -> Result<bool, StoreError> {
         let is = select_value!(
             self.tx,
@@ -402,7 +399,6 @@ impl PeerWrites<'_> {
 }
 
 impl PeerReads<'_> {
-    /// A peer by its id.
     pub async fn get(self, id: &PeerId) -> Result<Option<PeerRow>, StoreError> {
         let id = id.as_str();
         let raw = peers!(read_one, self.store, "where peer_id = ?", id);
@@ -423,8 +419,8 @@ impl PeerReads<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The peer that the holder of a key speaks as: the one that it registered, or that the
-    /// operator registered for it; the latest if there are several.
+    /// The peer that the holder of a key speaks as: the one that the holder registered, or that the
+    /// operator registered for it; of several, the latest.
     pub async fn of_key(self, key: &str) -> Result<Option<PeerRow>, StoreError> {
         let raw = peers!(
             read_one,
@@ -436,8 +432,8 @@ impl PeerReads<'_> {
         raw.map(PeerRow::try_from).transpose()
     }
 
-    /// The session that a client's process works for, among those whose peers the operator
-    /// registered: of several, the one that was heard of last.
+    /// The session of a client's process, among those whose peers the operator registered; of
+    /// several, the latest seen.
     pub async fn session_of_process(self, pid: u32) -> Result<Option<String>, StoreError> {
         let latest = sqlx::query_scalar!(
             "select session_id from peer where pid = ? and owner is null and session_id <> '' and status <> 'offline' \
@@ -447,7 +443,7 @@ impl PeerReads<'_> {
         Ok(latest.fetch_optional(&self.store.readers).await?)
     }
 
-    /// Peers with exactly this name in the order of lists, at most `limit`.
+    /// Peers with exactly this name, in list order, at most `limit`.
     pub async fn named(self, name: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
@@ -460,8 +456,7 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers that stand for sessions which the daemon does not run, those heard of last first, at
-    /// most `limit`.
+    /// Peers of sessions that the daemon does not host, the latest seen first, at most `limit`.
     pub async fn of_sessions(self, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
@@ -475,7 +470,7 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers whose ids begin so in the order of lists, at most `limit`.
+    /// Peers whose ids begin with `prefix`, in list order, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(pool_query,
             "where peer_id >= ?1 and peer_id < ?1 || '~' order by status_rank, display_name, peer_id limit ?2",
@@ -487,8 +482,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers whose session's id is this, whatever its case, and a peer without a session whose own
-    /// id is it; in the order of lists, at most `limit`.
+    /// Peers with this session id, ignoring case, and a peer without a session whose own id it is;
+    /// in list order, at most `limit`.
     pub async fn of_session_key(
         self,
         session_id: &str,
@@ -503,8 +498,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers in the order of lists (state, name, id) after the rank `after`, at most `limit`. By a
-    /// path the reader finds those whose path it may see.
+    /// Peers in list order (state, name, id) after the cursor `after`. A path filter matches only
+    /// peers whose path the reader may see.
     pub async fn list(
         self,
         reader: &Reader,
@@ -543,8 +538,8 @@ impl PeerReads<'_> {
         read_page(rows, size, PeerRow::try_from, |row| &row.peer).await
     }
 
-    /// Peers that may have to change state: silent since `before`, last heard of after `now` (the
-    /// clock was set back), or in a process that may be gone.
+    /// Peers whose state may have to change: silent since `before`, last seen after `now` (the
+    /// clock was set back), or in a process that may have exited.
     pub async fn stale(
         self,
         before: Timestamp,
@@ -560,7 +555,7 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// Peers of this client that are here and run in processes that are known.
+    /// Peers of this client that are not offline and whose process is known.
     pub async fn in_processes(self, backend: &str) -> Result<Vec<PeerRow>, StoreError> {
         let rows = peers!(
             pool_query,
@@ -573,8 +568,8 @@ impl PeerReads<'_> {
         rows.into_iter().map(PeerRow::try_from).collect()
     }
 
-    /// When the first of the peers that are here was last heard of, leaving out those that may stay
-    /// as they are because of their process or session.
+    /// When the longest silent peer was last seen, without peers whose process or session keeps
+    /// their state.
     pub async fn longest_silence(self) -> Result<Option<Timestamp>, StoreError> {
         let at = sqlx::query_scalar!(
             r#"select min(last_seen) as "at: Timestamp" from peer

@@ -1,4 +1,4 @@
-//! What queries of rows show a reader is what [`Caller::access_to`] says of each row.
+//! SQL conditions of visibility agree with [`Caller::access_to`] on each row.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,9 +10,9 @@ use svc_model::{
 
 use crate::{MemoryFilter, PageSize, testing::TestStore};
 
-/// Owners in the text form of rows. The last is none that we know.
+/// Owners in the text form of rows. The last does not parse.
 const OWNERS: [&str; 4] = ["operator", "session:a", "session:b", "who knows"];
-/// Projects of rows; none is empty.
+/// Projects of rows; an empty text means none.
 const PROJECTS: [&str; 3] = ["", "/p", "/q"];
 
 fn session(key: &str, project: Option<&str>, scopes: &[&str]) -> Caller {
@@ -50,7 +50,7 @@ fn stream(conn: &Connection, name: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn lists_show_each_reader_the_rows_that_it_may_read() {
+async fn lists_return_exactly_the_rows_that_the_caller_may_read() {
     let test = TestStore::open().await;
     let conn = Connection::open(test.store.path()).unwrap();
     conn.pragma_update(None, "foreign_keys", false).unwrap();
@@ -85,7 +85,7 @@ async fn lists_show_each_reader_the_rows_that_it_may_read() {
                 .unwrap();
                 agents.push((id, thing));
             }
-            // What the operator made known belongs to the session itself.
+            // A session whose peer the operator registered is its own owner.
             let id = if owner == "operator" && project.is_empty() { "c" } else { "" };
             let id = if id.is_empty() { format!("s_{number}") } else { id.to_owned() };
             conn.execute(

@@ -1,4 +1,4 @@
-//! Reading the log event by event. `frames` reads it as the text of a replay.
+//! Reads the log event by event. `frames` reads it as text for a socket.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use svc_model::{Event, Seq, StreamName, Timestamp};
 use super::families::EventReads;
 use crate::{FeedScope, LogPage, PageSize, StoreError};
 
-/// Takes rows until the page is full.
 async fn page_of(
     take: PageSize,
     mut rows: impl Stream<Item = Result<Event, sqlx::Error>> + Unpin,
@@ -27,10 +26,10 @@ async fn page_of(
 }
 
 impl EventReads<'_> {
-    /// The position up to which events are older than `before`; `None` if none is.
+    /// The last position whose event is older than `before`; `None` if there is none.
     pub async fn position_before(self, before: Timestamp) -> Result<Option<i64>, StoreError> {
-        // Positions follow time but for a clock that was set back, so a binary search would do; a
-        // scan from the old end stops at the first that is young, and retention keeps that near.
+        // Positions follow time, except after a clock was set back. A scan from the oldest event
+        // suffices: it stops at the first event that is not older, and retention keeps it short.
         let first_young = sqlx::query_scalar!(
             r#"select position as "position!" from event where at >= ? order by position limit 1"#,
             before
@@ -42,7 +41,7 @@ impl EventReads<'_> {
         Ok((last_old > 0).then_some(last_old))
     }
 
-    /// Highest position that retention removed, and highest position there is.
+    /// The highest position that retention removed, and the highest position of the log.
     pub async fn bounds(self) -> Result<(i64, i64), StoreError> {
         let row = sqlx::query!(
             r#"select
@@ -54,7 +53,7 @@ impl EventReads<'_> {
         Ok((row.trimmed.unwrap_or(0), row.head.unwrap_or(0)))
     }
 
-    /// Events of one stream after `after`, of `kind` if one is given, in order.
+    /// Events of one stream after `after`, in order. `kind` filters.
     pub async fn of_stream(
         self,
         stream: i64,
@@ -85,8 +84,8 @@ impl EventReads<'_> {
         page_of(take, rows).await
     }
 
-    /// Events of one kind in a stream before the number `before`, the latest first. The cost is
-    /// that of what is read, however long the stream is.
+    /// Events of one kind in a stream before the seq `before`, the latest first. The cost depends
+    /// on the rows read, not on the length of the stream.
     pub async fn before(
         self,
         stream: i64,
@@ -117,8 +116,8 @@ impl EventReads<'_> {
         page_of(take, rows).await
     }
 
-    /// Events of several streams after the position `after` and up to `until`, of `kind` if one is
-    /// given, in order.
+    /// Events of several streams after the position `after` and up to `until`, in order. `kind`
+    /// filters.
     pub async fn of_feed(
         self,
         scope: &FeedScope,
@@ -170,9 +169,9 @@ mod tests {
     use super::*;
     use crate::testing::{TestStore, append, event};
 
-    /// What a query says of who may read a stream is what the domain says.
+    /// The SQL conditions of visibility agree with `Reader::may_read`.
     #[tokio::test]
-    async fn queries_show_each_reader_what_it_may_read() {
+    async fn sql_visibility_agrees_with_the_reader_rules() {
         let test = TestStore::open().await;
         let shared = |owner: &str, project: &str| {
             StreamVisibility::shared(&Ownership::from_row(owner, project.to_owned()))
@@ -193,7 +192,7 @@ mod tests {
             StreamVisibility::Answers,
         ]
         .into_iter()
-        // Two digits each, so that order by name is order by number.
+        // Two digits each, so that names sort like numbers.
         .zip(10..)
         .map(|(visibility, number)| (StreamName::new("x", number), visibility))
         .collect();
@@ -202,7 +201,7 @@ mod tests {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        // Opened for the operator alone, and then for those whom it is for.
+                        // Opened for the operator only; then the visibility is set.
                         tx.streams().open(&name, &StreamVisibility::Answers).await?;
                         tx.streams().set_visibility(&name, &visibility).await?;
                         tx.append(&name, vec![event("a", "{}")]).await?;
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn retention_takes_a_prefix_and_leaves_the_last() {
+    async fn trim_removes_a_prefix_and_keeps_the_last_event() {
         let test = TestStore::open().await;
         let store = &test.store;
         let (one, two) = (StreamName::new("task", "one"), StreamName::new("task", "two"));
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn kinds_are_shared_and_kept() {
+    async fn events_of_a_stream_can_be_read_by_kind() {
         let test = TestStore::open().await;
         let name = StreamName::fixed("team");
         let kind: Arc<str> = "peer.status".into();

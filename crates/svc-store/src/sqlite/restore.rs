@@ -1,9 +1,9 @@
-//! A copy of a backup, made fit to be the database: its schema is what the migrations make, and
-//! what was lent before is void.
+//! Prepares a copy of a backup to become the database: checks that its schema is that of the
+//! migrations, and revokes credentials and sessions of the time before.
 //!
-//! A backup is a file that was out of our hands. A trigger in it would run with the daemon's
-//! writes, a view would answer its questions. So the schema is compared text by text before
-//! anything is written.
+//! A backup is an untrusted file. A trigger in it would run with the daemon's writes, and a view
+//! could replace the result of a query. So the schema is compared text by text before anything is
+//! written.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{Migrations, RestoreError, StoreError};
 
-/// What is void after a restore.
+/// Statements that invalidate state of the time before the restore.
 ///
-/// A token, a session of MCP and a signing key may have been revoked, closed or read by others
-/// since the backup. A message on lease is free at once. The caller of a call that goes on is gone:
-/// nobody gets its answer, and it does not run again.
-const VOID: &[&str] = &[
+/// A token, an MCP session and a signing key may have been revoked, closed or leaked since the
+/// backup. A lease on a message ends at once. The caller of an unfinished call is gone: the call
+/// gets no result and does not run again.
+const INVALIDATE_OLD_STATE: &[&str] = &[
     "update message set leased_until = 0, given_by = null where state = 'offered'",
     "update token set revoked_at = ?1 where revoked_at is null",
     "delete from login_code",
@@ -31,21 +31,20 @@ const VOID: &[&str] = &[
     "delete from secret",
 ];
 
-/// Tables that the engine makes for itself when it counts rows.
+/// Tables that SQLite creates for `analyze`.
 const STATISTICS: &[(&str, &str)] = &[
     ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
     ("sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
 ];
 
-/// Settings in the file's head that differ where another program made it.
+/// Settings in the file's header that differ if another program created the file.
 const SETTINGS: &[&str] = &["application_id", "user_version", "encoding"];
 
-/// Checks the file at `path`, a copy of a backup, and makes void what was lent before `now`. Gives
-/// its schema version.
+/// Checks the file at `path`, a copy of a backup, and invalidates state from before `now`. Returns
+/// its migrations.
 ///
 /// # Errors
-/// If the file is damaged, of a later version, or has anything in its schema that the migrations do
-/// not make.
+/// If the file is damaged, of a later version, or has a schema that the migrations do not create.
 pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, RestoreError> {
     let mut conn = restore_options(path)?.connect().await.map_err(StoreError::from)?;
     let prepared = prepare(&mut conn, path, now).await;
@@ -55,15 +54,16 @@ pub async fn prepare_restore(path: &Path, now: Timestamp) -> Result<Migrations, 
     Ok(migrations)
 }
 
-/// In what the schema of the database at `path` differs from the one that the migrations make,
-/// without changing anything; `None` if it does not.
+/// The first difference between the schema of the database at `path` and the schema of the
+/// migrations; `None` if there is none. Changes nothing.
 ///
 /// # Errors
 /// If the file cannot be read, or is of a later version.
 pub async fn schema_difference(path: &Path) -> Result<Option<String>, RestoreError> {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
-    // A reader of a file that nobody has open would leave a log and its index beside it.
+    // Reading a file that nobody has open would otherwise leave a write-ahead log and its index
+    // beside it.
     let is_alone = !Path::new(&wal).exists();
     let options = reader_options(path)?.immutable(is_alone);
     let mut conn = options.connect().await.map_err(StoreError::from)?;
@@ -98,11 +98,11 @@ async fn prepare(
     if let Some(table) = orphans.first() {
         return Err(RestoreError::Foreign(format!("rows of the table {table} refer to nothing")));
     }
-    make_void(conn, now).await.map_err(StoreError::from)?;
+    invalidate_old_state(conn, now).await.map_err(StoreError::from)?;
     Ok(migrations)
 }
 
-/// The first thing in which a database differs from the model, for the person who restores it.
+/// The first difference from the model, as text for the person who restores the file.
 async fn difference(
     conn: &mut SqliteConnection,
     model: &mut SqliteConnection,
@@ -140,7 +140,7 @@ async fn read_setting(conn: &mut SqliteConnection, name: &str) -> Result<String,
 
 type ObjectTexts = BTreeMap<(String, String), (String, Option<String>)>;
 
-/// Table and text of each entry by kind and name, without the engine's statistics.
+/// Table and SQL of each schema object by kind and name, without SQLite's statistics.
 async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error> {
     let rows = sqlx::query_as::<_, (String, String, String, Option<String>)>(
         "select type, name, tbl_name, sql from sqlite_schema",
@@ -153,22 +153,25 @@ async fn schema(conn: &mut SqliteConnection) -> Result<ObjectTexts, sqlx::Error>
         .into_iter()
         .filter(|(kind, name, _, sql)| !is_statistics(kind, name, sql.as_deref()))
         .map(|(kind, name, table, sql)| {
-            // The text of this table is the migrator's, and its versions break lines in their own
-            // ways.
+            // sqlx's migrator creates this table, and its versions format the statement
+            // differently.
             let sql = if name == "_sqlx_migrations" { sql.map(|sql| plain(&sql)) } else { sql };
             ((kind, name), (table, sql))
         })
         .collect())
 }
 
-/// A statement without regard to its line breaks and to capitals.
+/// Normalises line breaks and case of a statement.
 fn plain(sql: &str) -> String {
     sql.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-async fn make_void(conn: &mut SqliteConnection, now: Timestamp) -> Result<(), sqlx::Error> {
+async fn invalidate_old_state(
+    conn: &mut SqliteConnection,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    for statement in VOID {
+    for statement in INVALIDATE_OLD_STATE {
         let query = sqlx::query(*statement);
         let query = if statement.contains("?1") { query.bind(now.as_millis()) } else { query };
         query.execute(&mut *tx).await?;

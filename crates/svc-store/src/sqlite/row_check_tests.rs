@@ -1,4 +1,4 @@
-//! Writes that should change a row and find none: an error, and the job is undone.
+//! A write that should change a row and finds none is an error, and its job is rolled back.
 
 use futures_util::future::BoxFuture;
 use svc_model::{
@@ -41,7 +41,7 @@ fn task() -> TaskRow {
 }
 
 #[tokio::test]
-async fn a_write_that_finds_no_row_is_an_error_and_is_undone() {
+async fn a_write_that_finds_no_row_fails_and_rolls_back() {
     let writes: [(&str, Write); 15] = [
         ("mcp_session", |tx| Box::pin(async move { tx.mcp().touch_session(&id()).await })),
         ("mcp_session", |tx| {

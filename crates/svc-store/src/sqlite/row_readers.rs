@@ -1,9 +1,9 @@
-//! Connections that read a few rows by an index, on the thread of whoever asks.
+//! Connections that read a few rows by an index, on the caller's thread.
 //!
-//! Through sqlx such a read is a hand-over to another thread and back, which costs several times
-//! what SQLite needs for it. Here it is a call. A reader of the write-ahead log never waits for the
-//! writer, so what blocks the thread is a look at pages that are mostly in memory. Queries whose
-//! number of rows grows with the database go through sqlx.
+//! Through sqlx such a read passes to another thread and back, which costs several times as much as
+//! SQLite's own work. A reader of the write-ahead log never waits for the writer, so the call
+//! blocks its thread only for pages that are mostly in memory. Queries whose number of rows grows
+//! with the database go through sqlx.
 
 use std::{
     path::Path,
@@ -16,15 +16,15 @@ use svc_model::limits;
 use super::{connect::check_names, direct_connection::DirectRow};
 use crate::StoreError;
 
-/// Prepared statements that a connection keeps: all that are read so.
+/// Cached prepared statements of a connection: all that use this path.
 const STATEMENTS: usize = 32;
 
-/// The connections. There are as many as threads have read at the same time, opened as they are
-/// needed and kept.
+/// The connections, opened on demand and kept. Their number is the highest number of concurrent
+/// reads.
 #[derive(Debug)]
 pub(super) struct RowReaders {
     path: Arc<Path>,
-    /// Those that nobody uses; `None` once they are closed.
+    /// Idle connections; `None` once closed.
     idle: Mutex<Option<Vec<Connection>>>,
 }
 
@@ -38,7 +38,7 @@ impl RowReaders {
         drop(self.idle().take());
     }
 
-    /// The one value of the one row of a query.
+    /// The single value of a query that returns one row.
     pub(super) fn value<T: FromSql>(
         &self,
         sql: &str,
@@ -47,7 +47,7 @@ impl RowReaders {
         self.read(|conn| conn.prepare_cached(sql)?.query_row(values, |row| row.get(0)))
     }
 
-    /// The one row of a query, if it has one.
+    /// The row of a query that returns at most one.
     pub(super) fn one<T: DirectRow>(
         &self,
         sql: &str,
@@ -56,7 +56,6 @@ impl RowReaders {
         self.read(|conn| conn.prepare_cached(sql)?.query_row(values, T::read).optional())
     }
 
-    /// The rows of a query.
     pub(super) fn all<T: DirectRow>(
         &self,
         sql: &str,
@@ -72,7 +71,7 @@ impl RowReaders {
         let idle = self.idle().as_mut().ok_or(StoreError::Stopped)?.pop();
         let conn = idle.map_or_else(|| open(&self.path), Ok)?;
         let read = read(&conn);
-        // One that was in use when the others were closed closes here.
+        // A connection that was in use during `close` is closed here.
         if let Some(idle) = self.idle().as_mut() {
             idle.push(conn);
         }
@@ -80,7 +79,7 @@ impl RowReaders {
     }
 
     fn idle(&self) -> MutexGuard<'_, Option<Vec<Connection>>> {
-        // Nothing panics under this lock.
+        // No code panics under this lock.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,18 +108,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_kept_until_they_are_closed() {
+    async fn an_idle_connection_is_kept_until_close() {
         let test = TestStore::open().await;
         let readers = RowReaders::new(test.store.path().into());
         let read = |sql: &str| readers.one::<Number>(sql, &[]).map(|row| row.map(|row| row.0));
         assert_eq!(read("select 7").unwrap(), Some(7));
         assert_eq!(read("select 7 where false").unwrap(), None);
-        assert!(read("select nothing").is_err(), "and it is there after a failure");
+        assert!(read("select nothing").is_err(), "the connection survives a failure");
         assert!(read("delete from setting").is_err(), "it only reads");
         assert_eq!(readers.value::<i64>("select 8", &[]).unwrap(), 8);
         let rows = readers.all::<Number>("select 1 union all select 2", &[]).unwrap();
         assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(readers.idle().as_ref().unwrap().len(), 1, "one is enough for one thread");
+        assert_eq!(readers.idle().as_ref().unwrap().len(), 1, "one thread opens one connection");
         readers.close();
         assert!(matches!(read("select 7"), Err(StoreError::Stopped)));
     }

@@ -1,4 +1,4 @@
-//! The index of records: their terms, and the records that each term stands in.
+//! The search index: the terms of records, and the records of each term.
 
 use sqlx::{Sqlite, pool::PoolConnection};
 use svc_model::{
@@ -31,8 +31,8 @@ impl TryFrom<RawFrequencies> for Frequencies {
     }
 }
 
-/// How many records there are, and in how many each of some terms stands. The largest id stands for
-/// the count, which would be a walk over the table.
+/// The number of records, and for each term the number of records that have it. The largest id
+/// approximates the count, which would be a table scan.
 macro_rules! frequencies {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -52,14 +52,14 @@ impl SearchWrites<'_> {
         frequencies!(select_row, self.tx, "", terms).try_into()
     }
 
-    /// Writes the terms of a resolved record; an active one is not in the index.
+    /// Writes the terms of a resolved record. Active records are not in the index.
     pub(super) async fn index_ghap(&mut self, ghap: &Ghap) -> Result<(), StoreError> {
         if ghap.status == GhapStatus::Active {
             return Ok(());
         }
         let [aim, lesson, rest] = ghap.terms();
         let id = ghap.id.as_str();
-        // An update that changes none of the texts has left the row where it was.
+        // After an update that changed none of the texts, the former index row still exists.
         change!(
             self.tx,
             "delete from ghap_text where id = (select id from ghap where ghap_id = ?)",
@@ -77,39 +77,39 @@ impl SearchWrites<'_> {
     }
 }
 
-/// The index, through one connection: a search asks several times, and each way in and out of the
-/// pool costs as much as an answer.
+/// The index, through one connection: a search runs several queries, and acquiring a connection of
+/// the pool costs as much as a query.
 #[derive(Debug)]
 pub struct SearchIndex {
     conn: PoolConnection<Sqlite>,
 }
 
 impl SearchReads<'_> {
-    /// The index, for one search.
+    /// A connection to the index, for one search.
     pub async fn index(self) -> Result<SearchIndex, StoreError> {
         Ok(SearchIndex { conn: self.store.readers.acquire().await? })
     }
 }
 
 impl SearchIndex {
-    /// How many records can be found, and in how many each term stands; those that stand in none
-    /// are left out.
+    /// The number of searchable records, and for each term the number of records that have it;
+    /// unknown terms are left out.
     pub async fn frequencies(&mut self, terms: &[&str]) -> Result<Frequencies, StoreError> {
         let terms = to_json(terms);
         let raw = frequencies!(pool_query, "", terms).fetch_one(&mut *self.conn).await?;
         raw.try_into()
     }
 
-    /// [`frequencies`](Self::frequencies), and what may be meant by words that no record has: each
-    /// such word with a term. Of words that may be misspelt, `parts` has a query of the trigram
-    /// table each; it is asked for the first few of those that no record has.
+    /// [`frequencies`](Self::frequencies), and for words that no record has, a term that may be
+    /// meant: each such word with its term. `parts` has a query of the trigram table for each word
+    /// that may be misspelt; only the first few unknown words are queried.
     pub async fn known(
         &mut self,
         terms: &[&str],
         parts: &[(&str, String)],
     ) -> Result<(Frequencies, Vec<(String, String)>), StoreError> {
         let (terms, parts) = (to_json(terms), to_json(parts));
-        // In one statement: the way to SQLite's thread and back costs as much as a look-up.
+        // In one statement: the switch to SQLite's thread and back costs as much as a look-up.
         let row = sqlx::query!(
             r#"select (select coalesce(max(id), 0) from ghap_text) as "all!: i64",
                 (
@@ -148,7 +148,7 @@ impl SearchIndex {
         Ok(((row.all, from_json(&row.each)?), from_json(&row.like)?))
     }
 
-    /// The rows of the records that each term stands in and that the reader may read.
+    /// Row ids of the records that have each term and that the reader may read.
     pub async fn postings(
         &mut self,
         reader: &Reader,
@@ -180,8 +180,8 @@ impl SearchIndex {
         from_json(&postings)
     }
 
-    /// The latest records that a term stands in and that the reader may read, however many those
-    /// are.
+    /// The latest records that have a term and that the reader may read, however many have the
+    /// term.
     pub async fn latest(
         &mut self,
         reader: &Reader,
@@ -210,7 +210,7 @@ impl SearchIndex {
         Ok(ids)
     }
 
-    /// Records by their rows, with their terms.
+    /// Records by their row ids, with their terms.
     pub async fn candidates(&mut self, ids: &[i64]) -> Result<Vec<SearchCandidate>, StoreError> {
         let ids = to_json(ids);
         let candidates = sqlx::query_scalar!(
@@ -226,7 +226,7 @@ impl SearchIndex {
         from_json(&candidates)
     }
 
-    /// Records by their rows, whole, in any order.
+    /// Complete records by their row ids, in any order.
     pub async fn ghaps(&mut self, ids: &[i64]) -> Result<Vec<Ghap>, StoreError> {
         ghaps_at(&mut self.conn, &to_json(ids)).await
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_is_found_by_what_it_says_now() {
+    async fn a_record_is_found_by_its_current_text_only() {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs on computeCartTotal").await;
         put(&at, vec![ghap.clone()], true).await;
@@ -293,12 +293,16 @@ mod tests {
         let parts = ["parsre", "parser"].map(|word| (word, text::any_of(["par", "ser", "sre"])));
         let (known, like) = index.known(&["parser", "parsre"], &parts).await.unwrap();
         assert_eq!(known, (1, vec![("parser".to_owned(), 1)]));
-        assert_eq!(like, [("parsre".to_owned(), "parser".to_owned())], "the other is no typo");
+        assert_eq!(
+            like,
+            [("parsre".to_owned(), "parser".to_owned())],
+            "the other word resembles no term"
+        );
         assert_eq!(index.frequencies(&[]).await.unwrap(), (1, vec![]));
     }
 
     #[tokio::test]
-    async fn an_active_record_is_not_looked_for() {
+    async fn an_active_record_is_not_in_the_index() {
         let at = TestStore::open().await;
         let mut ghap = record(&at, 1, "The tokenizer hangs").await;
         (ghap.status, ghap.end) = (GhapStatus::Active, None);
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_text_is_a_query() {
+    async fn any_text_is_a_valid_query() {
         let at = TestStore::open().await;
         let ghap = record(&at, 1, "foo-bar").await;
         put(&at, vec![ghap], true).await;

@@ -1,4 +1,4 @@
-//! What each session was given already, so that it is not given it twice.
+//! Items that each session was given, so that no session is given an item twice.
 
 use svc_model::{GhapId, Timestamp};
 
@@ -10,8 +10,8 @@ use super::{
 use crate::{SeenItem, StoreError};
 
 impl SeenWrites<'_> {
-    /// Notes that a session is given something, by a call of a hook if it did not ask; answers
-    /// whether it may be: not if it has it already.
+    /// Records that a session is given an item, by a hook call if the session did not ask. Returns
+    /// false if the session has the item already.
     pub async fn note(
         &mut self,
         session_id: &str,
@@ -33,7 +33,7 @@ impl SeenWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Records that a search gave an item to a session. The item may be given again, as the
+    /// Records that a search gave an item to a session. The item may be given again, because the
     /// searcher may have been a sub-agent.
     pub async fn note_found(
         &mut self,
@@ -53,8 +53,8 @@ impl SeenWrites<'_> {
         Ok(())
     }
 
-    /// A session has forgotten what it was given, and may be given it again. Changes only what it
-    /// was given since it last forgot.
+    /// Marks all items of a session as forgotten, so that they may be given again. Changes only
+    /// items that were given since the last such call.
     pub async fn forget(&mut self, session_id: &str) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -64,8 +64,8 @@ impl SeenWrites<'_> {
         Ok(())
     }
 
-    /// Notes that a session is told of a record that was left open; answers whether it may be: not
-    /// if a session was told since the record was left.
+    /// Records that a session is offered a record that was left open. Returns false if the session
+    /// has had this offer since the record was left.
     pub async fn note_orphan_offer(
         &mut self,
         id: &GhapId,
@@ -91,8 +91,7 @@ impl SeenWrites<'_> {
         Ok(done > 0)
     }
 
-    /// Takes back what these calls of hooks, which nobody saw, told a session of records that were
-    /// left open.
+    /// Reverts the offers of open records that these hook calls made and no client took.
     pub async fn take_back_orphan_offers(
         &mut self,
         session_id: &str,
@@ -108,7 +107,7 @@ impl SeenWrites<'_> {
         Ok(())
     }
 
-    /// Forgets what a session was given by these calls of hooks, which nobody saw.
+    /// Reverts the items that these hook calls gave and no client took.
     pub async fn take_back(
         &mut self,
         session_id: &str,
@@ -126,7 +125,7 @@ impl SeenWrites<'_> {
 }
 
 impl SeenReads<'_> {
-    /// What a session was given and still has: kind, id and version.
+    /// Items that a session was given and has not forgotten: kind, id and version.
     pub async fn list(
         self,
         session_id: &str,
@@ -147,7 +146,7 @@ mod tests {
     use super::{super::testing::TestStore, *};
 
     #[tokio::test]
-    async fn what_has_changed_is_new_again() {
+    async fn a_changed_item_may_be_given_again() {
         let at = TestStore::open().await;
         let item = |version| SeenItem {
             kind: "value",

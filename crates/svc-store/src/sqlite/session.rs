@@ -1,4 +1,4 @@
-//! Sessions of clients: when they began and ended, and whose they are.
+//! Sessions of clients: begin, end and owner.
 
 use svc_model::{
     Ownership, PeerId, Principal, Reader, SessionFilter, Timestamp, TokenHash,
@@ -62,14 +62,14 @@ impl From<RawOwner> for Ownership {
     }
 }
 
-/// Whose a session is.
+/// Selects owner and project of a session.
 macro_rules! owners {
     ($run:ident, $($rest:tt)*) => {
         $run!("select created_by, project from session ", RawOwner, $($rest)*)
     };
 }
 
-/// The columns of such a row, for the macros of `statement`.
+/// Selects the columns of the row; for the macros of `statement`.
 macro_rules! sessions {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -86,7 +86,7 @@ macro_rules! sessions {
 }
 
 impl SessionWrites<'_> {
-    /// Begins a session, or begins it again.
+    /// Begins a session, or resumes it.
     pub async fn begin(&mut self, start: &SessionStart) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -105,7 +105,8 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    /// Makes sure that a session has a row, and notes that it is alive. One that was over goes on.
+    /// Creates the session if it is missing, and records that it is alive. Reopens an ended
+    /// session.
     pub async fn touch(&mut self, session_id: &str, created_by: &str) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -119,7 +120,6 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    /// A session by its id.
     pub async fn get(&mut self, session_id: &str) -> Result<Option<Session>, StoreError> {
         let raw = sessions!(select_one, self.tx, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
@@ -129,7 +129,7 @@ impl SessionWrites<'_> {
         Ok(owners!(select_one, self.tx, "where session_id = ?", session_id).map(Ownership::from))
     }
 
-    /// What keeps a session with its client, beside its owner.
+    /// Restrictions on who may use a session, besides its owner.
     pub async fn lock(&mut self, session_id: &str) -> Result<SessionLock, StoreError> {
         let row = select_fields!(
             select_one,
@@ -144,7 +144,7 @@ impl SessionWrites<'_> {
         }))
     }
 
-    /// Notes the SHA-256 of a session's secret.
+    /// Stores the SHA-256 of a session's secret.
     pub async fn put_secret(
         &mut self,
         session_id: &str,
@@ -155,7 +155,7 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    /// Forgets the secrets of those of these sessions that are over since before `before`.
+    /// Removes the secrets of those sessions of `ids` that ended before `before`.
     pub async fn forget_secrets(
         &mut self,
         ids: &[String],
@@ -172,7 +172,7 @@ impl SessionWrites<'_> {
         Ok(())
     }
 
-    /// The open sessions of this owner, those heard of last first, at most `limit`.
+    /// The open sessions of this owner, the latest seen first, at most `limit`.
     pub async fn open_of(
         &mut self,
         owner: &Principal,
@@ -230,8 +230,8 @@ impl SessionWrites<'_> {
         changed(done, "session", session_id)
     }
 
-    /// Sets the times that this job wrote to when the event happened: it was reported late, as the
-    /// daemon was away.
+    /// Replaces the times that this job wrote by the event's time, for an event that was reported
+    /// late because the daemon was down.
     pub async fn date(
         &mut self,
         session_id: &str,
@@ -252,7 +252,6 @@ impl SessionWrites<'_> {
 }
 
 impl SessionReads<'_> {
-    /// A session by its id.
     pub async fn get(self, session_id: &str) -> Result<Option<Session>, StoreError> {
         let raw = sessions!(read_one, self.store, "where s.session_id = ?", session_id);
         Ok(raw.map(Session::from))
@@ -262,7 +261,7 @@ impl SessionReads<'_> {
         Ok(owners!(read_one, self.store, "where session_id = ?", session_id).map(Ownership::from))
     }
 
-    /// The open session of this owner that was heard of last.
+    /// The open session of this owner that was last seen latest.
     pub async fn latest_of(self, owner: &Principal) -> Result<Option<String>, StoreError> {
         let owner = owner.to_string();
         let id = sqlx::query_scalar!(
@@ -275,7 +274,7 @@ impl SessionReads<'_> {
         Ok(id)
     }
 
-    /// Sessions with a secret that are over since before `before`, at most `limit`.
+    /// Sessions with a secret that ended before `before`, at most `limit`.
     pub async fn to_forget(self, before: Timestamp, limit: u32) -> Result<Vec<String>, StoreError> {
         let ids = sqlx::query_scalar!(
             r#"select session_id as "session_id!" from session
@@ -288,7 +287,7 @@ impl SessionReads<'_> {
         Ok(ids)
     }
 
-    /// A page of sessions that the reader may read, those heard of last first.
+    /// Sessions that the reader may read, the latest seen first.
     pub async fn list(
         self,
         reader: &Reader,
@@ -319,8 +318,8 @@ impl SessionReads<'_> {
         read_page(rows, size, |raw| Ok(Session::from(raw)), |session| session).await
     }
 
-    /// Sessions that the reader may read and whose ids begin so, those that are open first, at most
-    /// `limit`.
+    /// Sessions that the reader may read and whose ids begin with `prefix`, open ones first, at
+    /// most `limit`.
     pub async fn with_prefix(
         self,
         reader: &Reader,

@@ -7,7 +7,7 @@ use super::{
 use crate::StoreError;
 
 impl SettingWrites<'_> {
-    /// The key of that name, which is `fresh` if there was none.
+    /// The secret of that name. Stores `fresh` if there is none.
     pub async fn secret(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         change!(
             self.tx,
@@ -19,13 +19,11 @@ impl SettingWrites<'_> {
         Ok(value)
     }
 
-    /// A setting of the daemon.
     pub async fn get(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         let value = find_value!(self.tx, "select value from setting where name = ?", name);
         Ok(value)
     }
 
-    /// Stores a setting of the daemon.
     pub async fn put(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -38,7 +36,6 @@ impl SettingWrites<'_> {
 }
 
 impl SettingReads<'_> {
-    /// A setting of the daemon.
     pub async fn get(self, name: &str) -> Result<Option<String>, StoreError> {
         let value = sqlx::query_scalar!("select value from setting where name = ?", name)
             .fetch_optional(&self.store.readers)

@@ -7,7 +7,6 @@ use super::{
 use crate::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow, StoreError};
 
 impl SourceWrites<'_> {
-    /// Keeps what a server has listed.
     pub async fn put_list(&mut self, row: &SourceListRow) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -28,7 +27,7 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    /// Keeps the definitions of a server that a person has approved.
+    /// Stores the definitions of a server that a person has approved.
     pub async fn put_pin(&mut self, row: &SourcePinRow) -> Result<(), StoreError> {
         let SourcePinRow { list, told } = row;
         change!(
@@ -51,7 +50,6 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    /// Keeps what a server is doing.
     pub async fn put_state(&mut self, row: &SourceStateRow) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -72,7 +70,7 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    /// Notes a process, before anything is asked of it.
+    /// Stores a process before the first request to it.
     pub async fn insert_process(&mut self, row: &SourceProcessRow) -> Result<(), StoreError> {
         change!(
             self.tx,
@@ -88,7 +86,7 @@ impl SourceWrites<'_> {
         Ok(())
     }
 
-    /// Forgets a process of which nothing is left.
+    /// Removes a process of which no descendant is left.
     pub async fn delete_process(&mut self, mark: &str) -> Result<(), StoreError> {
         change!(self.tx, "delete from source_process where mark = ?", mark);
         Ok(())
@@ -107,7 +105,6 @@ impl SourceReads<'_> {
         Ok(rows)
     }
 
-    /// The definitions of servers that a person has approved.
     pub async fn pins(self) -> Result<Vec<SourcePinRow>, StoreError> {
         let rows = sqlx::query!(
             "select name, project, basis, tools, resources, templates, prompts, told from source_pin"
@@ -129,7 +126,7 @@ impl SourceReads<'_> {
         Ok(pins.collect())
     }
 
-    /// Processes of servers that were started and not seen to their end.
+    /// Processes that were started and whose end was not recorded.
     pub async fn processes(self) -> Result<Vec<SourceProcessRow>, StoreError> {
         let rows = sqlx::query_as!(
             SourceProcessRow,

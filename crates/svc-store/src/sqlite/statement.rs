@@ -1,7 +1,7 @@
-//! Statements whose texts sqlx checks when they are compiled, and SQLite runs on the thread that
-//! asks: those of write jobs on the writer's, and reads that need no other thread.
+//! Macros for statements that sqlx checks at compile time and SQLite runs on the calling thread:
+//! those of write jobs on the writer's thread, and short reads on the caller's.
 
-/// A row, or which fields one has, in the order of its columns.
+/// A row struct, read from columns in the order of its fields.
 macro_rules! direct_row {
     (
         $(#[$note:meta])*
@@ -23,16 +23,16 @@ macro_rules! direct_row {
     };
 }
 
-/// Runs a statement that changes rows; how many it changed.
+/// Runs a statement that changes rows; returns their number.
 macro_rules! change {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
-        // sqlx checks the statement, and does not run it.
+        // sqlx checks the statement at compile time and never runs it.
         let _ = || sqlx::query!($sql $(, $argument)*);
         $tx.direct.change($sql, rusqlite::params![$($argument),*])?
     }};
 }
 
-/// The one value of the one row of a query.
+/// The single value of a query that returns one row.
 macro_rules! select_value {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
@@ -40,7 +40,7 @@ macro_rules! select_value {
     }};
 }
 
-/// The one value of the one row of a query, if it has one.
+/// The single value of a query that returns at most one row.
 macro_rules! find_value {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
@@ -48,7 +48,7 @@ macro_rules! find_value {
     }};
 }
 
-/// The one value of each row of a query.
+/// The single column of all rows of a query.
 macro_rules! select_values {
     ($tx:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let checked = || sqlx::query_scalar!($sql $(, $argument)*);
@@ -56,7 +56,7 @@ macro_rules! select_values {
     }};
 }
 
-/// The one row of a query, if it has one. `$columns` is what stands before the query's own part.
+/// The row of a query that returns at most one. `$columns` is the text before `$tail`.
 macro_rules! select_one {
     ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
@@ -64,7 +64,7 @@ macro_rules! select_one {
     }};
 }
 
-/// The one row of a query that always has one.
+/// The row of a query that returns exactly one.
 macro_rules! select_row {
     ($columns:literal, $raw:ty, $tx:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
@@ -80,7 +80,8 @@ macro_rules! select_all {
     }};
 }
 
-/// What `$select` finds with a query whose columns are no other query's: a row with these fields.
+/// Runs `$select` with a query whose columns no other query has: declares a row type with these
+/// fields.
 macro_rules! select_fields {
     (
         $select:ident, $tx:expr, { $($field:ident: $kind:ty),+ $(,)? }, $sql:literal
@@ -98,7 +99,7 @@ macro_rules! pool_query {
     };
 }
 
-/// The one row of a query by an index, if it has one, read on the caller's own thread.
+/// The row of an indexed query that returns at most one, read on the caller's thread.
 macro_rules! read_one {
     ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
@@ -108,7 +109,7 @@ macro_rules! read_one {
     }};
 }
 
-/// The rows of a query by an index, read on the caller's own thread. They are few.
+/// The rows of an indexed query, read on the caller's thread. Only for few rows.
 macro_rules! read_all {
     ($columns:literal, $raw:ty, $store:expr, $tail:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_as!($raw, $columns + $tail $(, $argument)*);
@@ -118,7 +119,7 @@ macro_rules! read_all {
     }};
 }
 
-/// The one value of the one row of a query by an index, read on the caller's own thread.
+/// The single value of an indexed query that returns one row, read on the caller's thread.
 macro_rules! read_value {
     ($store:expr, $sql:literal $(, $argument:expr)* $(,)?) => {{
         let _ = || sqlx::query_scalar!($sql $(, $argument)*);

@@ -1,4 +1,4 @@
-//! Streams: which there are for a reader, who may read one, and how one begins and ends.
+//! Streams: lists of them, their visibility, and how one begins and ends.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,6 @@ use super::{
 use crate::{PageSize, RowPage, StoreError, StreamState, StreamView};
 
 impl StreamWrites<'_> {
-    /// What stands at `name`; `None` if there is no such stream.
     pub async fn state(&mut self, name: &StreamName) -> Result<Option<StreamState>, StoreError> {
         if let Some(state) = self.tx.streams.get(name.as_str()) {
             return Ok(Some(state.clone()));
@@ -59,7 +58,7 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    /// What stands at `name`, which is made if it is new: then for these readers.
+    /// The state of the stream `name`. A missing stream is created with this visibility.
     pub async fn open(
         &mut self,
         name: &StreamName,
@@ -87,7 +86,7 @@ impl StreamWrites<'_> {
         Ok(state)
     }
 
-    /// Says that nothing may follow in this stream.
+    /// Closes the stream: no event may follow.
     pub async fn close(&mut self, name: &StreamName) -> Result<(), StoreError> {
         let text = name.as_str();
         let before = self.state(name).await?.ok_or(StoreError::NoStream)?;
@@ -104,8 +103,8 @@ impl StreamWrites<'_> {
         Ok(())
     }
 
-    /// Where events stand whose producer ids this stream has already, in the table or in this very
-    /// commit.
+    /// Seqs of those events whose producer ids the stream already has, in the table or in the
+    /// current commit.
     pub async fn known_producer_ids(
         &mut self,
         name: &StreamName,
@@ -133,7 +132,7 @@ impl StreamWrites<'_> {
         Ok(known)
     }
 
-    /// The same for the events of this very commit.
+    /// The same, for the events of the current commit only.
     fn uncommitted_producer_ids(
         &self,
         name: &StreamName,
@@ -148,8 +147,7 @@ impl StreamWrites<'_> {
             .collect()
     }
 
-    /// Says who may read a stream from now on, if there is one of that name. Whoever reads it is
-    /// asked again.
+    /// Sets the visibility of a stream, if it exists. Its readers are checked again.
     pub async fn set_visibility(
         &mut self,
         name: &StreamName,
@@ -179,7 +177,6 @@ impl StreamWrites<'_> {
 }
 
 impl StreamReads<'_> {
-    /// Looks at a stream; `None` if there is none of that name.
     pub async fn view(self, name: &StreamName) -> Result<Option<StreamView>, StoreError> {
         let text = name.as_str();
         let row = sqlx::query!(
@@ -200,7 +197,6 @@ impl StreamReads<'_> {
         }))
     }
 
-    /// When the last event of a stream was.
     pub async fn last_event_at(self, name: &StreamName) -> Result<Option<Timestamp>, StoreError> {
         let name = name.as_str();
         let at = sqlx::query_scalar!(
@@ -213,8 +209,8 @@ impl StreamReads<'_> {
         Ok(at)
     }
 
-    /// Which of these streams have something after the position `after`: their names, and the last
-    /// position of each.
+    /// Which of these streams have events after the position `after`: names, and the last position
+    /// of each.
     pub async fn moved(
         self,
         reader: &Reader,
@@ -242,7 +238,7 @@ impl StreamReads<'_> {
         Ok(rows.into_iter().map(|row| (row.name, row.head)).collect())
     }
 
-    /// Streams, the latest made first: those made before the stream with the row id `before`.
+    /// Streams, the latest first: those created before the stream with the row id `before`.
     pub async fn latest(
         self,
         reader: &Reader,
@@ -266,7 +262,7 @@ impl StreamReads<'_> {
         read_page(rows, size, |row| Ok((row.id, row.name)), |row| row).await
     }
 
-    /// Names of streams that begin with `prefix`, in their order.
+    /// Names of streams that begin with `prefix`, sorted.
     pub async fn names(
         self,
         reader: &Reader,
@@ -293,7 +289,6 @@ impl StreamReads<'_> {
     }
 }
 
-/// The ids that producers gave their events.
 fn producer_ids(events: &[NewEvent]) -> HashSet<&str> {
     events.iter().filter_map(|event| event.producer_id.as_deref()).collect()
 }

@@ -1,7 +1,7 @@
-//! Rows that nobody needs any more. They go in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows,
-//! so that a sweep holds up no other write. What is to go is looked for beside the writer where the
-//! look may be long. A sweep that a crash ends early is continued by the next one: each job leaves
-//! rows that the same conditions find.
+//! Removes expired rows, in jobs of at most [`limits::SWEPT_ROWS_PER_JOB`] rows, so that a sweep
+//! does not delay other writes. Slow queries for expired rows run outside the writer. After a crash
+//! the next sweep continues: each job leaves the remaining rows such that the same query finds
+//! them.
 
 use futures_util::future::BoxFuture;
 use svc_model::{Timestamp, limits};
@@ -15,14 +15,13 @@ use super::{
 use crate::StoreError;
 
 impl Sweeps<'_> {
-    /// Forgets ids of hooks' events that are older; answers how many rows went.
+    /// Removes ids of hook events older than `before`; returns the number of rows.
     pub async fn forget_hooks(self, before: Timestamp) -> Result<u64, StoreError> {
         self.in_jobs(move |tx| Box::pin(async move { tx.sweeps().forget_some_hooks(before).await }))
             .await
     }
 
-    /// Removes what sessions were given that were last heard of before then; answers how many rows
-    /// went.
+    /// Removes `seen` rows of sessions last used before `before`; returns the number of rows.
     pub async fn forget_seen_by_silent(self, before: Timestamp) -> Result<u64, StoreError> {
         let mut removed = 0;
         loop {
@@ -40,10 +39,10 @@ impl Sweeps<'_> {
         }
     }
 
-    /// Ends the MCP sessions that were not heard of since `before`; answers how many. Subscriptions
-    /// of sessions that are over go with them.
+    /// Ends MCP sessions last seen before `before`; returns their number. Also removes the
+    /// subscriptions of ended sessions.
     pub async fn close_idle_mcp_sessions(self, before: Timestamp) -> Result<u64, StoreError> {
-        // Sessions first: one that is heard of again in between keeps its subscriptions.
+        // Sessions first: a session that is used again meanwhile keeps its subscriptions.
         let closed = self
             .in_jobs(move |tx| {
                 Box::pin(async move { tx.sweeps().close_some_idle_mcp_sessions(before).await })
@@ -65,8 +64,7 @@ impl Sweeps<'_> {
         }
     }
 
-    /// Runs a job again until it changes fewer rows than a job may; answers how many rows all of
-    /// them changed.
+    /// Repeats a job until it changes fewer rows than its bound; returns the total number of rows.
     async fn in_jobs<F>(self, job: F) -> Result<u64, StoreError>
     where
         F: for<'tx> Fn(&'tx mut WriteTx) -> BoxFuture<'tx, Result<u64, StoreError>>
@@ -127,7 +125,7 @@ impl SweepWrites<'_> {
         Ok(seen + lost)
     }
 
-    /// Of those of `sessions` (a JSON list) that are still silent.
+    /// Removes `seen` rows of those of `sessions` (a JSON list) that are still silent.
     async fn forget_some_seen(
         &mut self,
         sessions: &str,
@@ -181,14 +179,14 @@ mod tests {
 
     /// Two full jobs and one row.
     const ROWS: u64 = 2 * limits::SWEPT_ROWS_PER_JOB as u64 + 1;
-    /// Of the sweeps: before it is old, from it on is new.
+    /// Rows before this time are expired.
     const BEFORE: Timestamp = Timestamp::from_millis(500);
 
     async fn count(test: &TestStore, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&test.store.readers).await.unwrap()
     }
 
-    /// Runs a sweep; answers how many jobs it took and what it said.
+    /// Runs a sweep; returns the number of jobs and the sweep's result.
     async fn jobs(
         test: &TestStore,
         sweep: impl AsyncFnOnce(&Store) -> Result<u64, StoreError>,
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ids_of_hooks_go_in_bounded_jobs() {
+    async fn hook_ids_are_removed_in_bounded_jobs() {
         let test = TestStore::open().await;
         test.execute(
             "insert into hook_seen (hook_id, at)
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_silent_sessions_were_given_goes_in_bounded_jobs() {
+    async fn given_items_of_silent_sessions_are_removed_in_bounded_jobs() {
         let test = TestStore::open().await;
         test.execute(
             "insert into session (session_id, created_by, source, started_at, last_seen_at)
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_mcp_sessions_end_in_bounded_jobs_and_so_do_their_subscriptions() {
+    async fn idle_mcp_sessions_and_their_subscriptions_end_in_bounded_jobs() {
         let test = TestStore::open().await;
         test.execute(
             "insert into mcp_session
@@ -262,7 +260,8 @@ mod tests {
         assert_eq!(count(&test, open).await, 1);
         assert_eq!(count(&test, "select count(*) from mcp_subscription").await, 1);
 
-        // A crash after the sessions: the next sweep finds what is left.
+        // After a crash between sessions and subscriptions, the next sweep removes the
+        // subscriptions.
         test.execute(
             "insert into mcp_subscription (session_id, uri, stream) values ('idle1', 'u', 'team')",
         )

@@ -1,5 +1,4 @@
-//! Rows of tasks. What their streams know (the last id, the time of the last change) is read from
-//! there.
+//! Rows of tasks. The last seq and the time of the last change are read from the task's stream.
 
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
@@ -100,7 +99,7 @@ impl TryFrom<RawTask> for TaskRow {
     }
 }
 
-/// Runs a query whose rows are tasks, each with the last event of its stream.
+/// Selects the columns of a task and the last event of its stream; for the macros of `statement`.
 macro_rules! tasks {
     ($run:ident, $($rest:tt)*) => {
         $run!(
@@ -120,14 +119,14 @@ macro_rules! tasks {
 }
 
 impl TaskWrites<'_> {
-    /// A task by its id. Its last id is that of the stream in this commit so far.
+    /// A task by its id, with the stream's head including uncommitted events.
     pub async fn get(&mut self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
         let raw = tasks!(select_one, self.tx, "where t.task_id = ?", id);
         self.with_head(raw).await
     }
 
-    /// The task that a caller made with this key.
+    /// The task that a caller created with this idempotency key.
     pub async fn by_key(
         &mut self,
         created_by: &str,
@@ -143,8 +142,8 @@ impl TaskWrites<'_> {
         self.with_head(raw).await
     }
 
-    /// Events of the present commit are not in the table yet, so the last id is the one that the
-    /// writer knows.
+    /// Events of the current commit are not in the table yet, so the head comes from the writer's
+    /// state.
     async fn with_head(&mut self, raw: Option<RawTask>) -> Result<Option<TaskRow>, StoreError> {
         let Some(mut row) = raw.map(TaskRow::try_from).transpose()? else {
             return Ok(None);
@@ -156,7 +155,7 @@ impl TaskWrites<'_> {
         Ok(Some(row))
     }
 
-    /// Stores a task whose stream is open already.
+    /// Stores a task whose stream exists.
     pub async fn insert(
         &mut self,
         task: &Task,
@@ -193,7 +192,6 @@ impl TaskWrites<'_> {
         Ok(())
     }
 
-    /// Stores what changed of a task.
     pub async fn update(&mut self, row: &TaskRow) -> Result<(), StoreError> {
         let task = &row.task;
         let id = task.task_id.as_str();
@@ -220,7 +218,6 @@ impl TaskWrites<'_> {
 }
 
 impl TaskReads<'_> {
-    /// A task by its id.
     pub async fn get(self, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
         let id = id.as_str();
         let raw = tasks!(pool_query, "where t.task_id = ?", id)
@@ -229,8 +226,8 @@ impl TaskReads<'_> {
         raw.map(TaskRow::try_from).transpose()
     }
 
-    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of making
-    /// and id), at most `limit`.
+    /// Tasks that the reader may read, the latest first, before the cursor `before` (time of
+    /// creation and id).
     pub async fn list(
         self,
         reader: &Reader,
@@ -263,7 +260,7 @@ impl TaskReads<'_> {
         read_page(rows, size, TaskRow::try_from, |row| &row.task).await
     }
 
-    /// Tasks that the reader may read and whose ids begin so, those that are not over first, at
+    /// Tasks that the reader may read and whose ids begin with `prefix`, unfinished ones first, at
     /// most `limit`.
     pub async fn with_prefix(
         self,
@@ -283,15 +280,14 @@ impl TaskReads<'_> {
             project
         )
         .fetch(&self.store.page_readers);
-        // Candidates of an id are large rows at times.
+        // Tasks can be large, so the page is also bounded in bytes.
         let page =
             read_page(rows, PageSize::rows(limit), TaskRow::try_from, |row| &row.task).await?;
         Ok(page.rows)
     }
 
-    /// The last lines of a task's output, in order: at most `count`, and no more than `bytes` of
-    /// them together, but one in any case. Each is the seq and the data of its event. The flag says
-    /// whether bytes were what cut them.
+    /// Seq and data of the last frames of a task, in order: at most `count`, and at most `bytes` in
+    /// total, but at least one. The flag states whether `bytes` was the bound that applied.
     pub async fn last_frames(
         self,
         id: &TaskId,
@@ -321,7 +317,7 @@ impl TaskReads<'_> {
         Ok((frames, cut))
     }
 
-    /// Tasks that nobody has begun and that nothing was heard of since `before`.
+    /// Tasks that nobody has begun and that have no event since `before`.
     pub async fn old_pending(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
         let rows = tasks!(
             pool_query,
@@ -333,7 +329,7 @@ impl TaskReads<'_> {
         rows.into_iter().map(TaskRow::try_from).collect()
     }
 
-    /// Tasks that somebody runs and that nothing was heard of since `before`.
+    /// Running tasks that have no event since `before`.
     pub async fn silent(self, before: Timestamp) -> Result<Vec<TaskRow>, StoreError> {
         let rows = tasks!(
             pool_query,

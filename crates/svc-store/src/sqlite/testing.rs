@@ -26,7 +26,7 @@ impl TestStore {
         Self::of_size(None).await
     }
 
-    /// One whose file has at most so many bytes.
+    /// A store whose file has at most `max_bytes`.
     pub async fn of_size(max_bytes: Option<u64>) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_000)));
         Self::at(tempfile::tempdir().unwrap(), clock, max_bytes).await
@@ -47,19 +47,19 @@ impl TestStore {
         self.folder.path()
     }
 
-    /// Changes the file beside the writer, as a person with another program may.
+    /// Changes the file without the writer, like another program.
     pub async fn execute(&self, sql: &'static str) {
         let mut conn = writer_options(self.store.path()).unwrap().connect().await.unwrap();
         sqlx::query(sql).execute(&mut conn).await.unwrap();
         conn.close().await.unwrap();
     }
 
-    /// Gives every task a time of its end, and leaves its state.
+    /// Sets an end time on every task without changing its state.
     pub async fn contradict_tasks(&self) {
         self.execute("update task set closed_at = 1").await;
     }
 
-    /// Closes and opens again.
+    /// Closes and reopens the store.
     pub async fn restart(self) -> Self {
         self.writer.close(self.store).await.unwrap();
         Self::at(self.folder, self.clock, None).await
@@ -70,7 +70,7 @@ pub fn event(kind: &str, data: &str) -> NewEvent {
     NewEvent { kind: kind.into(), data: data.into(), producer_id: None }
 }
 
-/// Appends to a stream, which is made if it is new.
+/// Appends to a stream. A missing stream is created.
 pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     let name = name.clone();
     let done: Result<(), StoreError> = store
@@ -90,8 +90,8 @@ pub async fn append(store: &Store, name: &StreamName, events: Vec<NewEvent>) {
     done.unwrap();
 }
 
-/// The log against a plain vector: any order of appends, repeats, trims, reads, closings and
-/// restarts.
+/// Compares the log with a plain vector, under any order of appends, repeats, trims, reads,
+/// closings and restarts.
 #[cfg(test)]
 mod model {
     use std::collections::HashMap;
@@ -106,7 +106,7 @@ mod model {
     use crate::{FeedScope, StoreError};
 
     #[derive(Debug, Clone)]
-    enum DamageStep {
+    enum LogStep {
         Append { stream: usize, events: usize, id: Option<u8> },
         Close { stream: usize },
         Trim { share: u8 },
@@ -114,21 +114,21 @@ mod model {
         Restart,
     }
 
-    fn step() -> impl Strategy<Value = DamageStep> {
+    fn step() -> impl Strategy<Value = LogStep> {
         prop_oneof![
             8 => (0..3_usize, 1..40_usize, prop::option::weighted(0.3, 0..4_u8))
-                .prop_map(|(stream, events, id)| DamageStep::Append { stream, events, id }),
-            1 => (0..3_usize).prop_map(|stream| DamageStep::Close { stream }),
-            2 => any::<u8>().prop_map(|share| DamageStep::Trim { share }),
-            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| DamageStep::Read { stream, after }),
-            1 => Just(DamageStep::Restart),
+                .prop_map(|(stream, events, id)| LogStep::Append { stream, events, id }),
+            1 => (0..3_usize).prop_map(|stream| LogStep::Close { stream }),
+            2 => any::<u8>().prop_map(|share| LogStep::Trim { share }),
+            4 => (0..3_usize, any::<u8>()).prop_map(|(stream, after)| LogStep::Read { stream, after }),
+            1 => Just(LogStep::Restart),
         ]
     }
 
-    /// One stream, as it should be.
+    /// The expected state of a stream.
     #[derive(Debug, Default)]
     struct Stream {
-        /// Seq, position and data of what is there.
+        /// Seq, position and data of each remaining event.
         events: Vec<(Seq, i64, String)>,
         head: Seq,
         closed: bool,
@@ -146,7 +146,7 @@ mod model {
         StreamName::new("task", stream)
     }
 
-    async fn run(steps: Vec<DamageStep>) {
+    async fn run(steps: Vec<LogStep>) {
         let mut test = TestStore::open().await;
         let mut log = CapturedLog::default();
         for stream in 0..3 {
@@ -157,7 +157,7 @@ mod model {
         }
         for step in steps {
             match step {
-                DamageStep::Append { stream, events, id } => {
+                LogStep::Append { stream, events, id } => {
                     let model = &mut log.streams[stream];
                     let known = id.and_then(|id| model.ids.get(&id).copied());
                     let data = format!("{}", log.position);
@@ -186,7 +186,7 @@ mod model {
                         }
                     }
                 }
-                DamageStep::Close { stream } => {
+                LogStep::Close { stream } => {
                     let closed: Result<(), StoreError> = test
                         .store
                         .write(move |tx| {
@@ -196,7 +196,7 @@ mod model {
                     closed.unwrap();
                     log.streams[stream].closed = true;
                 }
-                DamageStep::Trim { share } => {
+                LogStep::Trim { share } => {
                     let until = log.position * i64::from(share) / 255;
                     test.store.upkeep().trim(until, u64::MAX).await.unwrap();
                     for stream in &mut log.streams {
@@ -208,12 +208,12 @@ mod model {
                             }
                             stays
                         });
-                        // A producer id goes with its event.
+                        // A producer id is removed with its event.
                         let left: Vec<Seq> = stream.events.iter().map(|it| it.0).collect();
                         stream.ids.retain(|_, seq| left.contains(seq));
                     }
                 }
-                DamageStep::Read { stream, after } => {
+                LogStep::Read { stream, after } => {
                     let model = &log.streams[stream];
                     let view = test.store.streams().view(&name(stream)).await.unwrap().unwrap();
                     let floor = model.events.first().map_or(0, |it| it.0 - 1);
@@ -251,7 +251,7 @@ mod model {
                     }
                     assert_eq!(text, expected);
                 }
-                DamageStep::Restart => test = test.restart().await,
+                LogStep::Restart => test = test.restart().await,
             }
         }
         let feed = test
@@ -274,7 +274,7 @@ mod model {
     }
 
     #[test]
-    fn the_log_is_a_vector_that_survives() {
+    fn the_log_behaves_like_a_durable_vector() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
         TestRunner::new(config)
@@ -286,7 +286,7 @@ mod model {
     }
 }
 
-/// Records of the journal, without the service that makes them.
+/// Records of the journal, created without the service.
 pub mod journal {
     use svc_model::{
         GhapId, Timestamp,
@@ -298,8 +298,8 @@ pub mod journal {
     use super::TestStore;
     use crate::{SessionStart, StoreError};
 
-    /// A confirmed record of session `s` that says nothing but its goal. Not yet stored; its
-    /// session is.
+    /// A confirmed record of session `s` with only a goal. The session is stored, the record is
+    /// not.
     pub async fn record(at: &TestStore, number: usize, goal: &str) -> Ghap {
         let start = SessionStart {
             session_id: "s".to_owned(),
@@ -329,7 +329,7 @@ pub mod journal {
         ghap
     }
 
-    /// An end at `at` that says nothing but its verdict.
+    /// An end at `at` with only a verdict.
     pub fn ended(verdict: Verdict, at: Timestamp) -> (GhapStatus, Option<Box<GhapEnd>>) {
         let end = GhapEnd {
             result: None,

@@ -1,4 +1,4 @@
-//! Rows of session tokens. They hold the hash of a token and never the token.
+//! Rows of session tokens. They contain the hash of a token and never the token.
 
 use svc_model::{ProcessIdentity, Timestamp, TokenHash, TokenId};
 
@@ -114,7 +114,7 @@ impl TokenWrites<'_> {
         Ok(())
     }
 
-    /// Takes a token back for the operator; one that is taken back already keeps its time.
+    /// Revokes a token for the operator; an earlier time of revocation stays.
     pub async fn revoke(&mut self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
         change!(
@@ -128,8 +128,8 @@ impl TokenWrites<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// Takes back the minted tokens of a session: those that were good until now. That of a process
-    /// ends with the process.
+    /// Revokes the minted tokens of a session and returns those that were valid. The token of a
+    /// process is revoked with the end of the process.
     pub async fn revoke_minted_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
             self.tx,
@@ -143,7 +143,7 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Takes back all tokens of a session: those that were good until now.
+    /// Revokes all tokens of a session and returns those that were valid.
     pub async fn revoke_all_of(&mut self, session: &str) -> Result<Vec<TokenId>, StoreError> {
         let ids = select_values!(
             self.tx,
@@ -157,7 +157,7 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Takes back the good tokens of a process that is gone, at most `limit` of them.
+    /// Revokes the valid tokens of a process that has exited, at most `limit`.
     pub async fn end_of_process(
         &mut self,
         process: &ProcessIdentity,
@@ -178,14 +178,14 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Notes which process of ours bears a token of a client's process.
+    /// Records which process of ours uses a token of a client's process.
     pub async fn set_bearer(&mut self, id: &TokenId, bearer: &str) -> Result<(), StoreError> {
         let id = id.as_str();
         change!(self.tx, "update token set bearer = ? where token_id = ?", bearer, id);
         Ok(())
     }
 
-    /// The processes that bear tokens of a client's process.
+    /// The processes of ours that use tokens of a client's process.
     pub async fn bearers(&mut self, process: &ProcessIdentity) -> Result<Vec<String>, StoreError> {
         let bearers = select_values!(
             self.tx,
@@ -197,8 +197,8 @@ impl TokenWrites<'_> {
         Ok(bearers)
     }
 
-    /// Removes the tokens of a client's process that one of ours bears, but for the latest `kept`,
-    /// at most `limit`; those that the operator took back stay.
+    /// Removes tokens of a client's process that process `bearer` uses, except the latest `kept`,
+    /// at most `limit`. Tokens that the operator revoked stay.
     pub async fn trim_of_bearer(
         &mut self,
         process: &ProcessIdentity,
@@ -222,8 +222,8 @@ impl TokenWrites<'_> {
         Ok(ids.into_iter().map(TokenId::from).collect())
     }
 
-    /// Removes tokens whose processes are gone since before `before`, at most `limit`. Answers how
-    /// many.
+    /// Removes tokens whose processes exited before `before`, at most `limit`. Returns their
+    /// number.
     pub async fn forget_gone_processes(
         &mut self,
         before: Timestamp,
@@ -240,7 +240,7 @@ impl TokenWrites<'_> {
         Ok(done)
     }
 
-    /// What is known of a process that was given tokens before.
+    /// The subject of a process that was issued tokens before.
     pub async fn process_subject(
         &mut self,
         process: &ProcessIdentity,
@@ -275,7 +275,7 @@ impl TokenWrites<'_> {
         }))
     }
 
-    /// The latest token of a process that is good.
+    /// The latest valid token of a process.
     pub async fn of_process(
         &mut self,
         process: &ProcessIdentity,
@@ -292,7 +292,7 @@ impl TokenWrites<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// Whether there was ever a token of this subject.
+    /// Whether a token of this subject has ever existed.
     pub async fn is_subject(&mut self, session: &str) -> Result<bool, StoreError> {
         let is_subject = select_value!(
             self.tx,
@@ -302,7 +302,7 @@ impl TokenWrites<'_> {
         Ok(is_subject)
     }
 
-    /// Who can speak as a subject: its minted tokens that are good, and processes that had tokens
+    /// Who can speak as a subject: its valid minted tokens, and processes that were issued tokens
     /// of it.
     pub async fn subject_holders(&mut self, session: &str) -> Result<SubjectHolders, StoreError> {
         let has_minted = select_value!(
@@ -333,7 +333,6 @@ impl TokenWrites<'_> {
         Ok(SubjectHolders { has_minted, processes, projects })
     }
 
-    /// Records that a token was used.
     pub async fn note_use(&mut self, id: &TokenId) -> Result<(), StoreError> {
         let id = id.as_str();
         let done = change!(
@@ -347,7 +346,7 @@ impl TokenWrites<'_> {
 }
 
 impl TokenReads<'_> {
-    /// The token with this SHA-256, whatever became of it.
+    /// The token with this SHA-256, in any state.
     pub async fn by_hash(self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let hash = hash.as_slice();
         let raw =
@@ -355,7 +354,7 @@ impl TokenReads<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// The hash of a token that is good `now` and whose hash is from `least` to `greatest`.
+    /// The hash of a token that is valid at `now` and whose hash is from `least` to `greatest`.
     pub async fn good_between(
         self,
         least: &TokenHash,
@@ -375,7 +374,6 @@ impl TokenReads<'_> {
         Ok(hash.and_then(|hash| hash.try_into().ok()))
     }
 
-    /// A token by its id.
     pub async fn get(self, id: &TokenId) -> Result<Option<TokenRow>, StoreError> {
         let id = id.as_str();
         let raw = tokens!(pool_query, "where token_id = ?", id)
@@ -384,7 +382,7 @@ impl TokenReads<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// The latest token of a process that is good at `now`.
+    /// The latest token of a process that is valid at `now`.
     pub async fn of_process(
         self,
         process: &ProcessIdentity,
@@ -403,7 +401,7 @@ impl TokenReads<'_> {
         raw.map(TokenRow::try_from).transpose()
     }
 
-    /// Whether there are tokens whose processes are gone since before `before`.
+    /// Whether there are tokens whose processes exited before `before`.
     pub async fn has_gone_processes(self, before: Timestamp) -> Result<bool, StoreError> {
         let has = sqlx::query_scalar!(
             r#"select exists (select 1 from token where revoke_reason = ? and revoked_at < ?) as "has!: bool""#,
@@ -415,7 +413,7 @@ impl TokenReads<'_> {
         Ok(has)
     }
 
-    /// Processes that have tokens which are not taken back, at most `limit`, after the one given.
+    /// Processes that have unrevoked tokens, at most `limit`, after the cursor `after`.
     pub async fn processes(
         self,
         after: Option<&ProcessIdentity>,
@@ -439,7 +437,7 @@ impl TokenReads<'_> {
             .collect()
     }
 
-    /// Tokens whose ids begin so, those that are good first, at most `limit`.
+    /// Tokens whose ids begin with `prefix`, valid ones first, at most `limit`.
     pub async fn with_prefix(self, prefix: &str, limit: u32) -> Result<Vec<TokenRow>, StoreError> {
         let rows = tokens!(
             pool_query,
@@ -453,7 +451,7 @@ impl TokenReads<'_> {
         rows.into_iter().map(TokenRow::try_from).collect()
     }
 
-    /// Tokens, the latest first, before the one named `before`, at most `limit`.
+    /// Tokens, the latest first, before the cursor `before`.
     pub async fn list(
         self,
         before: Option<&str>,

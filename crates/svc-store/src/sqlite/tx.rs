@@ -1,9 +1,8 @@
-//! What a write job sees: the write connection inside a transaction, and the events that the job
-//! appends. What it does with rows stands with them, see `families`.
+//! The interface of a write job: the write connection inside a transaction, and the appended
+//! events. Methods for rows are in the files of their families, see `families`.
 //!
-//! An append gives its events their seqs at once, in memory, and leaves the writing to the end of
-//! the commit: then all events of all its jobs go in one statement, which costs a tenth less than
-//! one for each event.
+//! An append gives its events their seqs at once, from memory, and leaves the insert to the end of
+//! the commit: one statement for all events of all jobs costs a tenth less than one for each event.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,50 +13,51 @@ use super::{
 };
 use crate::{AppendedSeqs, Batch, Bus, StoreError, StreamState};
 
-/// The write side of the database. The writer owns the only one, and lends it to one job at a time.
+/// The write side of the database. The writer owns the only instance and lends it to one job at a
+/// time.
 ///
-/// A job never awaits anything but its own statements: while it runs, nobody else writes.
+/// A job must await nothing but its own statements: no other job runs meanwhile.
 #[derive(Debug)]
 pub struct WriteTx {
     pub(super) direct: DirectConnection,
     pub(super) bus: Arc<Bus>,
-    /// Heads of the streams that were touched lately. The writer is the only one who moves them.
+    /// State of recently used streams. Valid because only the writer changes streams.
     pub(super) streams: HashMap<Arc<str>, StreamState>,
-    /// Events of the present commit. They are written in one statement at its end.
+    /// Events of the current commit. One statement writes them at its end.
     pub(super) pending: Vec<UncommittedEvent>,
     /// Streams closed since the last commit, with an event or without.
     pub(super) closing: Vec<Arc<str>>,
-    /// Streams whose readers are others than before this group of jobs.
+    /// Streams whose visibility changed since the last commit.
     pub(super) reseen: Vec<Arc<str>>,
-    /// Highest position given out.
+    /// Highest assigned position.
     pub(super) position: i64,
-    /// How to take back what the present job did to `streams`.
+    /// Steps that revert the current job's changes to `streams`.
     pub(super) undo: Vec<Undo>,
     pub(super) now: Timestamp,
 }
 
-/// One step back for a stream's state in memory.
+/// Reverts one change of a cached stream state.
 #[derive(Debug)]
 pub(super) enum Undo {
-    /// It was like this.
+    /// Restores the former state.
     Restore(Arc<str>, StreamState),
-    /// It was not there.
+    /// Removes a state that was not cached before.
     Forget(Arc<str>),
 }
 
 impl WriteTx {
-    /// The time of this commit. All that one commit writes happened at one time.
+    /// Time of the current commit; all its rows share it.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Where a job begins, to return to if it fails.
+    /// Start of a job, to which [`Self::rewind`] returns if the job fails.
     pub(super) fn mark(&mut self) -> usize {
         self.undo.clear();
         self.pending.len()
     }
 
-    /// Takes back in memory what the job since `mark` did; its rows are taken back by the writer.
+    /// Reverts in memory the changes since `mark`. The writer rolls back the rows.
     pub(super) fn rewind(&mut self, mark: usize) {
         self.pending.truncate(mark);
         while let Some(step) = self.undo.pop() {
@@ -68,7 +68,7 @@ impl WriteTx {
         }
     }
 
-    /// Forgets all that memory knows, after a commit that failed: the table is right.
+    /// Drops all cached state after a failed commit; the tables are authoritative.
     pub(super) fn reset(&mut self) -> Result<(), StoreError> {
         self.pending.clear();
         self.closing.clear();
@@ -80,15 +80,15 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Appends to a stream that exists and is open. Events whose producer id the stream has already
-    /// are not appended again; they are answered with the seq they have, also when the stream is
-    /// closed by now.
+    /// Appends to a stream that exists and is open. An event whose producer id the stream already
+    /// has is not appended again: the answer contains its existing seq, even if the stream has been
+    /// closed since.
     ///
     /// # Errors
-    /// [`StoreError::NoStream`]; [`StoreError::StreamClosed`] if there is anything new.
+    /// [`StoreError::NoStream`]; [`StoreError::StreamClosed`] if any event is new.
     ///
     /// # Panics
-    /// If `events` is empty: the caller has checked.
+    /// If `events` is empty.
     pub async fn append(
         &mut self,
         name: &StreamName,
@@ -96,11 +96,11 @@ impl WriteTx {
     ) -> Result<AppendedSeqs, StoreError> {
         let known = self.streams().known_producer_ids(name, &events).await?;
         let state = self.streams().state(name).await?.ok_or(StoreError::NoStream)?;
-        self.give_seqs(name, state, events, &known)
+        self.assign_seqs(name, state, events, &known)
     }
 
-    /// Gives events their seqs, but for those whose producer ids are known.
-    fn give_seqs(
+    /// Assigns seqs to all events except those whose producer id is known.
+    fn assign_seqs(
         &mut self,
         name: &StreamName,
         mut state: StreamState,
@@ -148,16 +148,15 @@ impl WriteTx {
         Ok(seqs)
     }
 
-    /// Puts the events of this commit in the order of their positions. Stream by stream, so that
-    /// positions are contiguous within a stream and a feed over several streams sees them in the
-    /// order of its ids.
+    /// Sorts the events of this commit by stream, so that positions are contiguous within a stream
+    /// and a feed over several streams is in the order of event ids.
     fn sort_pending(&mut self) {
         if self.pending.windows(2).any(|pair| pair[0].stream_id > pair[1].stream_id) {
             self.pending.sort_by_key(|pending| pending.stream_id);
         }
     }
 
-    /// Commits the events directly, where there is nothing else to commit.
+    /// Commits the events without an explicit transaction, for a group of appends only.
     pub(super) fn commit_appends(&mut self) -> Result<(), StoreError> {
         if self.pending.is_empty() {
             return Ok(());
@@ -176,7 +175,7 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Tells the listeners what was committed, and makes room for the next commit.
+    /// Notifies the listeners of the commit, and resets the state for the next commit.
     pub(super) fn publish(&mut self) {
         let mut position = self.position - i64::try_from(self.pending.len()).unwrap_or(i64::MAX);
         let groups: Vec<(i64, usize)> = self
@@ -199,7 +198,7 @@ impl WriteTx {
             Some(first)
         });
         let wanted = self.bus.wanted(firsts.map(|first| &*self.pending[first].stream));
-        // Who may read is what the last job of the group decided.
+        // The last job of the group decides a stream's visibility.
         let lasts = groups.iter().scan(0, |end, (_, len)| {
             *end += len;
             Some(*end - 1)
@@ -237,7 +236,7 @@ impl WriteTx {
         for name in std::mem::take(&mut self.reseen) {
             self.bus.tell_readers_changed(&name);
         }
-        // A stream may end without a last word, and its listeners must not wait for one.
+        // A stream may be closed without a last event, and its listeners must not wait for one.
         for name in std::mem::take(&mut self.closing) {
             if self.streams.get(&name).is_none_or(|state| state.closed) {
                 self.bus.tell_closed(&name);

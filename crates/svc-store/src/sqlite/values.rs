@@ -56,8 +56,8 @@ macro_rules! values {
 }
 
 impl ValueWrites<'_> {
-    /// Replaces the clusters of an axis, in a fixed number of statements. Each keeps the name of
-    /// the former one that it shares most records with.
+    /// Replaces the clusters of an axis, in a fixed number of statements. Each cluster keeps the
+    /// name of the former cluster that shares the most records with it.
     pub async fn put_clusters(
         &mut self,
         axis: Axis,
@@ -107,7 +107,7 @@ impl ValueWrites<'_> {
             axis,
             clusters
         );
-        // A record that is gone by now is left out.
+        // A record that has been removed meanwhile is left out.
         change!(
             self.tx,
             "insert into cluster_member (cluster_id, ghap_id, similarity)
@@ -118,8 +118,8 @@ impl ValueWrites<'_> {
         Ok(())
     }
 
-    /// Stores a value, unless its project (of a value without one, its session) has the same of the
-    /// cluster: then it answers that one.
+    /// Stores a value. If the same value of the same cluster exists for the project (without a
+    /// project: for the session), returns that one instead.
     pub async fn insert(
         &mut self,
         value: &Value,
@@ -159,9 +159,9 @@ impl ValueWrites<'_> {
     }
 }
 
-/// A label for each group: that of the former cluster it shares most records with, or the next new
-/// one. Groups come in order of weight, and the first may choose first. Answers the next new label
-/// besides.
+/// A label for each group: that of the former cluster that shares the most records, or the next new
+/// label. Groups are in the order of weight, and earlier groups choose first. Also returns the next
+/// new label.
 fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> (Vec<i64>, i64) {
     let mut shared: Vec<(usize, usize, i64)> = Vec::new();
     for (at, group) in groups.iter().enumerate() {
@@ -188,7 +188,7 @@ fn name(groups: &[NewCluster], former: &HashMap<GhapId, i64>, mut next: i64) -> 
 }
 
 impl ValueReads<'_> {
-    /// How many records are over, and a text that is another one after each change of them.
+    /// The number of resolved records, and a fingerprint that differs after each change of them.
     pub async fn count_resolved(self) -> Result<(i64, String), StoreError> {
         let row = sqlx::query!(
             r#"select count(*) as "count!: i64", coalesce(max(id), 0) as "last!: i64",
@@ -200,7 +200,7 @@ impl ValueReads<'_> {
         Ok((row.count, format!("{} {} {}", row.count, row.last, row.at)))
     }
 
-    /// How many records are over that the reader may read.
+    /// The number of resolved records that the reader may read.
     pub async fn count_resolved_for(self, reader: &Reader) -> Result<i64, StoreError> {
         let (key, project) = (reader.key(), reader.project());
         let count = sqlx::query_scalar!(
@@ -215,7 +215,7 @@ impl ValueReads<'_> {
         Ok(count)
     }
 
-    /// How the records were grouped last.
+    /// The last grouping of the records.
     pub async fn clustering(self, axis: Axis) -> Result<Option<Clustering>, StoreError> {
         let row = sqlx::query_as!(
             Clustering,
@@ -227,8 +227,8 @@ impl ValueReads<'_> {
         Ok(row)
     }
 
-    /// The clusters of an axis, the largest first. Each with the records that the reader may read,
-    /// and none without one.
+    /// The clusters of an axis, the largest first. Counts only records that the reader may read;
+    /// clusters without any are left out.
     pub async fn clusters(
         self,
         reader: &Reader,
@@ -257,7 +257,7 @@ impl ValueReads<'_> {
         Ok(rows)
     }
 
-    /// Records of a cluster that the reader may read, those in its middle first.
+    /// Records of a cluster that the reader may read, the nearest to its centroid first.
     pub async fn members(
         self,
         reader: &Reader,
@@ -284,8 +284,8 @@ impl ValueReads<'_> {
         Ok(rows)
     }
 
-    /// Values that the reader may read, the latest first, each with its terms, and how many there
-    /// are in all.
+    /// Values that the reader may read, the latest first, each with its terms, and their total
+    /// number.
     pub async fn list(
         self,
         reader: &Reader,
@@ -317,7 +317,7 @@ impl ValueReads<'_> {
     }
 
     /// Values that the reader may read and whose cluster has records of a domain, those with the
-    /// most first.
+    /// most such records first.
     pub async fn of_domain(
         self,
         reader: &Reader,
@@ -356,7 +356,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn clusters_are_replaced_and_keep_their_names() {
+    async fn clusters_are_replaced_and_keep_their_labels() {
         let at = TestStore::open().await;
         for number in 0..60 {
             let ghap = record(&at, number, "a goal").await;

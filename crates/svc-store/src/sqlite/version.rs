@@ -1,28 +1,27 @@
-//! Numbers the states of the database, so that a cached read may be used while nothing has changed.
+//! Numbers the states of the database: a cached read is valid while the number is unchanged.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Counts commits twice: when one begins to be seen, and when it is sure to be. So an odd number
-/// says that readers may see the one state or the other, and an even one stands for exactly one
+/// Counts each commit twice: before it can become visible, and after it is visible. An odd number
+/// means that readers may see the former or the new state; an even number stands for exactly one
 /// state.
 ///
-/// The writer is the only one that changes the file while we hold its lock. What a person does to
-/// it with another program is seen after the next commit.
+/// While we hold the lock, only the writer changes the file. A change by another program is seen
+/// after the next commit.
 #[derive(Debug, Default)]
 pub(super) struct Version(AtomicU64);
 
 impl Version {
-    /// From here on a commit may be seen.
+    /// From here on the commit may be visible.
     pub(super) fn begin(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// The commit is there, or it failed. Called before any caller gets its answer.
+    /// The commit is visible, or it failed. Called before any caller is answered.
     pub(super) fn end(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// The number of the present state; `None` while a commit is under way.
     pub(super) fn settled(&self) -> Option<u64> {
         Some(self.0.load(SeqCst)).filter(|number| number.is_multiple_of(2))
     }

@@ -1,10 +1,9 @@
-//! Who may read a stream, as columns of `stream`.
+//! Visibility of a stream, as columns of `stream`.
 
 use std::sync::Arc;
 
 use svc_model::StreamVisibility;
 
-/// A visibility as columns of `stream`.
 pub(super) struct VisibilityColumns {
     pub(super) visibility: &'static str,
     pub(super) owner: Option<Arc<str>>,
@@ -29,7 +28,7 @@ impl From<&StreamVisibility> for VisibilityColumns {
     }
 }
 
-/// A visibility of its columns. A word that is none of ours lets nobody in but the operator.
+/// The visibility from its columns. An unknown word means that only the operator may read.
 pub(super) fn visibility_of(
     visibility: &str,
     owner: Option<String>,

@@ -1,4 +1,4 @@
-//! Write jobs, as callers hand them to the writer.
+//! Write jobs, as callers give them to the writer.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 use super::tx::WriteTx;
 use crate::{AppendedSeqs, StoreError};
 
-/// What a caller hands to the writer.
 pub(super) enum WriterJob {
     /// Events for one stream: the common case, which needs no statement of its own.
     Append {
@@ -17,22 +16,21 @@ pub(super) enum WriterJob {
         events: Vec<NewEvent>,
         reply: oneshot::Sender<Result<AppendedSeqs, StoreError>>,
     },
-    /// Anything else.
+    /// Any other job.
     Run(Box<dyn WriteJob>),
-    /// No more: what comes after this is not taken.
+    /// Closes the queue: later jobs are rejected.
     Stop { reply: oneshot::Sender<()> },
 }
 
-/// A write job whose types are its caller's business.
+/// A write job with its result types erased.
 pub(super) trait WriteJob: Send {
-    /// Does the work; tells whether to keep it.
+    /// Does the work; returns whether to commit it.
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool>;
-    /// Answers the caller. `committed` is what became of the commit; a job that failed is answered
+    /// Answers the caller. `committed` is the result of the commit; a job that failed is answered
     /// with its own error.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
 
-/// A job made of a closure.
 pub(super) struct ClosureJob<F, T, E> {
     pub(super) work: Option<F>,
     pub(super) outcome: Option<Result<T, E>>,
@@ -48,9 +46,8 @@ where
     fn run<'tx>(&'tx mut self, tx: &'tx mut WriteTx) -> BoxFuture<'tx, bool> {
         let work = self.work.take().expect("a job runs once");
         Box::pin(async move {
-            // A job that panics must not take the writer with it. What it did to the database is
-            // rolled back, and what it did to memory is rewound, so nothing half-done is seen
-            // afterwards.
+            // A panic must not end the writer's thread. The job's rows are rolled back and its
+            // changes in memory are reverted, so no later job sees partial state.
             let outcome = AssertUnwindSafe(async { work(tx).await }).catch_unwind().await;
             self.outcome = outcome.ok();
             matches!(self.outcome, Some(Ok(_)))
@@ -64,13 +61,13 @@ where
             (Some(Ok(value)), Ok(())) => Ok(value),
             (None, Ok(())) => Err(StoreError::Panicked.into()),
         };
-        // The caller may have gone away; the commit stands all the same.
+        // The caller may have gone away; the commit is valid nevertheless.
         self.reply.send(outcome).ok();
     }
 }
 
 impl WriterJob {
-    /// What it adds to a commit: jobs with statements of their own, and bytes of events.
+    /// What the job adds to a commit: jobs with statements of their own, and bytes of events.
     pub(super) fn load(&self) -> (usize, usize) {
         match self {
             Self::Append { events, .. } => (0, events.iter().map(|event| event.data.len()).sum()),

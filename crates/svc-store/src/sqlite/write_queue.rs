@@ -1,6 +1,6 @@
-//! The writer's queue. Each principal has a lane, and the lanes are taken in turns: who writes much
-//! waits behind its own writes, and its neighbours behind one of each lane. Within a lane the order
-//! is that of arrival.
+//! The writer's queue. Each principal has a queue of its own, and the writer takes jobs from these
+//! queues in turn (round robin): a principal that writes much waits behind its own writes, and
+//! other principals behind one job of each queue. Within a queue the order is that of arrival.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,35 +13,35 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::write_job::WriterJob;
 use crate::{StoreError, WriteLane};
 
-/// The queue, as the writer sees it.
 #[derive(Default)]
 pub(super) struct WriteQueue {
     state: Mutex<QueuedJobs>,
     arrived: Condvar,
 }
 
-/// The end of those who write. When the last is gone, the queue is closed.
+/// The sending half. Dropping the last one closes the queue.
 pub(super) struct WriteQueueSender(Arc<WriteQueue>);
 
-/// A sender that waits for room in its lane. Dropping it removes the lane if it is empty.
+/// A sender that waits for capacity in its principal's queue. Dropping it removes that queue if it
+/// is empty.
 struct WaitingSender<'a> {
     queue: &'a WriteQueue,
     turn: &'a WriteLane,
-    room: Option<Arc<Semaphore>>,
+    capacity: Option<Arc<Semaphore>>,
 }
 
 impl Drop for WaitingSender<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        self.room = None;
-        state.forget_if_unused(self.turn);
+        self.capacity = None;
+        state.remove_if_unused(self.turn);
     }
 }
 
 #[derive(Default)]
 struct QueuedJobs {
     lanes: HashMap<WriteLane, Lane>,
-    /// The lanes that have jobs, in the order of their turns.
+    /// The principals' queues that have jobs, in the order of their turns.
     turns: VecDeque<WriteLane>,
     is_closed: bool,
     /// Whether the writer waits for a job.
@@ -51,7 +51,7 @@ struct QueuedJobs {
 struct Lane {
     jobs: VecDeque<WriterJob>,
     /// One permit for each job that may still queue.
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for WriteQueueSender {
@@ -69,31 +69,31 @@ impl Drop for WriteQueueSender {
 impl QueuedJobs {
     fn lane(&mut self, lane: &WriteLane) -> &mut Lane {
         self.lanes.entry(lane.clone()).or_insert_with(|| {
-            let room = if lane.is_daemon() { limits::WRITE_QUEUE } else { limits::WRITE_LANE };
-            Lane { jobs: VecDeque::new(), room: Arc::new(Semaphore::new(room)) }
+            let capacity = if lane.is_daemon() { limits::WRITE_QUEUE } else { limits::WRITE_LANE };
+            Lane { jobs: VecDeque::new(), capacity: Arc::new(Semaphore::new(capacity)) }
         })
     }
 
-    /// The next job, if there is one.
     fn next(&mut self) -> Option<WriterJob> {
         let turn = self.turns.pop_front()?;
         let lane = self.lanes.get_mut(&turn)?;
         let job = lane.jobs.pop_front()?;
-        lane.room.add_permits(1);
+        lane.capacity.add_permits(1);
         if lane.jobs.is_empty() {
-            self.forget_if_unused(&turn);
+            self.remove_if_unused(&turn);
         } else {
             self.turns.push_back(turn);
         }
         Some(job)
     }
 
-    /// Takes room for a job in a lane, if it has any. It is given back when the job is taken.
-    fn take_room(&mut self, turn: &WriteLane) -> bool {
-        self.lane(turn).room.try_acquire().map(SemaphorePermit::forget).is_ok()
+    /// Reserves capacity for a job, if there is any. Taking the job from the queue releases the
+    /// capacity.
+    fn take_capacity(&mut self, turn: &WriteLane) -> bool {
+        self.lane(turn).capacity.try_acquire().map(SemaphorePermit::forget).is_ok()
     }
 
-    /// Puts a job at the end of its lane. Tells whether the writer has to be woken.
+    /// Appends a job to its principal's queue. Returns whether the writer has to be woken.
     fn push(&mut self, turn: &WriteLane, job: WriterJob) -> bool {
         let lane = self.lane(turn);
         let is_first = lane.jobs.is_empty();
@@ -107,13 +107,14 @@ impl QueuedJobs {
     fn close(&mut self) {
         self.is_closed = true;
         for lane in self.lanes.values() {
-            lane.room.close();
+            lane.capacity.close();
         }
     }
 
-    /// Removes a lane without jobs that nobody is about to hand one over to.
-    fn forget_if_unused(&mut self, turn: &WriteLane) {
-        let is_unused = |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.room) == 1;
+    /// Removes a principal's queue if it is empty and no sender waits for its capacity.
+    fn remove_if_unused(&mut self, turn: &WriteLane) {
+        let is_unused =
+            |lane: &Lane| lane.jobs.is_empty() && Arc::strong_count(&lane.capacity) == 1;
         if self.lanes.get(turn).is_some_and(is_unused) {
             self.lanes.remove(turn);
         }
@@ -125,7 +126,7 @@ impl WriteQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job; `false` once the queue is closed and empty.
+    /// Waits for a job; returns false once the queue is closed and empty.
     pub(super) fn wait(&self) -> bool {
         let mut state = self.lock();
         while state.turns.is_empty() && !state.is_closed {
@@ -136,7 +137,7 @@ impl WriteQueue {
         !state.turns.is_empty()
     }
 
-    /// Gives the jobs that are there, until `take` wants no more. A stop closes the queue.
+    /// Passes queued jobs to `take` until it returns false. A stop job closes the queue.
     pub(super) fn take(&self, mut take: impl FnMut(WriterJob) -> bool) {
         let mut state = self.lock();
         while let Some(job) = state.next() {
@@ -149,7 +150,7 @@ impl WriteQueue {
         }
     }
 
-    /// Takes no more jobs. Those that queue are still given.
+    /// Rejects new jobs. Queued jobs are still taken.
     fn close(&self) {
         self.lock().close();
         self.arrived.notify_one();
@@ -162,24 +163,24 @@ impl WriteQueueSender {
         (Self(Arc::clone(&queue)), queue)
     }
 
-    /// Hands over a job in a lane, as soon as that has room.
+    /// Queues a job as soon as its principal's queue has capacity.
     pub(super) async fn send(&self, turn: &WriteLane, job: WriterJob) -> Result<(), StoreError> {
         let waiting = {
             let mut state = self.0.lock();
             if state.is_closed {
                 return Err(StoreError::Stopped);
             }
-            if state.take_room(turn) {
+            if state.take_capacity(turn) {
                 let is_awaited = state.push(turn, job);
                 drop(state);
                 self.wake(is_awaited);
                 return Ok(());
             }
-            let room = Some(Arc::clone(&state.lane(turn).room));
-            WaitingSender { queue: &self.0, turn, room }
+            let capacity = Some(Arc::clone(&state.lane(turn).capacity));
+            WaitingSender { queue: &self.0, turn, capacity }
         };
-        if let Some(room) = &waiting.room {
-            room.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
+        if let Some(capacity) = &waiting.capacity {
+            capacity.acquire().await.map_err(|_| StoreError::Stopped)?.forget();
         }
         let mut state = self.0.lock();
         if state.is_closed {
@@ -198,7 +199,7 @@ impl WriteQueueSender {
         }
     }
 
-    /// Jobs that wait.
+    /// Number of queued jobs.
     pub(super) fn queued(&self) -> usize {
         self.0.lock().lanes.values().map(|lane| lane.jobs.len()).sum()
     }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lane_goes_with_its_last_job_and_with_the_last_who_gave_up_waiting() {
+    async fn an_empty_lane_is_removed_when_its_last_waiting_sender_is_dropped() {
         let (sender, queue) = WriteQueueSender::open();
         let lane = WriteLane::for_principal(&Principal::Session("greedy".into()));
         let send = || sender.send(&lane, job());
@@ -225,7 +226,7 @@ mod tests {
         let mut waiting = Box::pin(send());
         assert!(waiting.as_mut().now_or_never().is_none(), "the lane is full");
         while queue.lock().next().is_some() {}
-        assert_eq!(queue.lock().lanes.len(), 1, "one is about to hand over its job");
+        assert_eq!(queue.lock().lanes.len(), 1, "a sender still waits for the lane");
         drop(waiting);
         assert!(queue.lock().lanes.is_empty());
         send().await.unwrap();

@@ -1,8 +1,8 @@
-//! The one writer: takes write jobs from its queue and turns them into one commit.
+//! The only writer: takes write jobs from its queue and commits them in groups.
 //!
-//! `synchronous = FULL`, so an answer means that the disk has it. Group commit makes that cheap:
-//! hundreds of jobs share one wait for the disk. No timer is involved: while one commit is under
-//! way the next ones queue up.
+//! `synchronous = FULL`, so an answer means that the disk has the write. Group commit makes that
+//! cheap: hundreds of jobs share one disk sync. There is no timer: the next group queues while a
+//! commit is under way.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{AppendedSeqs, COMMIT_SECONDS, StoreError, WriterStats};
 
-/// What the writer has done so far.
 #[derive(Debug, Default)]
 pub(super) struct WriterCounters {
     commits: AtomicU64,
@@ -36,7 +35,6 @@ pub(super) struct WriterCounters {
 }
 
 impl WriterCounters {
-    /// The counters as they are now.
     pub(super) fn snapshot(&self) -> WriterStats {
         WriterStats {
             commits: self.commits.load(Relaxed),
@@ -55,20 +53,20 @@ impl WriterCounters {
     }
 }
 
-/// The writer, on a thread of its own: SQLite waits for the disk, and the runtime's threads have
-/// better to do.
+/// The writer, on a thread of its own: SQLite blocks on the disk, which must not block a thread of
+/// the async runtime.
 pub(super) struct WriterThread {
     pub(super) tx: WriteTx,
     pub(super) jobs: Arc<WriteQueue>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<WriterCounters>,
     pub(super) version: Arc<Version>,
-    /// In which the futures of jobs run.
+    /// Runs the futures of jobs.
     pub(super) runtime: Handle,
 }
 
 impl WriterThread {
-    /// Starts it. At its end it gives its connection back.
+    /// Starts the thread. When it ends, it returns its connection.
     pub(super) fn spawn(self) -> Result<oneshot::Receiver<WriteTx>, StoreError> {
         let (ended, end) = oneshot::channel();
         let thread = std::thread::Builder::new().name("svc-writer".to_owned());
@@ -78,14 +76,13 @@ impl WriterThread {
 
     /// Runs until a job stops it, or all senders are gone.
     ///
-    /// A commit is bounded in jobs, in bytes and in time, so that a job that comes now is not long
-    /// behind those of others.
+    /// A commit is bounded in jobs, in bytes and in time, which bounds the wait of a new job.
     fn run(mut self) -> WriteTx {
         let mut group = VecDeque::with_capacity(limits::JOBS_PER_COMMIT);
         let mut run_limit = limits::RUNS_PER_COMMIT;
         while self.jobs.wait() {
-            // Lets those that the last commit woke queue up again, so that they ride along: 60 %
-            // more with eight producers, and free with one.
+            // Lets tasks that the last commit woke queue jobs for this commit: 60 % more throughput
+            // with eight producers, and no cost with one.
             std::thread::yield_now();
             let runs = self.gather(&mut group, run_limit);
             if group.is_empty() {
@@ -108,7 +105,7 @@ impl WriterThread {
         self.tx
     }
 
-    /// Takes the jobs of a commit from the queue. Tells how many of them have statements of their
+    /// Takes the jobs of a commit from the queue. Returns how many of them have statements of their
     /// own.
     fn gather(&self, group: &mut VecDeque<WriterJob>, run_limit: usize) -> usize {
         let (mut runs, mut bytes) = (0, 0);
@@ -124,8 +121,8 @@ impl WriterThread {
     }
 }
 
-/// Commits the jobs of `group`. How long they worked, without the wait for the disk; `None` if
-/// nothing was kept, and each was told so.
+/// Commits the jobs of `group`. Returns the time that the jobs took, without the disk sync; `None`
+/// if the commit failed, in which case each job was answered with the error.
 async fn write(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
@@ -168,15 +165,15 @@ async fn commit_appends(
         return None;
     }
     for (reply, seqs) in done {
-        // The caller may have gone away; the commit stands all the same.
+        // The caller may have gone away; the commit is valid nevertheless.
         reply.send(Ok(seqs)).ok();
     }
     tx.publish();
     Some(work)
 }
 
-/// How many jobs with statements of their own the next commit may take, after one that took `runs`
-/// of them and worked that long: as many as fit into the time that others wait for it.
+/// How many jobs with statements of their own the next commit may take, after `runs` such jobs took
+/// `work`: as many as fit into `COMMIT_WORK`, the time for which other jobs may wait.
 fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
     let (work, most) = (work.as_micros(), limits::COMMIT_WORK.as_micros());
     let next = if work > most {
@@ -188,7 +185,7 @@ fn next_run_limit(limit: usize, runs: usize, work: Duration) -> usize {
     next.clamp(1, limits::RUNS_PER_COMMIT)
 }
 
-/// A job that did its part and waits for the commit.
+/// A job that has run and waits for the commit.
 enum FinishedJob {
     Append(oneshot::Sender<Result<AppendedSeqs, StoreError>>, AppendedSeqs),
     Run(Box<dyn WriteJob>),
@@ -196,7 +193,7 @@ enum FinishedJob {
 
 impl FinishedJob {
     fn answer(self, committed: Result<(), StoreError>) {
-        // The caller may have gone away; the commit stands all the same.
+        // The caller may have gone away; the commit is valid nevertheless.
         match self {
             Self::Append(reply, seqs) => drop(reply.send(committed.map(|()| seqs))),
             Self::Run(job) => job.answer(committed),
@@ -204,7 +201,6 @@ impl FinishedJob {
     }
 }
 
-/// Runs the jobs of `group` in one transaction and answers each.
 async fn commit(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
@@ -225,8 +221,7 @@ async fn commit(
     .await;
     match outcome {
         Ok(work) => {
-            // Answers first: whoever waits for one may hand over its next job while readers are
-            // woken.
+            // Answers first: a caller can queue its next job while readers are woken.
             for job in done {
                 job.answer(Ok(()));
             }
@@ -241,7 +236,6 @@ async fn commit(
     }
 }
 
-/// Runs jobs until `group` is empty.
 async fn run_jobs(
     tx: &mut WriteTx,
     group: &mut VecDeque<WriterJob>,
@@ -261,11 +255,14 @@ async fn run_jobs(
     Ok(())
 }
 
-/// The parts of [`WriterJob::Append`].
-type ToAppend = (StreamName, Vec<NewEvent>, oneshot::Sender<Result<AppendedSeqs, StoreError>>);
+type AppendParts = (StreamName, Vec<NewEvent>, oneshot::Sender<Result<AppendedSeqs, StoreError>>);
 
-/// Gives events their seqs. They are written at the end of the commit.
-async fn append(tx: &mut WriteTx, (stream, events, reply): ToAppend, done: &mut Vec<FinishedJob>) {
+/// Gives events their seqs. The commit's end writes the events.
+async fn append(
+    tx: &mut WriteTx,
+    (stream, events, reply): AppendParts,
+    done: &mut Vec<FinishedJob>,
+) {
     let mark = tx.mark();
     match tx.append(&stream, events).await {
         Ok(seqs) => done.push(FinishedJob::Append(reply, seqs)),
@@ -276,7 +273,8 @@ async fn append(tx: &mut WriteTx, (stream, events, reply): ToAppend, done: &mut 
     }
 }
 
-/// Runs one job. Its own failure undoes only itself; an error here is the transaction's.
+/// Runs one job. Its own failure rolls back only its own changes; an error here fails the
+/// transaction.
 async fn run_job(
     tx: &mut WriteTx,
     mut job: Box<dyn WriteJob>,
@@ -296,7 +294,7 @@ async fn run_job(
     settled
 }
 
-/// Answers everybody that nothing was kept.
+/// Answers all jobs with the error.
 fn fail(
     tx: &mut WriteTx,
     error: &StoreError,
@@ -329,14 +327,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_takes_as_many_jobs_as_fit_into_its_time() {
+    fn the_job_limit_follows_the_time_of_the_last_commit() {
         let most = limits::RUNS_PER_COMMIT;
         for (limit, runs, work_ms, next) in [
             (most, most, 1, most),
-            // Half of them would have taken the time that there is.
+            // Half of these jobs would have taken the allowed time.
             (most, most, 4, most / 2),
             (most, 3, 30, 1),
-            // One that takes long is not made shorter, but alone.
+            // A single job longer than the bound is not split: it runs alone.
             (1, 1, 50, 1),
             (1, 1, 1, 2),
             (most / 2, 5, 0, most),

@@ -26,8 +26,8 @@ async fn seqs(store: &Store) -> Vec<Seq> {
     events.iter().map(|event| event.seq).collect()
 }
 
-/// What a job does that is to be undone: an append, a new stream, and the end of an old one.
-async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
+/// The changes of a job that is to be rolled back: an append, a new stream, and a closed stream.
+async fn write_changes_to_roll_back(tx: &mut WriteTx) -> Result<(), StoreError> {
     let other = StreamName::new("task", "spoilt");
     tx.streams().open(&other, &StreamVisibility::Team).await?;
     tx.append(&other, vec![event("frame", "{}")]).await?;
@@ -36,10 +36,10 @@ async fn spoil(tx: &mut WriteTx) -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn who_writes_much_waits_behind_its_own_writes() {
+async fn a_principal_with_many_writes_does_not_delay_others() {
     let test = TestStore::open().await;
-    // The writer has a job that waits until the others queue: it is a thread, and takes at once
-    // what it finds.
+    // The first job blocks the writer until the others queue: otherwise the writer's thread would
+    // take each job at once.
     let (entered, busy) = oneshot::channel();
     let (open, opened) = oneshot::channel();
     let held = test.store.write(move |_| {
@@ -67,7 +67,7 @@ async fn who_writes_much_waits_behind_its_own_writes() {
     let lane = |key: &str| WriteLane::for_principal(&Principal::Session(key.into()));
     let flood = |count| (0..count).map(|_| write(lane("greedy"), "greedy"));
     let others = [write(lane("other"), "other"), write(WriteLane::DAEMON, "operator")];
-    // More than a lane takes: the last of them wait for room in it.
+    // More jobs than the capacity of one queue: the last ones wait for capacity.
     let writes = flood(10).chain(others).chain(flood(limits::WRITE_LANE));
     let queue_all = async {
         busy.await.unwrap();
@@ -77,18 +77,18 @@ async fn who_writes_much_waits_behind_its_own_writes() {
     let (released, _) = future::join(held, queue_all).await;
     released.unwrap();
     let order = order.lock().unwrap();
-    assert_eq!(order[..3], ["greedy", "other", "operator"], "one of each lane in turn");
-    assert_eq!(order.len(), limits::WRITE_LANE + 12, "and all of them in the end");
+    assert_eq!(order[..3], ["greedy", "other", "operator"], "one job of each lane in turn");
+    assert_eq!(order.len(), limits::WRITE_LANE + 12, "every job is committed");
     assert_eq!(test.store.queued(), 0);
 }
 
 #[tokio::test]
-async fn a_failing_job_undoes_only_itself() {
+async fn a_failed_or_panicked_job_rolls_back_only_itself() {
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
     let before = store.stats().commits;
-    // Handed over together, so that they share commits.
+    // Queued together, so that they share commits.
     let jobs = (0..30).map(|n| async move {
         match n % 3 {
             0 => store.append(name(), vec![event("frame", "{}")]).await.is_ok(),
@@ -96,7 +96,7 @@ async fn a_failing_job_undoes_only_itself() {
                 let failed: Result<(), StoreError> = store
                     .write(|tx| {
                         Box::pin(async move {
-                            spoil(tx).await?;
+                            write_changes_to_roll_back(tx).await?;
                             Err(StoreError::NoStream)
                         })
                     })
@@ -107,7 +107,7 @@ async fn a_failing_job_undoes_only_itself() {
                 let panicked: Result<(), StoreError> = store
                     .write(|tx| {
                         Box::pin(async move {
-                            spoil(tx).await?;
+                            write_changes_to_roll_back(tx).await?;
                             panic!("a job that panics on purpose")
                         })
                     })
@@ -126,13 +126,13 @@ async fn a_failing_job_undoes_only_itself() {
 }
 
 #[tokio::test]
-async fn a_dropped_caller_neither_tears_nor_blocks() {
+async fn a_job_whose_caller_is_dropped_still_commits() {
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
     for _ in 0..50 {
         let one = store.append(name(), vec![event("frame", "{}"), event("frame", "{}")]);
-        // Polled once, so that the job is handed over, and dropped.
+        // Polled once, so that the job is queued, and dropped.
         drop(one.now_or_never());
     }
     store.append(name(), vec![event("frame", "{}")]).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_dropped_caller_neither_tears_nor_blocks() {
 }
 
 #[tokio::test]
-async fn a_repeat_is_answered_with_the_first_seqs() {
+async fn a_repeated_append_returns_the_first_seqs() {
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
@@ -153,7 +153,7 @@ async fn a_repeat_is_answered_with_the_first_seqs() {
     assert_eq!(appended(&["a", "b"]).await.unwrap(), (2, 3));
     assert_eq!(appended(&["b", "c"]).await.unwrap(), (3, 4));
     assert_eq!(appended(&["d", "d"]).await.unwrap(), (5, 5));
-    // At the same time, within one commit.
+    // Concurrently, within one commit.
     let same = future::join_all((0..10).map(|_| appended(&["e"]))).await;
     assert!(same.iter().all(|it| it.as_ref().unwrap() == &(6, 6)));
     let closed: Result<(), StoreError> =
@@ -167,7 +167,7 @@ async fn a_repeat_is_answered_with_the_first_seqs() {
 }
 
 #[tokio::test]
-async fn large_appends_take_several_statements_and_one_commit() {
+async fn large_appends_use_several_statements_and_one_commit() {
     let test = TestStore::open().await;
     let store = &test.store;
     append(store, &name(), vec![event("frame", "{}")]).await;
