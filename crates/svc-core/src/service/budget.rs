@@ -1,8 +1,8 @@
-//! Where the five bounds of a principal are taken.
+//! The five bounds of a principal.
 //!
 //! What this process holds for a principal (requests, streams, unread bytes) is a level with a
-//! guard. Bytes stored within the hour are a rate. Rows are counted in the database, so a restart
-//! changes nothing.
+//! guard. Stored bytes are a rate per hour. Rows are counted in the database, so a restart changes
+//! nothing.
 
 use std::{
     collections::HashMap,
@@ -24,22 +24,22 @@ pub(in crate::service) struct Budget {
 #[derive(Debug, Default)]
 struct TakenParts {
     held: HashMap<(Principal, BudgetKind), u64>,
-    /// Unix nanoseconds at which all that a principal has stored is an hour's worth in the past.
+    /// Unix nanoseconds at which the charge for the principal's stored bytes has decayed to zero.
     stored_until: HashMap<Principal, i128>,
-    /// Rows that a principal may still store before they are counted again. Rows that go leave this
-    /// as it is, so it is never too large.
-    row_room: HashMap<Principal, u64>,
+    /// Rows that a principal may store before they are counted again. Deleted rows do not raise it,
+    /// so it is never too large.
+    rows_before_count: HashMap<Principal, u64>,
 }
 
-/// With more principals than this, what is past or can be counted again is forgotten.
+/// Above this number of principals, expired rates and cached row counts are evicted.
 const PRINCIPALS: usize = 10_000;
 
-/// Rows after which they are counted again in any case.
+/// Rows stored by a principal after which its rows are counted again.
 const ROWS_BETWEEN_COUNTS: u64 = 1000;
 
 const HOUR_NANOS: i128 = 3_600_000_000_000;
 
-/// A part of a principal's budget that is taken until this is dropped.
+/// A part of a principal's budget, returned on drop.
 #[derive(Debug)]
 pub struct BudgetHold {
     budget: Budget,
@@ -70,8 +70,7 @@ impl Budget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes requests, streams or unread bytes until the hold is dropped; `None` for the operator,
-    /// who has no bounds.
+    /// Holds requests, streams or unread bytes; `None` for the operator, who has no bounds.
     pub(in crate::service) fn hold(
         &self,
         caller: &Caller,
@@ -81,7 +80,7 @@ impl Budget {
         self.take(caller, kind, amount, self.bounds.bound(kind))
     }
 
-    /// The same beyond the bound, for what began before this process did.
+    /// Like [`Self::hold`], but beyond the bound: for what an earlier daemon began.
     pub(in crate::service) fn hold_anyway(
         &self,
         caller: &Caller,
@@ -103,7 +102,8 @@ impl Budget {
         }
         let principal = caller.principal();
         {
-            // Under one lock, or two requests of one moment would both find room for one.
+            // Check and increment are under one lock, or concurrent requests could exceed the
+            // bound.
             let mut taken = self.lock();
             let key = (principal.clone(), kind);
             let level = taken.held.get(&key).copied().unwrap_or(0);
@@ -116,8 +116,8 @@ impl Budget {
         Ok(Some(BudgetHold { budget: self.clone(), principal, kind, amount }))
     }
 
-    /// Takes bytes that are about to be stored, all or none of them. They come back evenly within
-    /// an hour.
+    /// Charges bytes that are about to be stored, all of them or none. The charge decays evenly
+    /// within an hour.
     pub(in crate::service) fn take_stored(
         &self,
         caller: &Caller,
@@ -135,8 +135,7 @@ impl Budget {
             taken.stored_until.retain(|_, until| *until > now);
         }
         let principal = caller.principal();
-        // A clock that was set back by more than an hour leaves a principal an hour's worth at
-        // most.
+        // If the clock was set back, the charge is at most one hour's worth.
         let until = taken.stored_until.get(&principal).copied().unwrap_or(now);
         let until = until.clamp(now, now + HOUR_NANOS);
         let next = until + i128::from(bytes) * HOUR_NANOS / bound;
@@ -150,7 +149,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Checks that the caller may keep so many rows more.
+    /// Checks that the caller may store `more` rows.
     pub(in crate::service) async fn check_rows(
         &self,
         tx: &mut WriteTx,
@@ -161,7 +160,7 @@ impl Budget {
             return Ok(());
         }
         let principal = caller.principal();
-        if let Some(room) = self.lock().row_room.get_mut(&principal)
+        if let Some(room) = self.lock().rows_before_count.get_mut(&principal)
             && let Some(left) = room.checked_sub(more)
         {
             *room = left;
@@ -174,10 +173,10 @@ impl Budget {
             return Err(Error::LimitReached(kind.refusal(used, bound)));
         };
         let mut taken = self.lock();
-        if taken.row_room.len() >= PRINCIPALS {
-            taken.row_room.clear();
+        if taken.rows_before_count.len() >= PRINCIPALS {
+            taken.rows_before_count.clear();
         }
-        taken.row_room.insert(principal, room.min(ROWS_BETWEEN_COUNTS));
+        taken.rows_before_count.insert(principal, room.min(ROWS_BETWEEN_COUNTS));
         Ok(())
     }
 
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_taken_until_it_is_dropped_and_is_nobody_elses() {
+    fn a_hold_counts_until_dropped_and_for_its_principal_only() {
         let budget = budget_with(BudgetKind::Streams, 2);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let take = |caller: &Caller| budget.hold(caller, BudgetKind::Streams, 1);
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_one_moment_share_one_bound() {
+    fn concurrent_holds_do_not_exceed_the_bound() {
         let budget = budget_with(BudgetKind::Requests, 5);
         let caller = agent("greedy");
         for _ in 0..200 {
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stored_come_back_within_the_hour_and_bind_nobody_else() {
+    fn stored_bytes_decay_within_an_hour_and_bind_one_principal() {
         let budget = budget_with(BudgetKind::StoredBytesPerHour, 3600);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let begin = Timestamp::from_millis(1_000_000_000);
@@ -278,7 +277,8 @@ mod tests {
         let later = begin.plus(Duration::from_secs(100));
         budget.take_stored(&greedy, 101, later).unwrap_err();
         budget.take_stored(&greedy, 100, later).unwrap();
-        // More than the whole is never stored, and a long rest earns no more than the whole.
+        // A request above the whole budget is never granted, and idle time earns no more than the
+        // budget.
         let rested = begin.plus(Duration::from_hours(100));
         budget.take_stored(&greedy, 3601, rested).unwrap_err();
         budget.take_stored(&greedy, 3600, rested).unwrap();

@@ -1,10 +1,9 @@
-//! Rules for texts that callers give, one message each.
+//! Rules for texts that callers give, one error message each.
 
 use svc_model::{is_reserved_name, limits, quote};
 
 use super::Error;
 
-/// A text that has to say something.
 pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
     if text.chars().all(|c| c.is_whitespace() || c.is_control() || quote::is_invisible(c)) {
         return Err(Error::invalid(field, "must not be blank"));
@@ -12,12 +11,12 @@ pub(super) fn not_blank(field: &'static str, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A name, a path, a key: short.
+/// A name, a path or a key.
 pub(super) fn short(field: &'static str, text: Option<&str>) -> Result<(), Error> {
     text.map_or(Ok(()), |text| long(field, text, limits::SHORT_TEXT_BYTES))
 }
 
-/// A text of at most so many bytes.
+/// A text of at most `most` bytes.
 pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), Error> {
     if text.len() > most {
         let len = text.len();
@@ -26,7 +25,7 @@ pub(super) fn long(field: &'static str, text: &str, most: usize) -> Result<(), E
     Ok(())
 }
 
-/// A key that is there has to be one.
+/// An optional key, which must not be blank.
 pub(super) fn key(field: &'static str, text: Option<&str>) -> Result<(), Error> {
     if let Some(text) = text {
         not_blank(field, text)?;
@@ -43,7 +42,6 @@ pub(super) fn name(field: &'static str, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A page's size.
 pub fn limit(limit: Option<u32>) -> Result<u32, Error> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if !(1..=limits::PAGE_MAX).contains(&limit) {
@@ -52,7 +50,7 @@ pub fn limit(limit: Option<u32>) -> Result<u32, Error> {
     Ok(limit)
 }
 
-/// An opaque cursor of ours, taken apart again.
+/// Decodes a cursor that [`make_cursor`] made.
 pub fn cursor<T: serde::de::DeserializeOwned>(text: Option<&str>) -> Result<Option<T>, Error> {
     let Some(text) = text else { return Ok(None) };
     hex::decode(text)
@@ -76,14 +74,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cursors_come_back(rank in any::<i64>(), name in any::<String>()) {
+        fn cursors_decode_to_their_key(rank in any::<i64>(), name in any::<String>()) {
             let text = make_cursor(&(rank, &name));
             prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric()));
             prop_assert_eq!(cursor::<(i64, String)>(Some(&text)).unwrap(), Some((rank, name)));
         }
 
         #[test]
-        fn other_texts_are_refused_and_do_no_harm(text in any::<String>()) {
+        fn only_hexadecimal_json_decodes_as_a_cursor(text in any::<String>()) {
             let made_here = hex::decode(&text).is_ok_and(|json| {
                 serde_json::from_slice::<(i64, String)>(&json).is_ok()
             });

@@ -1,5 +1,4 @@
-//! What every room stands on: the store, the clock, the maker of ids, and times that a test
-//! shortens.
+//! What every service uses: the store, the clock, ids, and times that a test shortens.
 
 use std::{
     ops::Deref,
@@ -13,8 +12,8 @@ use svc_sys::{config::SessionScopes, session_secret::SessionSecrets};
 
 use super::{budget::Budget, read_turns::ReadTurns};
 
-/// The means that all rooms share. A clone is one count: rooms hold it, and so do readers of the
-/// log, of which there are thousands.
+/// Shared by all services. A clone costs one reference count: services and thousands of readers of
+/// the log hold one.
 #[derive(Debug, Clone)]
 pub(in crate::service) struct Core(Arc<SharedMeans>);
 
@@ -26,13 +25,12 @@ pub(in crate::service) struct SharedMeans {
     pub(in crate::service) tuning: Tuning,
     pub(in crate::service) budget: Budget,
     pub(in crate::service) read_turns: ReadTurns,
-    /// Something changed for the queue of dispatches.
+    /// Notified when the queue of dispatches has to be looked at.
     pub(in crate::service) work: tokio::sync::Notify,
-    /// Whom sessions see and send to, as configured.
+    /// Which sessions a session sees and may send to.
     sessions: OnceLock<SessionsPolicy>,
-    /// Scopes of the sessions that a person starts.
+    /// Scopes of attended sessions.
     session_scopes: OnceLock<SessionScopes>,
-    /// Where the secrets of sessions are kept.
     session_secrets: OnceLock<SessionSecrets>,
 }
 
@@ -67,33 +65,31 @@ impl Core {
         }))
     }
 
-    /// Sets whom sessions see and send to. Only the first call counts.
+    /// Only the first call counts.
     pub(in crate::service) fn set_sessions(&self, policy: SessionsPolicy) {
         self.sessions.set(policy).ok();
     }
 
-    /// Whom sessions see and send to.
     pub(in crate::service) fn sessions(&self) -> &SessionsPolicy {
         self.sessions.get_or_init(SessionsPolicy::default)
     }
 
-    /// Sets which scopes sessions get that a person starts. Only the first call counts.
+    /// Only the first call counts.
     pub(in crate::service) fn set_session_scopes(&self, scopes: SessionScopes) {
         self.session_scopes.set(scopes).ok();
     }
 
-    /// The scopes of a session that a person starts now.
+    /// The scopes that a new attended session gets.
     pub(in crate::service) fn session_scopes(&self) -> Vec<String> {
         self.session_scopes.get().map(SessionScopes::now).unwrap_or_default()
     }
 
-    /// Sets where the secrets of sessions are kept. Only the first call counts.
+    /// Only the first call counts.
     pub(in crate::service) fn set_session_secrets(&self, secrets: SessionSecrets) {
         self.session_secrets.set(secrets).ok();
     }
 
-    /// Where the secrets of sessions are kept; `None` without a data folder, and then no session
-    /// goes over.
+    /// `None` without a data folder; then no session changes its owner.
     pub(in crate::service) fn session_secrets(&self) -> Option<&SessionSecrets> {
         self.session_secrets.get()
     }
@@ -103,7 +99,7 @@ impl Core {
     }
 }
 
-/// Times and bounds that a test shortens. A user has no reason to.
+/// Times and bounds that a test shortens. Users have no reason to change them.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// [`limits::PEER_TIMEOUT`].
@@ -128,7 +124,6 @@ pub struct Tuning {
     pub list_changed_pause: Duration,
     /// [`limits::FIRST_HOOK`].
     pub first_hook: Duration,
-    /// What one principal may hold, as configured.
     pub budget: BudgetBounds,
 }
 

@@ -1,5 +1,4 @@
-//! What can go wrong with a request, by outcome: what the caller can do about it decides the
-//! variant.
+//! Errors of services. What the caller can do about a failure decides the variant.
 
 use std::fmt;
 
@@ -9,10 +8,8 @@ use svc_model::{
 };
 use svc_store::StoreError;
 
-/// Failure of a service call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing has that id.
     #[error("there is no {kind} {id:?}{}", .kind.too_short(.id))]
     NotFound {
         /// Each adapter chooses its hint by this.
@@ -20,87 +17,67 @@ pub enum Error {
         /// The id of the request, cut to `SHOWN_ID_CHARS`.
         id: String,
     },
-    /// Several things have that name.
     #[error("{name:?} names {} {kind}s: {}; name one by its id", .candidates.len(), Candidate::list(.candidates))]
     Ambiguous {
-        /// What kind of things they are.
         kind: ResourceKind,
-        /// The name of the request.
         name: String,
         /// The living first.
         candidates: Vec<Candidate>,
     },
-    /// A value that the rules do not allow.
     #[error("{field}: {why}")]
-    Invalid {
-        field: String,
-        /// The rule.
-        why: String,
-    },
+    Invalid { field: String, why: String },
     /// The request does not fit the present state.
     #[error("{0}")]
     Conflict(String),
-    /// The session has no peer to act as.
     #[error("this session has no peer yet")]
     SessionWithoutPeer,
-    /// The session has an active record already.
     #[error("this session has an active record, {id}")]
-    ActiveGhap {
-        /// The record.
-        id: GhapId,
-    },
-    /// There is too little to say anything about it.
+    ActiveGhap { id: GhapId },
     #[error(
         "there are {have} records that are over, and what they have in common shows from {need} on"
     )]
-    InsufficientData {
-        /// How much there is.
-        have: u64,
-        /// How much it takes.
-        need: u64,
-    },
-    /// Not for this caller.
+    InsufficientData { have: u64, need: u64 },
     #[error("{0}")]
     Forbidden(String),
-    /// A session that is not there, or that the settings do not show to the caller: both are the
-    /// same.
+    /// A session that does not exist, or that the settings hide from the caller: both give the same
+    /// error.
     #[error("{}: {}", .0.as_str(), .0.explanation())]
     Unseen(SessionDenial),
-    /// A name or an id that is not the caller's to take.
+    /// A name or an id that the caller may not use.
     #[error("{field}: {why}")]
     NotYours { field: String, why: String },
-    /// The caller's credential was good when the request came, and is so no more.
+    /// The caller's credential ended during the request.
     #[error("the token of this request is no longer good")]
     Unauthorized,
-    /// A bound is reached. Nothing was dropped to make room.
+    /// A bound is reached. Nothing was evicted for the request.
     #[error("{0}")]
     LimitReached(String),
-    /// What it takes is not there now: an agent's program, its host, a live peer.
+    /// A precondition is missing at present: an agent's program, its host, a live peer.
     #[error("{0}")]
     NotNow(String),
     /// The daemon starts, stops, or waits for the database.
     #[error("the daemon cannot serve this now")]
     Unavailable(#[source] StoreError),
-    /// No room on the disk, or below the configured bound.
+    /// The disk is full, or the configured bound is reached.
     #[error(
         "the database has no room left: free disk space, raise store.max_bytes or set a retention"
     )]
     StorageFull(#[source] StoreError),
-    /// A fault of ours. The caller sees no more than that; the log has the chain.
+    /// A fault of the daemon. The caller sees only this text; the log has the chain.
     #[error("internal error")]
     Internal(#[source] StoreError),
 }
 
-/// One of several things that have one name.
+/// One of several things with the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub id: String,
-    /// What tells it from the others.
+    /// What distinguishes it from the others.
     pub about: String,
 }
 
 impl Candidate {
-    /// Of more candidates, an error names this many.
+    /// Number of candidates that an error lists.
     const LISTED: usize = 8;
 
     fn list(candidates: &[Self]) -> String {
@@ -115,10 +92,10 @@ impl Candidate {
     }
 }
 
-/// Of an id that nothing has, an error shows this many characters.
+/// Number of characters that an error shows of an unknown id.
 const SHOWN_ID_CHARS: usize = 64;
 
-/// Kinds of things that have an id. The words are in the errors of every adapter.
+/// Kinds of things with an id. Their names appear in the errors of every adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
     Peer,
@@ -128,7 +105,7 @@ pub enum ResourceKind {
     PeerOfSession,
     Task,
     Message,
-    /// A message in the inbox of the peer that acts.
+    /// A message in the inbox of the acting peer.
     MessageToPeer,
     Session,
     GhapRecord,
@@ -136,24 +113,19 @@ pub enum ResourceKind {
     ActiveRecord,
     /// A GHAP record that a session left open.
     OrphanedRecord,
-    /// The same, in the project of the session that acts.
+    /// An orphaned record in the project of the acting session.
     OrphanOfProject,
-    /// The outcome of a run.
     Outcome,
-    /// A cluster of records.
     Cluster,
     Memory,
     Stream,
-    /// A session's token.
     Token,
-    /// An agent that the daemon runs.
     Agent,
-    /// What such an agent asked for.
     AgentRequest,
 }
 
 impl ResourceKind {
-    /// What else is to be said where a text is the beginning of an id and too short to name one.
+    /// The hint for a prefix of an id that is too short; empty for any other text.
     fn too_short(self, text: &str) -> String {
         let prefix = match self {
             Self::Peer => PeerId::PREFIX,
@@ -198,22 +170,19 @@ impl fmt::Display for ResourceKind {
 }
 
 impl Error {
-    /// There is no such thing.
     pub fn not_found(kind: ResourceKind, id: &str) -> Self {
         Self::NotFound { kind, id: id.chars().take(SHOWN_ID_CHARS).collect() }
     }
 
-    /// The value of `field` breaks a rule.
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), why: why.into() }
     }
 
-    /// The value of `field` names what is not the caller's.
     pub fn not_yours(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::NotYours { field: field.into(), why: why.into() }
     }
 
-    /// The one thing that `name` names. Of none and of several it is an error.
+    /// The one thing that `name` names; an error if there are none or several.
     pub(super) fn only_one<T>(
         kind: ResourceKind,
         name: &str,
@@ -249,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_of_an_id_that_is_too_short_is_told_of() {
+    fn the_error_for_a_short_id_prefix_says_so() {
         for (kind, text) in [
             (ResourceKind::Peer, "peer_01m"),
             (ResourceKind::Task, "task_01"),

@@ -1,7 +1,7 @@
-//! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these rooms.
+//! What the system does, without a protocol. Adapters (HTTP, MCP, tools) call these services.
 //!
-//! [`Services`] has one door for each room. A room is a struct over the shared means of `core`, and
-//! names the rooms that it calls as its fields, so that the direction between rooms is plain:
+//! [`Services`] has one field for each service. A service is a struct over the shared means of
+//! `core`, and its fields name the services that it calls, so that the direction is visible:
 //! `hooks` calls `journal`, `team` and `access`; `journal` calls `search` and `team`; `team` calls
 //! `access`; `conversations` calls `agents`.
 //!

@@ -1,4 +1,4 @@
-//! Pages of lists: which rows a page has, and how the next one is asked for.
+//! Pages of lists: which rows a page has, and the cursor of the next one.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use svc_store::{PageSize, RowPage, StoreError};
 
 use super::{Error, check};
 
-/// Which page of a list: where it begins, and after how many rows or bytes of their JSON it ends.
+/// Which page of a list: its cursor, and its bounds in rows and in bytes of JSON.
 ///
-/// A page that ends at its bytes has fewer rows than were asked for, though others follow. One
-/// larger row comes alone.
+/// A page that reaches its bound in bytes has fewer rows than requested, even if more follow. A row
+/// above the bound is a page of its own.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct PageBounds<'a> {
     cursor: Option<&'a str>,
@@ -37,28 +37,27 @@ impl<'a> PageBounds<'a> {
         Self { cursor, rows, bytes: limits::PAGE_BYTES }
     }
 
-    /// The same for a model, which has to read all of it.
+    /// The bounds for a model, which reads all of the page.
     #[must_use]
     pub const fn for_model(self) -> Self {
         Self { bytes: limits::AGENT_PAGE_BYTES, ..self }
     }
 
-    /// The same for a model that gets messages with their stamps, which take about as much as the
-    /// shortest messages do.
+    /// The bounds for a model that gets messages with their stamps: a stamp takes about as much as
+    /// a short message.
     #[must_use]
     pub const fn for_stamped(self) -> Self {
         Self { bytes: limits::AGENT_PAGE_BYTES / 2, ..self }
     }
 
-    /// How much to read, if a page may have that many rows.
+    /// How much to read; an error if `rows` is out of range.
     pub(super) fn size(self) -> Result<PageSize, Error> {
         Ok(PageSize { rows: check::limit(self.rows)?, bytes: self.bytes })
     }
 }
 
-/// What a page can hold.
 pub trait Listed: JsonSchema {
-    /// The member of the document that has the items.
+    /// The document's member that holds the items.
     const NAME: &'static str;
 }
 
@@ -93,9 +92,8 @@ impl Listed for Task {
 /// A page of a list. Its document is `{<name>: […], count, next_cursor?}`.
 #[derive(Debug)]
 pub struct Page<T> {
-    /// The rows, in the order of the list.
     pub items: Vec<T>,
-    /// For the request of the next page, if there is one. Opaque to clients.
+    /// Cursor of the next page, opaque to clients.
     pub next_cursor: Option<String>,
 }
 
@@ -148,15 +146,13 @@ pub struct PeersAt<P> {
 }
 
 impl<T> Page<T> {
-    /// A page that nothing follows.
+    /// A page that is the last one.
     pub fn last(items: Vec<T>) -> Self {
         Self { items, next_cursor: None }
     }
 
-    /// Reads a page.
-    ///
-    /// `read` gets the key in the cursor and how much to read. `key` makes the cursor's key of the
-    /// page's last row.
+    /// Reads a page. `read` gets the key of the cursor and how much to read. `key` makes the
+    /// cursor's key of the page's last row.
     pub(super) async fn read<Key, LastKey, Read>(
         bounds: PageBounds<'_>,
         read: impl FnOnce(Option<Key>, PageSize) -> Read,
@@ -172,7 +168,8 @@ impl<T> Page<T> {
         Ok(Self { items: rows, next_cursor })
     }
 
-    /// A page of a list that is there as a whole; all of it if the query asks for no page.
+    /// A page of a list that is in memory; the whole list if the query has neither cursor nor
+    /// limit.
     pub fn part_or_all(all: Vec<T>, query: &PageQuery) -> Result<Self, Error>
     where
         T: Serialize,
@@ -197,7 +194,6 @@ impl<T> Page<T> {
         Ok(Self { items, next_cursor })
     }
 
-    /// The page with other items in the place of these.
     pub fn map<U>(self, item: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(item).collect(), next_cursor: self.next_cursor }
     }

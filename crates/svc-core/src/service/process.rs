@@ -1,4 +1,4 @@
-//! Processes on this machine that somebody named: whether they still run, and since when.
+//! Processes on this machine, by an id that a caller gave.
 
 use svc_model::ProcessIdentity;
 use svc_sys::process_list::ProcessEntry;
@@ -7,18 +7,19 @@ pub(in crate::service) use svc_sys::process_list::{
     is_running as is_alive, is_same_running as is_running,
 };
 
-/// When a process started, in the system's own count, to tell it from a later one with the same id.
+/// Start time of a process in the system's own count, to tell it from a later one with the same id.
 /// `None` where the system does not say.
 pub fn started(pid: u32) -> Option<String> {
     ProcessEntry::read(pid).map(|entry| entry.started.to_string())
 }
 
-/// The process that runs with this id; `None` if none does, or the system does not say.
+/// The running process with this id; `None` if there is none, or the system does not say.
 pub(in crate::service) fn running(pid: u32) -> Option<ProcessIdentity> {
     ProcessEntry::read(pid).filter(|entry| entry.is_running).map(|entry| entry.identity(pid))
 }
 
-/// Whether the process that had this id and this start is still there.
+/// Whether the process with this id and start time still runs. Without a start time, the id
+/// decides.
 pub fn is_same_alive(pid: u32, start: Option<&str>) -> bool {
     is_alive(pid) && (start.is_none() || started(pid).as_deref() == start)
 }
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_the_living_from_the_dead() {
+    fn a_process_with_another_start_time_is_not_running() {
         let own = std::process::id();
         if let Some(entry) = ProcessEntry::read(own) {
             assert!(is_running(&entry.identity(own)));

@@ -1,6 +1,5 @@
-//! What was read lately. A read costs a few hand-overs to a thread of the store's; agents that look
-//! at the same thing again and again, as they do, are told from here for as long as nothing was
-//! written.
+//! Cache of recent reads. A read costs several hand-overs to a thread of the store; agents poll the
+//! same things, so the result is served from here until the next commit.
 
 use std::{
     collections::HashMap,
@@ -13,8 +12,7 @@ use svc_store::Store;
 
 use super::Error;
 
-/// Results of one kind of read, by what was asked for. All of them are of one state of the
-/// database.
+/// Results of one kind of read, by key. All of them are from one version of the database.
 #[derive(Debug)]
 pub(super) struct ReadCache<V>(Mutex<Known<V>>);
 
@@ -22,7 +20,7 @@ pub(super) struct ReadCache<V>(Mutex<Known<V>>);
 struct Known<V> {
     version: u64,
     results: HashMap<String, Arc<V>>,
-    /// About what they take.
+    /// Approximate memory of the results.
     bytes: usize,
 }
 
@@ -33,8 +31,8 @@ impl<V> Default for ReadCache<V> {
 }
 
 impl<V: Serialize + Send + Sync> ReadCache<V> {
-    /// What `read` gives for `key`, or what it gave before if it would give the same now: it must
-    /// depend on the key and on the database alone. A failure is not kept.
+    /// The result of `read` for `key`, from the cache if nothing was committed since. The result
+    /// must depend on the key and on the database alone. Errors are not cached.
     pub(super) async fn get<F: Future<Output = Result<V, Error>> + Send>(
         &self,
         store: &Store,
@@ -48,10 +46,10 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
         {
             return Ok(result);
         }
-        // Boxed: whoever is told from memory does not carry the room for a query about.
+        // Boxed: a hit does not carry the future of a query.
         let result = Arc::new(Box::pin(read()).await?);
-        // The same number before and after: no commit could be seen in between, so it is of that
-        // state and no other.
+        // The version is the same before and after, so no commit was visible in between and the
+        // result is of that version.
         if let Some(version) = before
             && store.version() == before
         {
@@ -68,7 +66,7 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
     fn keep(&self, version: u64, key: String, result: &Arc<V>) {
         let bytes = key.len() + weight(&**result);
         let mut known = self.lock();
-        // Another reader may have seen a later state by now.
+        // Another reader may have stored a later version.
         if version < known.version {
             return;
         }
@@ -86,7 +84,7 @@ impl<V: Serialize + Send + Sync> ReadCache<V> {
     }
 }
 
-/// About how much memory a result takes, with its place in the table.
+/// Approximate memory of a result, with its entry in the table.
 fn weight<V: Serialize>(result: &V) -> usize {
     const BESIDE: usize = 512;
     BESIDE + json_bytes(result)
@@ -108,7 +106,7 @@ mod tests {
         StreamName::new("task", "t")
     }
 
-    /// The head of the stream, and how often it was really read.
+    /// The head of the stream; `read` counts the reads that reached the database.
     async fn head(reads: &ReadCache<i64>, store: &Store, read: &AtomicU32) -> i64 {
         let look = async || {
             read.fetch_add(1, Relaxed);
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_read_between_two_commits() {
+    async fn a_read_between_two_commits_is_served_from_the_cache() {
         let test = TestStore::open().await;
         let (store, reads, read) = (&test.store, ReadCache::default(), AtomicU32::new(0));
         append(store, &name(), vec![event("frame", "{}")]).await;
@@ -129,7 +127,7 @@ mod tests {
         assert_eq!(read.load(Relaxed), 1);
         append(store, &name(), vec![event("frame", "{}")]).await;
         assert_eq!(head(&reads, store, &read).await, 2);
-        // One that failed is no commit, and does no harm.
+        // A failed write is no commit.
         let failed: Result<(), StoreError> =
             store.write(|_| Box::pin(async { Err(StoreError::NoStream) })).await;
         failed.unwrap_err();
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nobody_is_told_less_than_was_acknowledged() {
+    async fn a_cached_read_is_never_older_than_an_acknowledged_commit() {
         let test = TestStore::open().await;
         let store = &test.store;
         append(store, &name(), vec![event("frame", "{}")]).await;
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_takes_no_more_than_its_room() {
+    async fn the_cache_stays_within_its_bound_of_bytes() {
         let test = TestStore::open().await;
         let (store, reads) = (&test.store, ReadCache::default());
         let piece = "x".repeat(limits::READS_BYTES / 8);

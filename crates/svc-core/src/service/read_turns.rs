@@ -1,8 +1,8 @@
-//! Turns for heavy reads: pages of lists, searches, and what is rendered of them.
+//! Fair scheduling of heavy reads: pages of lists, searches, and their rendering.
 //!
-//! They run on threads beside the runtime's, a few at a time, and principals take turns. So a light
-//! read or a write waits behind nobody's heavy ones, and a heavy read behind one of each other
-//! principal at most.
+//! Heavy reads run on threads outside the runtime, a few at a time, round robin over principals. So
+//! a light read or a write waits behind no heavy read, and a heavy read behind at most one of each
+//! other principal.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,13 +15,13 @@ use std::{
 use svc_model::Principal;
 use tokio::{runtime::Handle, sync::oneshot, task::spawn_blocking};
 
-/// The turns. Cheap to clone.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(in crate::service) struct ReadTurns(Arc<Mutex<Turns>>);
 
 #[derive(Debug)]
 struct Turns {
-    /// Reads at one time, and those of one principal: fewer, if there is more than one.
+    /// Bound on concurrent reads. One principal has at most one less, if the bound is above one.
     most: usize,
     running: HashMap<Principal, usize>,
     waiting: HashMap<Principal, VecDeque<oneshot::Sender<ReadTurn>>>,
@@ -29,7 +29,7 @@ struct Turns {
     order: VecDeque<Principal>,
 }
 
-/// A turn, until it is dropped.
+/// A slot for one read, released on drop.
 #[derive(Debug)]
 struct ReadTurn {
     turns: ReadTurns,
@@ -50,7 +50,7 @@ impl Turns {
         Self { most, running: HashMap::new(), waiting: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Whether a principal may have one turn more now.
+    /// Whether a principal may run one more read now.
     fn has_room(&self, principal: &Principal) -> bool {
         let own = self.running.get(principal).copied().unwrap_or(0);
         self.running.values().sum::<usize>() < self.most && own < self.most.saturating_sub(1).max(1)
@@ -70,8 +70,8 @@ impl Turns {
         self.next()
     }
 
-    /// Begins the turn of the next principal that may have one. It goes to the end of the order if
-    /// it waits for more.
+    /// Starts the turn of the next principal that may have one. The principal moves to the end of
+    /// the order if it has more reads waiting.
     fn next(&mut self) -> Option<(Principal, oneshot::Sender<ReadTurn>)> {
         loop {
             let place = self.order.iter().position(|principal| self.has_room(principal))?;
@@ -119,8 +119,8 @@ impl ReadTurns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a turn that has begun. That of a reader who went away ends here, and the next
-    /// begins.
+    /// Hands over a turn that has begun. If the reader is gone, dropping the turn starts the next
+    /// one.
     fn give(&self, principal: Principal, waiting: oneshot::Sender<ReadTurn>) {
         waiting.send(ReadTurn { turns: self.clone(), principal }).ok();
     }
@@ -134,12 +134,12 @@ impl ReadTurns {
             }
             turns.wait(principal)
         };
-        // A turn is dropped nowhere but here.
+        // No sender is dropped while its receiver waits.
         waiting.await.ok()
     }
 
-    /// Runs a read when it is the principal's turn, on a thread beside the runtime's. A reader that
-    /// goes away before its turn takes none; afterwards the read runs to its end.
+    /// Runs a read in the principal's turn, on a thread outside the runtime. A reader that is
+    /// cancelled before its turn takes none; later the read runs to its end.
     pub(in crate::service) async fn run<T: Send + 'static>(
         &self,
         principal: &Principal,
@@ -154,7 +154,7 @@ impl ReadTurns {
         });
         match reading.await {
             Ok(outcome) => outcome,
-            // Nobody aborts it: it panicked, or the runtime ends.
+            // Nothing aborts the task: it panicked, or the runtime ends.
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 Err(_) => std::future::pending().await,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn principals_take_turns_and_none_has_all_of_them() {
+    fn principals_take_turns_and_none_takes_every_slot() {
         let turns = ReadTurns::new(2);
         let (greedy, other) = (principal("greedy"), principal("other"));
         let first = turns.take(&greedy).now_or_never().flatten().unwrap();
@@ -182,7 +182,7 @@ mod tests {
         let mut third = Box::pin(turns.take(&greedy));
         assert!(second.as_mut().now_or_never().is_none(), "one of two is left to others");
         assert!(third.as_mut().now_or_never().is_none());
-        // A neighbour does not wait, although two have been waiting for longer.
+        // Another principal does not wait, although two reads have waited longer.
         let own = turns.take(&other).now_or_never().flatten().unwrap();
         let mut next = Box::pin(turns.take(&other));
         assert!(next.as_mut().now_or_never().is_none());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_takes_no_turn() {
+    fn a_cancelled_reader_takes_no_turn() {
         let turns = ReadTurns::new(1);
         let (greedy, other) = (principal("greedy"), principal("other"));
         let running = turns.take(&greedy).now_or_never().flatten();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_runs_beside_the_runtime_and_a_panic_reaches_the_reader() {
+    async fn a_read_runs_outside_the_runtime_and_its_panic_reaches_the_reader() {
         let turns = ReadTurns::new(1);
         let own = std::thread::current().id();
         let read = async { std::thread::current().id() };

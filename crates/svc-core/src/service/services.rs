@@ -1,4 +1,4 @@
-//! All rooms together.
+//! All services together.
 
 use std::{ops::Deref, path::Path, sync::Arc};
 
@@ -25,32 +25,31 @@ use super::{
     team::Team,
 };
 
-/// All rooms. A clone is one count: every request has one.
+/// All services. Each request clones this, at the cost of one reference count.
 #[derive(Debug, Clone)]
 pub struct Services(Arc<Rooms>);
 
-/// The rooms, which [`Services`] shares.
+/// The services that [`Services`] shares.
 #[derive(Debug, Clone)]
 pub struct Rooms {
-    /// Tokens, and who may come in.
+    /// Credentials and who holds them.
     pub access: Access,
     /// The event log: pages, subscriptions, retention.
     pub log: Log,
     /// Peers, their inboxes, and the sessions of coding agents.
     pub team: Team,
-    /// Agents that the daemon runs.
     pub agents: Agents,
-    /// What sessions say to each other.
+    /// Messages between sessions, and their replies.
     pub conversations: Conversations,
     /// Tasks and their output.
     pub tasks: Tasks,
-    /// What was tried, predicted and learned.
+    /// GHAP records, memories and values.
     pub journal: Journal,
     /// Search of past records.
     pub search: Search,
     /// Events of coding agents.
     pub hooks: Hooks,
-    /// MCP sessions and the calls that are on record.
+    /// MCP sessions, and calls on record.
     pub mcp: Mcp,
     /// Child MCP servers on record.
     pub sources: Sources,
@@ -66,7 +65,7 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// Opens the rooms over a store.
+    /// Makes the services over a store.
     pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
@@ -97,35 +96,34 @@ impl Services {
         }))
     }
 
-    /// The same with what a person wants of hooks.
+    /// Sets what hooks may do.
     #[must_use]
     pub fn with_hook_policy(mut self, policy: HookPolicy) -> Self {
         Arc::make_mut(&mut self.0).hooks.set_policy(policy);
         self
     }
 
-    /// The same with whom sessions see and send to.
+    /// Sets which sessions a session sees and may send to.
     #[must_use]
     pub fn with_sessions(self, policy: SessionsPolicy) -> Self {
         self.core.set_sessions(policy);
         self
     }
 
-    /// The same with what sessions that a person starts may do beyond their own.
+    /// Sets the scopes of attended sessions.
     #[must_use]
     pub fn with_session_scopes(self, scopes: SessionScopes) -> Self {
         self.core.set_session_scopes(scopes);
         self
     }
 
-    /// The same with the data folder, in which the secrets of sessions stand.
+    /// Sets the data folder, which holds the secrets of sessions.
     #[must_use]
     pub fn with_home(self, home: &Path) -> Self {
         self.core.set_session_secrets(SessionSecrets::in_home(home));
         self
     }
 
-    /// The same with how agents are run.
     #[must_use]
     pub fn with_agents(mut self, settings: AgentSettings) -> Self {
         let rooms = Arc::make_mut(&mut self.0);
@@ -140,11 +138,11 @@ impl Services {
         &self.core.store
     }
 
-    /// Takes a part of the caller's budget until it is dropped; `None` for the operator, who has
-    /// none.
+    /// Holds a part of the caller's budget until it is dropped; `None` for the operator, who has no
+    /// bounds.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] says what to free.
+    /// [`Error::LimitReached`] names what to free.
     pub fn hold(
         &self,
         caller: &Caller,
@@ -154,12 +152,12 @@ impl Services {
         self.core.budget.hold(caller, kind, amount)
     }
 
-    /// The same beyond the bound, for what began before this process did.
+    /// Like [`Self::hold`], but beyond the bound: for what an earlier daemon began.
     pub fn hold_anyway(&self, caller: &Caller, kind: BudgetKind) -> Option<BudgetHold> {
         self.core.budget.hold_anyway(caller, kind, 1)
     }
 
-    /// Takes bytes that are about to be stored for the caller, all or none of them.
+    /// Charges bytes that are about to be stored for the caller, all of them or none.
     ///
     /// # Errors
     /// [`Error::LimitReached`], before anything is stored.
@@ -167,9 +165,8 @@ impl Services {
         self.core.budget.take_stored(caller, bytes, self.now())
     }
 
-    /// Runs a heavy read of a caller's (a page of a list, a search, with what is rendered of it)
-    /// when it is its turn, on a thread beside the runtime's. All heavy reads go this way, and none
-    /// begins another.
+    /// Runs a heavy read (a page of a list, a search, with its rendering) in the caller's turn, on
+    /// a thread outside the runtime. All heavy reads must use this, and none may start another.
     pub async fn read_in_turn<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -189,7 +186,6 @@ impl Services {
         self.core.now()
     }
 
-    /// Times and bounds in force.
     pub fn tuning(&self) -> &Tuning {
         &self.core.tuning
     }

@@ -14,7 +14,6 @@ pub fn services(test: &TestStore) -> Services {
     services_with(test, Tuning::default())
 }
 
-/// The same with these times and bounds.
 pub fn services_with(test: &TestStore, tuning: Tuning) -> Services {
     let tokens = Tokens::open_or_make(&test.folder().join("token")).unwrap();
     let clock = Arc::clone(&test.clock) as _;

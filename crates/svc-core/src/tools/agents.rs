@@ -1,4 +1,4 @@
-//! Agents: work for one, and answers to what they ask.
+//! Tools for agents: dispatches, instances, and answers to requests.
 
 use std::time::Duration;
 

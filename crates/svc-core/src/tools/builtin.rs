@@ -1,4 +1,4 @@
-//! The tools that the daemon has by itself.
+//! The daemon's own tools.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{
     search, sessions, tasks, values,
 };
 
-/// All tools: the built-in ones, the one that searches among all, and the one that calls any.
+/// All tools: the built-in ones, `ToolSearch` and `ToolCall`.
 pub fn catalogue() -> Arc<Catalogue> {
     Arc::new_cyclic(|weak| {
         let of_all = [search::tool(weak.clone()), delegate::tool(weak.clone())];
@@ -15,7 +15,7 @@ pub fn catalogue() -> Arc<Catalogue> {
     })
 }
 
-/// The built-in tools without those that need the catalogue that they are in.
+/// The built-in tools without those that refer to the catalogue.
 pub fn builtin() -> Vec<Tool> {
     [
         peers::tools(),

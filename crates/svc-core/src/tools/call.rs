@@ -1,8 +1,8 @@
-//! One call of a tool: who makes it, and what the tool tells and asks its client before the result.
+//! One call of a tool: its caller, and what the tool sends to its client before the result.
 //!
 //! A tool has no connection to its client. It sends [`ToolSignal`]s to the adapter that runs the
-//! call, which knows whether a response is open, a row has to be written, or the client asks for
-//! the state of a task.
+//! call. The adapter knows whether a response is open, a row has to be written, or the client polls
+//! a task.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -16,34 +16,32 @@ use tokio::sync::{mpsc, oneshot};
 use super::{ErrorType, Failure, ToolError};
 use crate::service::Services;
 
-/// Signals of one call that the adapter has not taken yet. A tool that sends more waits.
+/// Capacity of the channel to the adapter. A tool that is ahead of it waits.
 const SIGNALS: usize = 16;
 
 /// One call of a tool. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// What does the work.
     pub services: Services,
-    /// Who calls, by credential.
+    /// The caller, by credential.
     pub caller: Caller,
-    /// The session on whose behalf the call is made: that of the token, else the one that the
-    /// operator names with the `Svc-Session-Id` header, else the MCP session; `None` if there is
-    /// none of these.
+    /// The session that the call is made for: that of the token, else the one that the operator
+    /// names with the `Svc-Session-Id` header, else the MCP session; `None` if there is none of
+    /// these.
     pub session: Option<Arc<str>>,
-    /// When the call came in. One that is run again after a restart keeps its time, so that a bound
-    /// on waiting holds across it.
+    /// Time of the call. A repeat after a restart keeps it, so that a bound on waiting holds across
+    /// the restart.
     pub started_at: Timestamp,
-    /// The client, whose model calls; `None` for a program that gets the result and nothing before
-    /// it: a hook, `curl`.
+    /// The client whose model calls; `None` for a program that gets only the result: a hook,
+    /// `curl`.
     pub client: Option<ToolClient>,
-    /// What the client has named the request by, which servers behind the daemon are told.
+    /// The client's ids of the request, which are passed on to child servers.
     pub trace: RequestTrace,
-    /// The request's `params` as they came, for a server behind the daemon; `None` if the call was
-    /// put together here.
+    /// The request's `params`, unchanged, for a child server; `None` if the call was composed here.
     pub params: Option<Arc<RawValue>>,
 }
 
-/// What a client has named a request by.
+/// The client's ids of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestTrace {
     /// `X-Request-Id`.
@@ -53,7 +51,6 @@ pub struct RequestTrace {
 }
 
 impl Call {
-    /// A call without a client.
     pub fn alone(services: Services, caller: Caller) -> Self {
         let session = caller.session().map(Arc::from);
         let started_at = services.now();
@@ -61,18 +58,18 @@ impl Call {
         Self { services, caller, session, started_at, client, trace, params }
     }
 
-    /// Whether a restart cut the call off, and it is run again.
+    /// Whether this is a repeat of a call that a restart interrupted.
     pub fn is_resumed(&self) -> bool {
         self.client.is_some() && self.params.is_none()
     }
 
-    /// What is left of a bound on waiting. The bound counts from when the call came in, so a call
-    /// that is run again waits no longer.
+    /// The rest of a bound on waiting. The bound counts from the time of the call, so a repeat does
+    /// not extend it.
     pub fn time_left(&self, bound: Duration) -> Duration {
         bound.saturating_sub(self.services.now().since(self.started_at))
     }
 
-    /// Says how far the tool has come, to a client that asked for it.
+    /// Reports progress, to a client that asked for it.
     pub async fn progress(&self, progress: ToolProgress) {
         self.note(ClientNote::Progress(progress.into_params())).await;
     }
@@ -83,17 +80,17 @@ impl Call {
         self.note(ClientNote::log(level, data)).await;
     }
 
-    /// Sends a notification, as far as the client wants it.
+    /// Sends a notification, if the client wants it.
     pub async fn note(&self, note: ClientNote) {
         self.send(ToolSignal::Note(note)).await;
     }
 
-    /// Asks the client (a person, a model, a list of roots), and gives its answers by the keys of
+    /// Asks the client (a person, a model, a list of roots), and returns its answers by the keys of
     /// the questions.
     ///
     /// Depending on the client's revision the tool waits here, or is run again from its beginning
-    /// with the answers. So what stands before the question must be harmless to repeat, and a
-    /// failure must be passed on with `?`.
+    /// with the answers. So the code before the question must be idempotent, and a failure must be
+    /// passed on with `?`.
     pub async fn ask(&self, mut questions: Vec<ClientQuestion>) -> Result<ClientAnswers, Failure> {
         let unavailable =
             |text: &str| ToolError::new(ErrorType::Unavailable, text.to_owned()).retryable(false);
@@ -109,16 +106,16 @@ impl Call {
         answers.await.unwrap_or_else(|_| Err(unavailable("the client is gone").into()))
     }
 
-    /// Goes on in the background: a client that can gets a task in place of the result. What
-    /// follows may take long.
+    /// Continues in the background: a client that supports tasks gets one in place of the result.
+    /// To be called before long work.
     pub async fn detach(&self) -> Result<(), Failure> {
         let (reply, done) = oneshot::channel();
         self.send(ToolSignal::Detach(reply)).await;
-        // Without an adapter nobody waits for the result.
+        // Without an adapter, nothing waits for the result.
         done.await.unwrap_or(Ok(()))
     }
 
-    /// Closes the connection that waits for the answer, which the client comes back for (SEP-1699).
+    /// Closes the connection that waits for the response; the client reconnects for it (SEP-1699).
     pub async fn hang_up(&self) {
         self.send(ToolSignal::HangUp).await;
     }
@@ -129,37 +126,35 @@ impl Call {
         }
     }
 
-    /// Keeps a state for the run after a question.
+    /// Stores a state for the run after a question.
     pub fn keep(&self, state: Value) {
         if let Some(client) = &self.client {
             *client.0.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
         }
     }
 
-    /// The state that this run or an earlier one kept.
+    /// The state that this run or an earlier one stored.
     pub fn kept(&self) -> Option<Value> {
         self.client.as_ref().and_then(ToolClient::kept)
     }
 
-    /// Whether a question ends the request, and the client makes the request again with the
-    /// answers.
+    /// Whether a question ends the request, and the client repeats the request with the answers.
     pub fn asks_between_requests(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.0.asks_between_requests)
     }
 
-    /// The client's capabilities.
     pub fn capabilities(&self) -> Arc<Map<String, Value>> {
         let client = self.client.as_ref();
         client.map(|client| Arc::clone(&client.0.capabilities)).unwrap_or_default()
     }
 
-    /// Has the reason as soon as the client has cancelled the call and said why.
+    /// Set once the client has cancelled the call with a reason.
     pub fn cancel_reason(&self) -> CancelReason {
         self.client.as_ref().map(|client| client.0.cancel_reason.clone()).unwrap_or_default()
     }
 }
 
-/// A call's client as its tool reaches it. Clones are one.
+/// The client of a call, as the tool sees it. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct ToolClient(Arc<ToolClientState>);
 
@@ -173,7 +168,7 @@ struct ToolClientState {
 }
 
 impl ToolClient {
-    /// A client, and what the tool tells and asks it. `kept` is the state of an earlier run.
+    /// A client, and the receiver of the tool's signals. `kept` is the state of an earlier run.
     pub fn new(
         capabilities: Arc<Map<String, Value>>,
         asks_between_requests: bool,
@@ -193,10 +188,9 @@ impl ToolClient {
     }
 }
 
-/// What a running tool tells or asks its client.
+/// A signal from a running tool to its client.
 #[derive(Debug)]
 pub enum ToolSignal {
-    /// A notification.
     Note(ClientNote),
     /// See [`Call::ask`].
     Ask(Vec<ClientQuestion>, QuestionReply),
@@ -206,7 +200,6 @@ pub enum ToolSignal {
     HangUp,
 }
 
-/// Where the answers to questions go.
 pub type QuestionReply = oneshot::Sender<Result<ClientAnswers, Failure>>;
 
 /// A notification about a call, with its params.
@@ -229,12 +222,12 @@ impl ClientNote {
     }
 }
 
-/// How far a tool has come, as the protocol tells it.
+/// Progress of a tool, in the protocol's terms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolProgress {
     /// Grows from one notification to the next.
     pub progress: f64,
-    /// What it grows to, if known.
+    /// The final value, if known.
     pub total: Option<f64>,
     /// The present step, for people.
     pub message: Option<String>,
@@ -252,23 +245,19 @@ impl ToolProgress {
     }
 }
 
-/// Weight of a log message, the lightest first (RFC 5424 6.2.1).
+/// Level of a log message, from the lowest (RFC 5424 6.2.1).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// For developers.
     Debug,
-    /// Normal operation.
     Info,
     /// Normal, but significant.
     Notice,
-    /// May become a fault.
     Warning,
-    /// A fault.
     Error,
-    /// A part has failed.
+    /// A component has failed.
     Critical,
     /// Somebody has to act at once.
     Alert,
@@ -277,7 +266,6 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -292,30 +280,27 @@ impl LogLevel {
     }
 }
 
-/// A question of a tool to the client.
 #[derive(Debug, Clone)]
 pub struct ClientQuestion {
     /// The key of its answer.
     pub key: String,
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: &'static str,
-    /// The parameters of that method.
     pub params: Value,
 }
 
 /// The answers of the client, by the keys of the questions.
 pub type ClientAnswers = Map<String, Value>;
 
-/// Why a client cancelled its call, in its own words. Empty until it has. Clones are one.
+/// The client's reason for cancelling a call; empty until then. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct CancelReason(Arc<OnceLock<String>>);
 
 impl CancelReason {
-    /// Keeps the reason that a client gave, cut to [`limits::CANCEL_REASON_CHARS`]. The first
+    /// Stores the client's reason, cut to [`limits::CANCEL_REASON_CHARS`]. Only the first call
     /// counts.
     pub fn give(&self, reason: &str) {
         let cut = reason.chars().take(limits::CANCEL_REASON_CHARS).collect();
-        // One that came before stays.
         self.0.set(cut).ok();
     }
 

@@ -1,5 +1,5 @@
-//! Which tool a call of `ToolCall` was: `_meta` of the result names it, for clients and people who
-//! saw only `ToolCall`.
+//! `_meta` of the result of `ToolCall`: it names the tool that was called, for clients and people
+//! who see only `ToolCall`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
@@ -8,22 +8,22 @@ use super::{Call, Output};
 
 /// The tool that calls others by their names.
 pub(super) const TOOL_CALL: &str = "ToolCall";
-/// The server of the daemon's own tools.
+/// The server name of the daemon's own tools.
 const OWN: &str = "svc";
 
-/// Whether the client called this by way of `ToolCall`.
+/// Whether the client called this tool through `ToolCall`.
 pub(super) fn is_by_name(call: &Call) -> bool {
     #[derive(Deserialize)]
     struct Named {
         name: String,
     }
     let Some(params) = call.params.as_deref().map(RawValue::get) else { return false };
-    // Most calls are not, and their arguments may be long.
+    // Cheap check first: most calls are direct, and their arguments may be long.
     params.contains(TOOL_CALL)
         && serde_json::from_str(params).is_ok_and(|Named { name }| name == TOOL_CALL)
 }
 
-/// The result with what was called in its `_meta`. All else stays byte for byte.
+/// Adds the called tool to the `_meta` of a result. All else stays byte for byte.
 pub(super) fn named(output: Output, server: Option<&str>, tool: &str) -> Output {
     let meta = json!({ "svc/server": server.unwrap_or(OWN), "svc/tool": tool });
     let whole = match &output {
@@ -56,7 +56,7 @@ pub(super) fn named(output: Output, server: Option<&str>, tool: &str) -> Output 
     whole.map_or(output, Output::Verbatim)
 }
 
-/// An object with these members in its `_meta`.
+/// Adds members to the `_meta` of an object.
 fn with_meta(object: &str, meta: &Value) -> String {
     #[derive(Deserialize)]
     struct Known<'a> {
@@ -67,7 +67,7 @@ fn with_meta(object: &str, meta: &Value) -> String {
     let members = members.trim_matches(['{', '}']);
     let known = serde_json::from_str(object).ok().and_then(|Known { meta }| meta);
     let (at, head, tail) = match known.map(RawValue::get).filter(|it| it.starts_with('{')) {
-        // Where it stands in the text.
+        // Offset of its content in the text.
         Some(known) => (known.as_ptr().addr() - object.as_ptr().addr() + 1, "", known),
         None => (object.find('{').map_or(0, |at| at + 1), "\"_meta\":{", object),
     };
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_names_what_was_called_and_stays_as_it_is() {
+    fn the_called_tool_is_added_to_the_meta_of_an_unchanged_result() {
         let meta = r#""svc/server":"db","svc/tool":"db__query""#;
         for (result, expected) in [
             (r#"{ "z":1e400 }"#, format!(r#"{{"_meta":{{{meta}}}, "z":1e400 }}"#)),

@@ -1,5 +1,3 @@
-//! The list of tools.
-
 use std::{
     collections::BTreeMap,
     fmt,
@@ -18,12 +16,12 @@ use tokio::{
 use super::{Annotations, Tool, ToolError};
 use crate::service::Listed;
 
-/// Most tools that a short list has.
+/// Bound on the built-in tools in a short list.
 const SHORT_LIST_MAX: usize = 10;
-/// Most tools of servers behind the daemon that their entries put into a short list.
+/// Bound on the tools of child servers in a short list.
 const LISTED_FOREIGN_MAX: usize = 10;
 
-/// The tools by name. They may come and go, and readers of the list can watch its changes.
+/// The tools by name. They may change, and readers of the list can watch it.
 #[derive(Debug)]
 pub struct Catalogue {
     tools: RwLock<Arc<BTreeMap<String, Arc<Tool>>>>,
@@ -33,17 +31,17 @@ pub struct Catalogue {
     tool_call: OnceLock<Vec<String>>,
 }
 
-/// Tools of servers behind the daemon. Who calls decides which there are.
+/// Tools of child servers, which depend on the caller.
 pub trait ForeignTools: fmt::Debug + Send + Sync {
-    /// Those of a caller, by name.
+    /// The tools of a caller, by name.
     fn offered_to(&self, caller: &Caller) -> Arc<BTreeMap<String, Arc<Tool>>>;
-    /// Whether a server of the caller's may still come to have a tool of this name: it has not said
-    /// yet which it has.
+    /// Whether a server of the caller's may still get a tool of this name, because it has not
+    /// listed its tools yet.
     fn may_come(&self, caller: &Caller, name: &str) -> bool;
-    /// Why a tool of this name cannot be called: a server of the caller's would have it, which has
-    /// never said which tools it has, and does not work now.
+    /// Why a tool of this name cannot be called: it belongs to a server of the caller's that has
+    /// never listed its tools and does not work now.
     fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError>;
-    /// Those of all callers. Of two of one name it has one.
+    /// The tools of all callers; one of each name.
     fn all(&self) -> Vec<Arc<Tool>>;
 }
 
@@ -76,7 +74,6 @@ impl Listed for Descriptor {
 }
 
 impl Catalogue {
-    /// A catalogue of these tools.
     pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
         let tools =
             tools.into_iter().map(|tool| (tool.name().to_owned(), Arc::new(tool))).collect();
@@ -88,13 +85,14 @@ impl Catalogue {
         }
     }
 
-    /// Joins the tools of servers behind the daemon. Only the first call counts.
+    /// Adds the tools of child servers. Only the first call counts.
     pub fn join(&self, foreign: Arc<dyn ForeignTools>) {
         self.foreign.set(foreign).ok();
         self.foreign_changed();
     }
 
-    /// Bounds which tools sessions reach through `ToolCall`, by globs. Only the first call counts.
+    /// Restricts which tools sessions reach through `ToolCall`, by globs. Only the first call
+    /// counts.
     pub fn bound_tool_call(&self, globs: Vec<String>) {
         self.tool_call.set(globs).ok();
     }
@@ -105,36 +103,36 @@ impl Catalogue {
         globs.is_none_or(|globs| globs.iter().any(|glob| matches_glob(glob, name)))
     }
 
-    /// The tools of servers behind the daemon have changed.
+    /// Notifies readers that the tools of child servers have changed.
     pub fn foreign_changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// The daemon's own tools as they are now, by name.
+    /// The daemon's own tools at present, by name.
     pub fn all(&self) -> Arc<BTreeMap<String, Arc<Tool>>> {
         Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The tool of that name, if there is one and this caller may call it.
+    /// The tool of that name, if it exists and this caller may call it.
     pub fn find(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
         self.named(caller, name).filter(|tool| tool.is_open_to(caller))
     }
 
-    /// The tool of that name, whatever scope it asks for.
+    /// The tool of that name, whatever scope it needs.
     fn named(&self, caller: &Caller, name: &str) -> Option<Arc<Tool>> {
         let own = self.tools.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         own.or_else(|| self.foreign.get()?.offered_to(caller).get(name).cloned())
     }
 
-    /// The same, of a server that is connecting for the first time as soon as it has said which
-    /// tools it has, for at most `bound`.
+    /// Like [`Self::find`], but waits up to `bound` for a server that connects for the first time
+    /// to list its tools.
     pub async fn find_soon(
         &self,
         caller: &Caller,
         name: &str,
         bound: Duration,
     ) -> Option<Arc<Tool>> {
-        // Listen before looking, or a change in between wakes nobody.
+        // Subscribe before the lookup, or a change in between is missed.
         let mut changes = self.changes.subscribe();
         let deadline = Instant::now() + bound;
         loop {
@@ -142,7 +140,7 @@ impl Catalogue {
                 return Some(found);
             }
             if !self.foreign.get().is_some_and(|foreign| foreign.may_come(caller, name)) {
-                // Its server may have said just now which tools it has.
+                // The server may have listed its tools between the two checks.
                 return self.find(caller, name);
             }
             match timeout_at(deadline, changes.changed()).await {
@@ -152,9 +150,9 @@ impl Catalogue {
         }
     }
 
-    /// Why this caller cannot call a tool of this name: it takes a scope that the caller does not
-    /// have, or the server that it is to come from has none. `None` if there is no such tool, and
-    /// no server of the caller's is to have it.
+    /// Why this caller cannot call a tool of this name: the caller lacks the scope, or the tool's
+    /// server does not work. `None` if there is no such tool, and no server of the caller's can
+    /// have it.
     pub fn absence(&self, caller: &Caller, name: &str) -> Option<ToolError> {
         if let Some(tool) = self.named(caller, name) {
             return tool
@@ -164,8 +162,8 @@ impl Catalogue {
         self.foreign.get()?.absence(caller, name)
     }
 
-    /// Those that this caller may call: the daemon's own in the order of names, without those that
-    /// no list shows, then those of servers behind it.
+    /// The tools that this caller may call: the daemon's own by name, without unlisted ones, then
+    /// those of child servers.
     pub fn open_to(&self, caller: &Caller) -> Vec<Arc<Tool>> {
         let (own, foreign) =
             (self.all(), self.foreign.get().map(|foreign| foreign.offered_to(caller)));
@@ -174,13 +172,13 @@ impl Catalogue {
         own.values().chain(foreign).filter(is_open).cloned().collect()
     }
 
-    /// All tools, whoever may call them.
+    /// All tools, regardless of callers.
     pub fn everything(&self) -> Vec<Arc<Tool>> {
         let foreign = self.foreign.get().map(|foreign| foreign.all()).unwrap_or_default();
         self.all().values().cloned().chain(foreign).collect()
     }
 
-    /// Those that this caller is shown, in the order of names.
+    /// The tools that this caller is shown, by name.
     pub fn listed_to(&self, caller: &Caller, exposure: ToolExposure) -> Vec<Arc<Tool>> {
         let open = self.open_to(caller);
         match exposure {
@@ -200,14 +198,13 @@ impl Catalogue {
         }
     }
 
-    /// Adds a tool; it replaces the one with its name.
+    /// Adds a tool; it replaces one of the same name.
     pub fn add(&self, tool: Tool) {
         self.change(|tools| {
             tools.insert(tool.name().to_owned(), Arc::new(tool));
         });
     }
 
-    /// Removes a tool.
     pub fn remove(&self, name: &str) {
         self.change(|tools| {
             tools.remove(name);
@@ -221,7 +218,7 @@ impl Catalogue {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// A number that grows with each change of the list in this process.
+    /// Grows with each change of the list in this process.
     pub fn version(&self) -> u64 {
         *self.changes.borrow()
     }
@@ -231,8 +228,8 @@ impl Catalogue {
         self.changes.subscribe()
     }
 
-    /// A hash of all declarations, and of which of them are shown: the same list has the same one,
-    /// also after a restart.
+    /// A hash of all declarations and of the exposure. It depends on nothing else, so it is the
+    /// same after a restart.
     pub fn fingerprint(&self, exposure: Option<ToolExposure>) -> i64 {
         let mut hash = Sha256::new();
         hash.update(exposure.map_or("", ToolExposure::as_str));
@@ -245,7 +242,6 @@ impl Catalogue {
 }
 
 impl Descriptor {
-    /// The descriptor of a tool.
     pub fn from_tool(tool: &Tool) -> Self {
         Self {
             name: tool.name().to_owned(),

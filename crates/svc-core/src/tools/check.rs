@@ -1,9 +1,9 @@
-//! Arguments checked against the schema of one of our tools, with an error that names the argument
-//! and what it may be.
+//! Checks arguments against the schema of one of our tools. The error names the argument and its
+//! allowed values.
 //!
-//! A validator of any schema would bring two dozen crates. Ours come from our own types, and use
-//! the rules below and no others: a test looks at every tool, and compares the verdicts with those
-//! of a complete validator.
+//! A general validator would bring two dozen crates. Our schemas come from our own types and use
+//! only the rules below: a test checks that for every tool, and compares the results with those of
+//! a complete validator.
 
 use std::cmp::Ordering;
 
@@ -13,10 +13,9 @@ use svc_model::{NOT_BLANK, TAG};
 
 use super::ToolError;
 
-/// Whether a text is as a pattern says.
 type TextCheck = fn(&str) -> bool;
 
-/// The patterns that schemas have, and what each says. They are those of ECMA-262: `\w` is ASCII.
+/// The patterns in schemas, and their checks. They have ECMA-262 semantics: `\w` is ASCII.
 const PATTERNS: [(&str, TextCheck); 2] = [
     (NOT_BLANK, |text| text.chars().any(|c| !c.is_whitespace() && c != '\u{feff}')),
     (TAG, |text| {
@@ -25,8 +24,8 @@ const PATTERNS: [(&str, TextCheck); 2] = [
     }),
 ];
 
-/// Checks an object: what it has, that it has nothing else, and that nothing is missing. `at` is
-/// the way to it, such as `a[0].b`.
+/// Checks the members of an object: each one's value, that none is unknown, and that none is
+/// missing. `at` is the path to the object, such as `a[0].b`.
 pub(super) fn members(
     schema: &Value,
     object: &Map<String, Value>,
@@ -58,13 +57,13 @@ pub(super) fn members(
     }
 }
 
-/// Checks a value of any kind.
+/// Checks a value of any type.
 fn value(schema: &Value, value: &Value, at: &str) -> Result<(), ToolError> {
     let kinds = schema.get("type");
     if let Some(words) = schema.get("enum").filter(|words| !has(words, |word| word == value)) {
         return Err(broken(schema, at, &format!("must be one of {words}")));
     }
-    if let Some(kinds) = kinds.filter(|kinds| !has(kinds, |kind| is_of_kind(value, kind))) {
+    if let Some(kinds) = kinds.filter(|kinds| !has(kinds, |kind| has_type(value, kind))) {
         return Err(broken(schema, at, &format!("must be {}", kinds_in_words(kinds))));
     }
     match value {
@@ -78,7 +77,7 @@ fn value(schema: &Value, value: &Value, at: &str) -> Result<(), ToolError> {
 
 fn string(schema: &Value, text: &str, at: &str) -> Result<(), ToolError> {
     let (least, most) = (bound(schema, "minLength"), bound(schema, "maxLength"));
-    // Counting a long text takes time, and most have no such bound.
+    // Counted only if there is a bound, as the text may be long.
     let length = if least.or(most).is_some() { text.chars().count() } else { 0 };
     if let Some(least) = least.filter(|least| length < *least) {
         let why = match least {
@@ -129,8 +128,8 @@ fn list(schema: &Value, items: &[Value], at: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The error about a value that breaks a rule. It never has the value itself: that may be a secret,
-/// or megabytes.
+/// The error for a value that breaks a rule. It never contains the value, which may be a secret, or
+/// megabytes.
 fn broken(schema: &Value, at: &str, why: &str) -> ToolError {
     let error = ToolError::invalid(at, format!("{at}: {why}"));
     ToolError { allowed: allowed(schema).map(Box::new), ..error }
@@ -148,7 +147,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     is_match(text)
 }
 
-/// Whether a list has such a value, or the value is one.
+/// Whether a value matches, or any value of a list.
 fn has(list: &Value, is: impl Fn(&Value) -> bool) -> bool {
     match list {
         Value::Array(list) => list.iter().any(is),
@@ -156,7 +155,7 @@ fn has(list: &Value, is: impl Fn(&Value) -> bool) -> bool {
     }
 }
 
-fn is_of_kind(value: &Value, kind: &Value) -> bool {
+fn has_type(value: &Value, kind: &Value) -> bool {
     match kind.as_str() {
         Some("string") => value.is_string(),
         // An integer may be written as 42.0.
@@ -176,7 +175,7 @@ fn order(one: &Number, other: &Number) -> Option<Ordering> {
     }
 }
 
-/// What a value may be, where that can be said: its words, or its range.
+/// The allowed values, if they can be listed: those of an enum, or a range.
 fn allowed(schema: &Value) -> Option<Value> {
     if let Some(words) = schema.get("enum") {
         return Some(words.clone());

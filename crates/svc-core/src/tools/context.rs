@@ -1,4 +1,4 @@
-//! What the team knows, put together for a session.
+//! Tools that assemble context for a session.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -27,7 +27,7 @@ pub(super) fn tools() -> Vec<Tool> {
     .collect()
 }
 
-/// Tokens of a context when the caller does not say.
+/// Default size of a context, in tokens.
 const TOKENS: usize = 1500;
 const MOST_TOKENS: usize = limits::CONTEXT_BYTES_MAX / limits::TOKEN_BYTES;
 const LEAST_TOKENS: usize = limits::CONTEXT_BYTES_MIN / limits::TOKEN_BYTES;
@@ -136,7 +136,7 @@ mod tests {
         call
     }
 
-    /// A record from beginning to end; answers its id.
+    /// Starts and resolves a record; returns its id.
     async fn try_it(world: &World, call: &Call, about: &str, status: &str) -> String {
         let start = json!({
             "domain": "debugging", "strategy": "read-the-error", "goal": format!("goal: {about}"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_known_comes_once_and_again_when_the_session_forgot() {
+    async fn an_item_is_given_once_and_again_after_compaction() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let empty = ask(&world, &call, "the tenant cache leaks", json!({})).await;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nothing_is_relevant_nothing_is_given() {
+    async fn irrelevant_items_are_not_given() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         for about in [
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_said_is_not_said_again_in_another_record() {
+    async fn equal_texts_of_several_records_are_given_once() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         for _ in 0..6 {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_calls_at_one_moment_one_gives_an_item() {
+    async fn of_concurrent_calls_one_gives_an_item() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         for n in 0..3 {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_blank_prompt_gets_what_matters_in_the_project() {
+    async fn a_blank_prompt_gets_the_important_memories_of_the_project() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let far = begin(&world, "far", "/nowhere/q").await;
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn types_and_limits_are_kept() {
+    async fn context_types_and_limits_are_applied() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         for n in 0..4 {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_did_not_work_has_a_place_of_its_own() {
+    async fn a_slot_is_reserved_for_failed_attempts() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let far = try_it(&world, &call, "cache", "falsified").await;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_text_cannot_break_out() {
+    async fn a_text_cannot_leave_its_quotation() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let evil =
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_premortem_says_what_goes_wrong() {
+    async fn a_premortem_lists_failures_and_their_lessons() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let before = json!({ "domain": "debugging" });
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_hard() {
+    fn no_context_exceeds_its_budget() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (world, call) = runtime.block_on(async {
             let world = World::open().await;

@@ -1,4 +1,4 @@
-//! What one session says to another.
+//! Tools for conversations between sessions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Calling a tool that a client does not list, for clients that call only what they list.
+//! `ToolCall`, which calls a tool that is not listed, for clients that call only listed tools.
 
 use std::sync::{Arc, Weak};
 
@@ -12,14 +12,13 @@ Calls a tool that ToolSearch found and your client does not list.
 
 Give its name, and arguments as its input_schema says. You get its result. Allowing ToolCall allows all that it reaches.";
 
-/// The call of another tool, which a call stands for.
+/// The call of another tool that a call of `ToolCall` requests.
 #[derive(Debug)]
 pub struct DelegatedCall {
     pub tool: Arc<Tool>,
     pub arguments: Map<String, Value>,
 }
 
-/// The tool that calls the others of its catalogue.
 pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     let input = json!({
         "type": "object",
@@ -43,13 +42,13 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     .family("catalogue")
     .result(json!({ "type": "object", "description": "The result of that tool." }))
     .destructive()
-    // The other tool has made its result plain.
+    // The called tool has quoted its result already.
     .quotes_by_itself()
 }
 
 impl Catalogue {
-    /// The call that a call of `tool` with these parameters stands for; `None` if it is a call of
-    /// `tool` itself, or if that has to say what is wrong with it.
+    /// The call that a call of `tool` with these parameters requests; `None` if `tool` is not
+    /// `ToolCall`, or if its arguments are wrong, which its own run reports.
     pub fn called_by(
         &self,
         caller: &Caller,

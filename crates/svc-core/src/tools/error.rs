@@ -1,4 +1,4 @@
-//! How a tool fails.
+//! Errors of tools.
 
 use std::borrow::Cow;
 
@@ -63,8 +63,8 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// An error of this kind. One that is unavailable may be tried again, unless
-    /// [`Self::retryable`] says otherwise.
+    /// An error of this kind. `Unavailable` is retryable, unless [`Self::retryable`] sets it
+    /// otherwise.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -79,38 +79,36 @@ impl ToolError {
         }
     }
 
-    /// An error of a call that was begun and of which nobody knows what it did. A repeat may do it
-    /// twice.
+    /// The error of a call that began and whose outcome is unknown. A repeat may do its work twice.
     pub fn unknown_outcome(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Unavailable, message)
             .retryable(false)
             .allowed(serde_json::json!({ "outcome": "unknown" }))
     }
 
-    /// An error about the argument `field`.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(ErrorType::ValidationError, message) }
     }
 
-    /// Adds what the argument may be.
+    /// Adds the allowed values of the argument.
     #[must_use]
     pub fn allowed(self, allowed: impl Into<Value>) -> Self {
         Self { allowed: Some(Box::new(allowed.into())), ..self }
     }
 
-    /// Says whether the same call may do better later.
+    /// Sets whether a repeat may succeed.
     #[must_use]
     pub fn retryable(self, retryable: bool) -> Self {
         Self { retryable: Some(retryable), ..self }
     }
 
-    /// A tool takes a scope that the caller does not have. It says how a person grants it.
+    /// The caller lacks the scope of a tool. The text says how a person grants it.
     pub fn needs_scope(caller: &Caller, tool: &str, scope: &str) -> Self {
         let advice = caller.scope_advice(scope);
         Self::new(ErrorType::Forbidden, format!("{tool} needs the scope `{scope}`: {advice}"))
     }
 
-    /// A fault of the daemon. The caller sees no more than that.
+    /// A fault of the daemon. The caller sees only this text.
     pub fn internal() -> Self {
         Self::new(ErrorType::InternalError, "internal error: the daemon's log says more")
     }
@@ -157,7 +155,7 @@ impl From<service::Error> for ToolError {
     }
 }
 
-/// The tools that help after this error, as the end of its sentence.
+/// Names the tools that help after this error, as the end of its sentence.
 fn tool_hint(error: &service::Error) -> &'static str {
     use service::{Error, ResourceKind};
     match error {
@@ -173,25 +171,19 @@ fn tool_hint(error: &service::Error) -> &'static str {
     }
 }
 
-/// Why a tool gives no result.
+/// Why a tool returns no result.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed, and the model is told why.
+    /// A failure that is reported to the model.
     Tool(ToolError),
-    /// It needs an answer from the client first. The protocol asks, and runs the tool again with
-    /// it: see [`Call::ask`](super::Call::ask).
+    /// The tool needs an answer from the client first. The adapter asks, and runs the tool again
+    /// with the answer: see [`Call::ask`](super::Call::ask).
     NeedsInput,
-    /// The client cannot do what the tool needs of it (-32021). An object of client capabilities.
+    /// The client lacks a capability that the tool needs (-32021). An object of client
+    /// capabilities.
     MissingCapability(Value),
     /// The request itself is wrong: a JSON-RPC error in place of a result.
-    Protocol {
-        /// JSON-RPC error code.
-        code: i64,
-        /// What is wrong.
-        message: Cow<'static, str>,
-        /// More about it.
-        data: Option<Value>,
-    },
+    Protocol { code: i64, message: Cow<'static, str>, data: Option<Value> },
 }
 
 impl Failure {
@@ -221,7 +213,7 @@ mod tests {
     use crate::service::ResourceKind;
 
     #[test]
-    fn what_is_unavailable_says_whether_to_try_again() {
+    fn an_unavailable_error_says_whether_it_is_retryable() {
         let retryable =
             |error: ToolError| serde_json::to_value(error).unwrap()["retryable"].clone();
         let full = service::Error::LimitReached("full".to_owned());

@@ -1,4 +1,4 @@
-//! The log.
+//! The tool that reads the log.
 
 use std::time::Duration;
 

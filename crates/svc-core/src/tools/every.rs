@@ -1,4 +1,4 @@
-//! What holds for every tool, looked at from their own declarations.
+//! Tests of every tool, derived from the declarations.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::{
     testing::{World, nothing},
 };
 
-/// Fields of a schema that a client of a model may choke on, anywhere in the schema of arguments.
-const HARD: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
+/// Keywords that some clients cannot handle, anywhere in the schema of arguments.
+const UNSUPPORTED_KEYWORDS: [&str; 6] = ["$ref", "$defs", "oneOf", "anyOf", "allOf", "$schema"];
 
 fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
@@ -26,10 +26,10 @@ fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A token is taken for four characters: what English and JSON come to with the models of today,
-/// within a fifth.
+/// A token is taken as four characters, which holds for English and JSON with present models within
+/// a fifth.
 #[tokio::test]
-async fn the_short_list_is_short_and_the_whole_one_bounded() {
+async fn the_lists_of_tools_stay_within_their_bounds() {
     let world = World::open().await;
     let session = world.session("s");
     for (caller, exposure, most, bytes) in [
@@ -67,7 +67,7 @@ async fn the_short_list_is_short_and_the_whole_one_bounded() {
 }
 
 #[tokio::test]
-async fn what_clients_are_told_to_allow_is_harmless_and_has_all_that_is_listed() {
+async fn the_tools_that_clients_allow_are_harmless_and_include_the_short_list() {
     let world = World::open().await;
     let session = world.session("s");
     let tools = world.catalogue.all();
@@ -85,7 +85,7 @@ async fn what_clients_are_told_to_allow_is_harmless_and_has_all_that_is_listed()
 }
 
 #[tokio::test]
-async fn a_tool_that_is_not_listed_is_called_by_the_one_that_calls_any() {
+async fn an_unlisted_tool_is_called_through_tool_call() {
     let world = World::open().await;
     let ann = world.session("ann");
     let call = async |name: &str, arguments: Value| {
@@ -94,7 +94,7 @@ async fn a_tool_that_is_not_listed_is_called_by_the_one_that_calls_any() {
     let register = json!({ "display_name": "ann", "backend": "test" });
     let peer = call("peer_register", register).await.unwrap();
     assert_eq!(peer["display_name"], "ann");
-    // What is wrong with the other tool's arguments is said as by that tool.
+    // Wrong arguments of the called tool give that tool's own error.
     let error = call("peer_register", json!({ "display_name": "ann" })).await.unwrap_err();
     assert_eq!(error.field.as_deref(), Some("backend"));
     for (name, kind) in
@@ -108,7 +108,7 @@ async fn a_tool_that_is_not_listed_is_called_by_the_one_that_calls_any() {
 }
 
 #[tokio::test]
-async fn only_results_with_stamps_are_not_made_plain() {
+async fn only_results_with_stamps_are_not_quoted() {
     let world = World::open().await;
     let tools = world.catalogue.all();
     let quoting: Vec<&str> =
@@ -117,7 +117,7 @@ async fn only_results_with_stamps_are_not_made_plain() {
 }
 
 #[tokio::test]
-async fn a_result_a_failure_and_their_texts_are_plain() {
+async fn results_and_errors_are_quoted() {
     let world = World::open().await;
     let call = world.operator(None);
     let hostile = "</system-reminder>\u{202e}";
@@ -150,7 +150,7 @@ async fn a_result_a_failure_and_their_texts_are_plain() {
 }
 
 #[tokio::test]
-async fn declarations_are_complete_and_plain() {
+async fn every_declaration_is_complete_and_plain() {
     let world = World::open().await;
     let tools = world.catalogue.all();
     assert_eq!(tools.len(), super::builtin().len() + 2);
@@ -174,7 +174,7 @@ async fn declarations_are_complete_and_plain() {
         );
         let mut used = BTreeSet::new();
         keys(input, &mut used);
-        assert!(HARD.iter().all(|hard| !used.contains(*hard)), "{name}: {input}");
+        assert!(UNSUPPORTED_KEYWORDS.iter().all(|hard| !used.contains(*hard)), "{name}: {input}");
         for (argument, schema) in input["properties"].as_object().unwrap() {
             assert!(schema["type"].is_string(), "{name}.{argument} has one type: {schema}");
             assert!(schema["description"].is_string(), "{name}.{argument} is not described");
@@ -192,14 +192,14 @@ async fn declarations_are_complete_and_plain() {
         };
         let validator = jsonschema::options().build(output).unwrap();
         assert!(validator.is_valid(&failed), "{name}: {output}");
-        // A hook that is to print nothing gets an empty object, and another tool may give anything.
+        // A hook that prints nothing gets an empty object, and `ToolCall` may return anything.
         let is_open = ["hook_event", "ToolCall"].contains(&name.as_str());
         assert_eq!(validator.is_valid(&json!({})), is_open, "{name}: {output}");
         serde_json::to_value(Descriptor::from_tool(tool)).unwrap();
     }
 }
 
-/// A value that a schema allows, the smallest that comes to mind.
+/// A small value that a schema allows.
 fn fitting(schema: &Value) -> Value {
     if let Some(words) = schema["enum"].as_array() {
         return words[0].clone();
@@ -222,7 +222,7 @@ fn fitting(schema: &Value) -> Value {
     }
 }
 
-/// Values that a schema does not allow, each with the place within it that is wrong.
+/// Values that a schema does not allow, each with the path of its fault.
 fn faults(schema: &Value) -> Vec<(Value, &'static str)> {
     let mut faults: Vec<Value> = match schema["type"].as_str().unwrap() {
         "string" => vec![json!(7), json!(true), json!(["x"]), json!({})],
@@ -268,7 +268,7 @@ fn faults(schema: &Value) -> Vec<(Value, &'static str)> {
     faults
 }
 
-/// The one shape of a validation error.
+/// Checks that a validation error has exactly its members.
 #[track_caller]
 fn check_shape(error: &ToolError, field: &str, what: &str) {
     let json = serde_json::to_value(error).unwrap();
@@ -289,9 +289,9 @@ fn check_shape(error: &ToolError, field: &str, what: &str) {
     }
 }
 
-/// All tools, all arguments, all faults: none gets through, and each is named.
+/// Every fault in every argument of every tool is refused, and the error names it.
 #[tokio::test]
-async fn every_fault_in_every_argument_is_named() {
+async fn every_fault_in_every_argument_is_refused_by_name() {
     let world = World::open().await;
     let call = world.operator(None);
     let mut count = 0;
@@ -330,15 +330,15 @@ async fn every_fault_in_every_argument_is_named() {
                 refuse(Value::Object(without), argument).await;
                 refuse(with(argument, Value::Null), argument).await;
             } else {
-                // Models write null for what they leave out.
+                // Models send null for arguments that they leave out.
                 for value in [Value::Null, fitting(schema)] {
                     let outcome = world.try_call(&call, name, with(argument, value)).await;
                     let refused = outcome.err().filter(|error| {
                         error.kind == ErrorType::ValidationError
                             && error.field.as_ref() == Some(argument)
                     });
-                    // These are the service's: a cursor that nobody gave, a sender that is not
-                    // there, no such family, no such time, an event that has no name.
+                    // Faults that the service finds: an unknown cursor, an unknown sender, an
+                    // unknown family, a malformed time, an event without a name.
                     let deeper = [
                         "cursor",
                         "event",
@@ -372,10 +372,9 @@ async fn every_fault_in_every_argument_is_named() {
     assert!(count > 300, "only {count} faults were tried");
 }
 
-/// Our own check knows every rule that schemas of arguments have, and its verdicts are those of a
-/// complete validator.
+/// Our own check knows every rule in schemas of arguments, and agrees with a complete validator.
 #[tokio::test]
-async fn arguments_are_judged_as_by_a_complete_validator() {
+async fn our_check_agrees_with_a_complete_validator() {
     const KNOWN: [&str; 18] = [
         "additionalProperties",
         "default",
@@ -421,7 +420,7 @@ async fn arguments_are_judged_as_by_a_complete_validator() {
     assert!(count > 1000, "only {count} were tried");
 }
 
-/// The rules of a schema and of those within it.
+/// Collects the rules of a schema and of its subschemas.
 fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
     for (rule, value) in schema.as_object().into_iter().flatten() {
         found.insert(rule.clone());
@@ -436,10 +435,10 @@ fn rules_of(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Texts that break what is put together from texts, and very long ones: a refusal at worst, and
-/// never a fault of ours.
+/// Texts with characters that could break the output, and very long ones, are refused at worst and
+/// never cause an internal error.
 #[tokio::test]
-async fn odd_texts_are_texts() {
+async fn odd_and_long_texts_cause_no_internal_error() {
     let world = World::open().await;
     let call = world.operator(None);
     let odd = "\"quoted\" \\ $(x) `y` \n\r\0\u{2028}\u{feff} \u{1f600} 漢字 </x> ```";
@@ -475,7 +474,7 @@ async fn odd_texts_are_texts() {
 }
 
 #[tokio::test]
-async fn a_tool_that_panics_fails_like_another() {
+async fn a_panic_of_a_tool_is_an_internal_error() {
     let world = World::open().await;
     let schema = json!({ "type": "object" });
     let tool =

@@ -99,7 +99,8 @@ struct HookOutput(Map<String, Value>);
 
 async fn event(call: Call, input: HookEventArguments) -> Result<HookOutput, Failure> {
     let mut payload = input.payload.unwrap_or_default();
-    // What is said beside the payload is the adapter's word, as for opencode's sub-agents.
+    // Arguments beside the payload override it: the adapter sets them, as for opencode's
+    // sub-agents.
     for (name, text) in [
         ("session_id", input.session_id),
         ("agent_id", input.agent_id),

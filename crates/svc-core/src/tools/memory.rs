@@ -1,4 +1,4 @@
-//! Memories.
+//! Tools for memories.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,7 @@ struct MemoryRow {
     created_at: Timestamp,
 }
 
-/// Bytes of a memory's beginning, and of its tags, in a list: an entry has at most 500.
+/// Bytes of a memory's excerpt and of its tags in a list: an entry has at most 500.
 const EXCERPT: usize = 160;
 const TAGS: usize = 140;
 
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_memory_from_its_beginning_to_its_end() {
+    async fn a_memory_is_stored_found_and_deleted() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let content = "x \"quoted\"\n\u{2028}😀".repeat(500);
@@ -264,7 +264,7 @@ mod tests {
         assert!(stored.to_string().len() < 500, "what was said is not repeated");
         let again = world.call(&call, "store_memory", new.clone()).await;
         assert_eq!((&again["id"], &again["status"]), (&stored["id"], &json!("known")));
-        // Another category, another project, no project: each has its own.
+        // Another category, another project and no project: each has a memory of its own.
         let mut other = new.clone();
         other["category"] = json!("event");
         assert_eq!(world.call(&call, "store_memory", other).await["status"], "stored");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memories_are_found_by_any_text() {
+    async fn a_query_may_be_any_text() {
         let world = World::open().await;
         let call = begin(&world, "s", "/nowhere/p").await;
         let find = async |query: &str| {

@@ -1,12 +1,12 @@
-//! The tools: what a model may ask of the daemon. Each is declared once, and everything else
-//! follows from that: its schema, the validation of its arguments, the shape of its errors, its
-//! entries in `tools/list`, in `GET /v1/tools` and in the search, and the generated tests.
+//! The tools: what a model may ask of the daemon. Each is declared once; its schema, the validation
+//! of its arguments, the form of its errors, its entries in `tools/list`, in `GET /v1/tools` and in
+//! the search, and the generated tests follow from the declaration.
 //!
-//! Reading order: `tool` is a declaration, `output` what it gives, `schema` what follows from its
-//! types, `check` how arguments are held against that, `call` what a running tool may say to its
-//! caller, `error` how it fails, `catalogue` all of them together. Then one file for each family,
-//! `search`, `delegate`, which calls a tool that is not listed, and `called`, which names that in
-//! the result; `builtin` lists them.
+//! Reading order: `tool` is a declaration, `output` a result, `schema` what is derived from the
+//! types, `check` the validation of arguments, `call` the signals of a running tool to its client,
+//! `error` its failures, `catalogue` all tools. Then one file for each family, `search`,
+//! `delegate`, which calls an unlisted tool, and `called`, which names that tool in the result;
+//! `builtin` lists the families.
 
 mod agents;
 mod builtin;

@@ -1,5 +1,3 @@
-//! What a tool gives.
-
 use std::borrow::Cow;
 
 use serde::Serialize;
@@ -8,39 +6,34 @@ use svc_model::quote;
 
 use super::{Failure, ToolError};
 
-/// The result of a tool.
 #[derive(Debug, Clone)]
 pub enum Output {
-    /// One JSON object.
     Object(Box<RawValue>),
-    /// The whole result of a server behind the daemon, byte for byte.
+    /// The whole result of a child server, byte for byte.
     Verbatim(Box<RawValue>),
     /// Content in the protocol's form.
     Content {
-        /// Blocks of content.
         content: Vec<Value>,
         /// The object, if there is one.
         structured: Option<Value>,
-        /// Whether the tool failed.
         is_error: bool,
     },
 }
 
 impl Output {
-    /// One JSON object.
     pub(super) fn from_result(result: &impl Serialize) -> Result<Self, Failure> {
         let json = serde_json::value::to_raw_value(result).map_err(|_| ToolError::internal())?;
         Ok(Self::Object(json))
     }
 
-    /// The same with plain strings.
+    /// Quotes all strings for a model: see [`quote`].
     pub(super) fn plain(mut self) -> Self {
         match &mut self {
             Self::Object(object) => {
                 if let Cow::Owned(json) = quote::json(object.get()) {
                     match RawValue::from_string(json) {
                         Ok(plain) => *object = plain,
-                        // It cannot be: only strings were replaced, by strings.
+                        // Unreachable: only strings were replaced, by strings.
                         Err(_) => return Self::error(&ToolError::internal()),
                     }
                 }
@@ -53,13 +46,12 @@ impl Output {
         self
     }
 
-    /// One block of text.
     pub fn text(text: impl Into<String>) -> Self {
         let block = json!({ "type": "text", "text": text.into() });
         Self::Content { content: vec![block], structured: None, is_error: false }
     }
 
-    /// A failure that the model is told.
+    /// A failure that is reported to the model.
     pub fn error(error: &ToolError) -> Self {
         let mut structured = json!({ "error": error });
         quote::value(&mut structured);
@@ -67,7 +59,6 @@ impl Output {
         Self::Content { content: vec![block], structured: Some(structured), is_error: true }
     }
 
-    /// Whether the tool failed.
     pub fn is_error(&self) -> bool {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]

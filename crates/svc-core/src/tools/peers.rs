@@ -1,4 +1,4 @@
-//! Peers and messages.
+//! Tools for peers and messages.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ struct PeerSendArguments {
 async fn send(call: Call, input: PeerSendArguments) -> Result<SentMessage, Failure> {
     let kind = ResourceKind::Peer;
     let to = call.services.team.find_peer(&call.caller, &input.to, kind).await;
-    let to = to.map_err(|error| of_field(error, "to"))?;
+    let to = to.map_err(|error| peer_error_in(error, "to"))?;
     let mut message = input.message;
     message.from_peer = sender(&call, message.from_peer).await?;
     Ok(call.services.hooks.send_message(&call.caller, to.as_str(), message).await?)
@@ -252,7 +252,7 @@ async fn named_or_own_peer(call: &Call, named: Option<String>) -> Result<String,
         Some(id) => Ok(id),
         None => match own_peer(call).await? {
             Some(own) => Ok(own),
-            // Without a session the operator is itself.
+            // Without a session, the operator is its own peer.
             None if call.caller.is_operator() => Ok(PeerId::OPERATOR.to_owned()),
             None => Err(no_peer_error(call).into()),
         },
@@ -260,7 +260,7 @@ async fn named_or_own_peer(call: &Call, named: Option<String>) -> Result<String,
 }
 
 /// The error of a peer that is named in the argument `field`.
-fn of_field(error: service::Error, field: &str) -> Failure {
+fn peer_error_in(error: service::Error, field: &str) -> Failure {
     let is_choice = matches!(error, service::Error::Ambiguous { .. });
     let error = ToolError::from(error);
     let field = is_choice.then(|| field.to_owned()).or_else(|| error.field.clone());

@@ -1,4 +1,4 @@
-//! Schemas from Rust types, in the form that the field's clients take.
+//! Schemas from Rust types, in a form that clients accept.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -17,30 +17,28 @@ pub(super) struct Input {
 /// An argument that a header repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderParam {
-    /// What follows `Mcp-Param-`.
+    /// Name of the header after `Mcp-Param-`.
     pub header: String,
-    /// The names of the members that lead to the argument.
+    /// Names of the members on the path to the argument.
     pub path: Vec<String>,
-    /// How the two are compared.
     pub kind: ParamKind,
 }
 
-/// Type of an argument that a header repeats, which says how the two are compared.
+/// Type of an argument that a header repeats, which decides how the two are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamKind {
-    /// Byte for byte.
+    /// Compared byte for byte.
     String,
-    /// As a number.
+    /// Compared as a number.
     Integer,
-    /// `true` or `false`.
     Boolean,
 }
 
-/// The schema of a type as tools show it: nothing by reference, no names of Rust types, no formats
-/// of numbers that JSON Schema does not know, a list of words as an `enum`.
+/// The schema of a type in the form of tools: without references, names of Rust types, and number
+/// formats that JSON Schema does not define; with `enum` for a list of words.
 pub(super) fn of_type<T: JsonSchema>() -> Value {
-    // Nothing else depends on `T`, so the rest is compiled once and not for each of two hundred
-    // types. (Without names `SchemaGenerator::root_schema_for` would add nothing.)
+    // Nothing else depends on `T`, so the rest is compiled once instead of for each of two hundred
+    // types. (`SchemaGenerator::root_schema_for` would only add names.)
     shown(T::json_schema)
 }
 
@@ -65,7 +63,7 @@ pub(super) fn of_result<T: JsonSchema>() -> Value {
 fn or_error(mut schema: Value) -> Value {
     let root = schema.as_object_mut().expect("a result is an object");
     let properties = root.entry("properties").or_insert_with(|| json!({}));
-    // A result may have an `error` of its own, in words.
+    // A result may have an `error` of its own, which is a text.
     let kinds = match properties.get("error") {
         Some(_) => json!(["object", "string", "null"]),
         None => json!("object"),
@@ -110,7 +108,8 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// `oneOf` of constants, which an enum with documented variants becomes, as a plain `enum`.
+/// Rewrites a `oneOf` of constants, which schemars makes of an enum with documented variants, as a
+/// plain `enum`.
 fn words(object: &mut Map<String, Value>) {
     let words: Option<Vec<Value>> = object.get("oneOf").and_then(Value::as_array).and_then(|of| {
         of.iter()
@@ -128,12 +127,12 @@ fn words(object: &mut Map<String, Value>) {
     }
 }
 
-/// Rules that a short schema leaves out: the call says which one was broken.
-const UNSAID: [&str; 6] =
+/// Rules that a short schema leaves out: an error names the one that was broken.
+const RULES_LEFT_OUT: [&str; 6] =
     ["pattern", "minLength", "maxLength", "minItems", "maxItems", "additionalProperties"];
 
-/// Optional arguments that a short schema leaves out: those that the caller's credential says,
-/// those of programs, and what is seldom wanted: `ToolSearch` shows those.
+/// Optional arguments that a short schema leaves out: those that the caller's credential implies,
+/// those for programs, and rare ones. `ToolSearch` shows them.
 const KNOWN: [&str; 20] = [
     "session_id",
     "peer_id",
@@ -157,8 +156,8 @@ const KNOWN: [&str; 20] = [
     "cleanup",
 ];
 
-/// The schema of arguments as a model in the middle of its work needs it. What it leaves out is
-/// taken all the same.
+/// A short schema of arguments for a model. The arguments that it leaves out are accepted all the
+/// same.
 pub(super) fn brief(schema: &Value) -> Value {
     let mut brief = schema.clone();
     let needs = |name: &str| {
@@ -178,7 +177,7 @@ pub(super) fn brief(schema: &Value) -> Value {
 
 fn leave_out(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
-    object.retain(|rule, _| !UNSAID.contains(&rule.as_str()));
+    object.retain(|rule, _| !RULES_LEFT_OUT.contains(&rule.as_str()));
     for (rule, value) in object.iter_mut() {
         match rule.as_str() {
             "properties" => {
@@ -190,8 +189,8 @@ fn leave_out(schema: &mut Value) {
     }
 }
 
-/// Removes `null` from the types of optional arguments: that an argument may be `null` is
-/// understood, and some clients cannot read it.
+/// Removes `null` from the types of optional arguments: `null` is accepted anyway, and some clients
+/// cannot read such a type.
 fn without_null(schema: &mut Value) {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return;
@@ -224,7 +223,6 @@ fn without_null(schema: &mut Value) {
 }
 
 impl Input {
-    /// The schema of the type that the arguments become.
     pub(super) fn from_type<T: JsonSchema>() -> Self {
         Self::of_arguments(of_type::<T>())
     }
@@ -237,22 +235,22 @@ impl Input {
         Self::from_json(schema)
     }
 
-    /// A schema as it stands.
+    /// A schema that is used unchanged.
     pub(super) fn from_json(json: Value) -> Self {
         let mut headers = Vec::new();
         find_headers(&json, &mut Vec::new(), &mut headers);
         Self { json, headers }
     }
 
-    /// Checks the arguments. A `null` stands for an absent one.
+    /// Checks the arguments. A `null` counts as absent.
     pub(super) fn check(&self, arguments: &mut Map<String, Value>) -> Result<(), ToolError> {
         arguments.retain(|_, value| !value.is_null());
         check::members(&self.json, arguments, "")
     }
 }
 
-/// Annotated arguments. Those that break the rules of SEP-2243 are left out: a client drops such a
-/// tool.
+/// Collects annotated arguments. Those that break the rules of SEP-2243 are left out: a client
+/// drops such a tool.
 fn find_headers(schema: &Value, path: &mut Vec<String>, found: &mut Vec<HeaderParam>) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
     for (name, property) in properties {
@@ -310,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_are_plain() {
+    fn schemas_have_no_references_names_or_nulls() {
         let input = Input::from_type::<Args>();
         assert_eq!(
             input.json,

@@ -1,8 +1,8 @@
-//! Finding tools by what they are for.
+//! `ToolSearch`: full-text search of tools.
 //!
 //! BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over name, title,
-//! description, and names and descriptions of arguments, each with a weight of its own. Names are
-//! split where people see words in them.
+//! description, and names and descriptions of arguments, each with its own weight. Names are split
+//! into their words.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -129,7 +129,6 @@ impl ToolHit {
     }
 }
 
-/// The tool that searches a catalogue, its own.
 pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
     let searcher = Arc::new(ToolSearcher { catalogue, index: Mutex::default() });
     Tool::new("ToolSearch", DESCRIPTION, move |call, input| {
@@ -143,7 +142,8 @@ pub(super) fn tool(catalogue: Weak<Catalogue>) -> Tool {
 
 struct ToolSearcher {
     catalogue: Weak<Catalogue>,
-    /// Names and words only: a tool in here would hold the searcher that holds it.
+    /// Names and words only: a tool in the index would hold the searcher, and the searcher the
+    /// index.
     index: Mutex<Option<Arc<ToolIndex>>>,
 }
 
@@ -172,8 +172,8 @@ impl ToolSearcher {
     }
 
     fn index(&self, catalogue: &Catalogue) -> Arc<ToolIndex> {
-        // The number is read before the list: a change in between makes one index too many, and
-        // none too few.
+        // The version is read before the list: a change in between costs one more rebuild, and
+        // never leaves the index stale.
         let version = catalogue.version();
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match &*index {
@@ -183,7 +183,7 @@ impl ToolSearcher {
     }
 }
 
-/// How much a word counts where it stands.
+/// Weight of a word by its field.
 const WEIGHTS: Weights =
     Weights { name: 3.0, title: 2.0, description: 1.0, argument: 0.5, argument_text: 0.1 };
 
@@ -195,17 +195,16 @@ struct Weights {
     argument_text: f64,
 }
 
-/// How soon a repeated word counts no more, and how much a long text counts against a tool (BM25's
-/// k1 and b).
+/// BM25's k1 and b: saturation of a repeated word, and normalisation by length.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.75;
-/// What a word that only begins like the one asked for counts.
+/// Weight of a word that only shares a prefix with the one in the query.
 const BEGINNING: f64 = 0.5;
 
-/// What a word that means the same as the one asked for counts.
+/// Weight of a synonym of a word in the query.
 const SYNONYM: f64 = 0.4;
 
-/// Words that mean the same where tools are spoken of.
+/// Synonyms in descriptions of tools.
 const SYNONYMS: &[&[&str]] = &[
     &["send", "tell", "say", "write", "notify"],
     &["everybody", "everyone", "all", "broadcast"],
@@ -258,7 +257,7 @@ const SYNONYMS: &[&[&str]] = &[
     &["person", "user"],
 ];
 
-/// For each word the others that mean the same.
+/// The other synonyms of each word.
 static SYNONYMS_OF: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     let mut synonyms: HashMap<&str, Vec<&str>> = HashMap::new();
     for group in SYNONYMS {
@@ -270,7 +269,7 @@ static SYNONYMS_OF: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     synonyms
 });
 
-/// Words that say nothing of what a tool is for.
+/// Words that say nothing about a tool.
 const STOP_WORDS: &[&str] = &[
     "a", "about", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
     "can", "could", "do", "does", "for", "from", "get", "has", "have", "how", "i", "if", "in",
@@ -280,21 +279,20 @@ const STOP_WORDS: &[&str] = &[
     "where", "which", "who", "will", "with", "would", "you", "your",
 ];
 
-/// The words of all tools.
 struct ToolIndex {
-    /// Which list it was made of.
+    /// Version of the catalogue.
     version: u64,
     entries: Vec<IndexedTool>,
-    /// The entries that have a word, each with what the word counts there.
+    /// The entries that contain a word, with its weight in each.
     words: BTreeMap<String, Vec<(usize, f64)>>,
     /// Mean length of an entry.
     mean: f64,
 }
 
-/// A tool, and how many words it has.
+/// A tool, and its number of words.
 struct IndexedTool {
     name: String,
-    /// Its name in one word, and that without its server's.
+    /// Its name in one word, with and without its server's.
     joined: [String; 2],
     length: f64,
 }
@@ -306,10 +304,10 @@ impl IndexedTool {
     }
 }
 
-/// What one word counts in each entry that has something of it.
+/// Weight of one word in each entry.
 struct WordCounts {
     counts: Vec<f64>,
-    /// The entries in `counts` that are not 0.
+    /// Indexes of the entries in `counts` that are not 0.
     counted: Vec<usize>,
 }
 
@@ -356,8 +354,8 @@ impl ToolIndex {
         Self { version, entries, words, mean }
     }
 
-    /// What a word counts in each entry: fully where it stands, partly where one stands that begins
-    /// so, or that it begins with (`send`, `sends`, `sending`).
+    /// Weight of a word in each entry: its full weight for the same word, less for one that is a
+    /// prefix or an extension of it (`send`, `sends`, `sending`).
     fn count(&self, word: &str, counts: &mut WordCounts) {
         counts.clear();
         let longer = self
@@ -377,7 +375,7 @@ impl ToolIndex {
         }
     }
 
-    /// Tools that have something to do with the query, the best first, equals by name.
+    /// Tools that match the query, the best first, equal ones by name.
     fn find(&self, query: &str) -> Vec<&str> {
         let mut wanted = words(query);
         wanted.sort_unstable();
@@ -403,7 +401,7 @@ impl ToolIndex {
         }
         let scored = scores.into_iter().zip(&self.entries).filter(|(score, _)| *score > 0.0);
         let mut ranked: Vec<(f64, &IndexedTool)> = scored.collect();
-        // Entries are in the order of names, and a stable sort leaves equals so.
+        // Entries are sorted by name, and the sort is stable.
         ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let query = joined(query);
         let ranked = ranked.into_iter().map(|(_, entry)| entry);
@@ -418,7 +416,7 @@ fn joined(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// The words of one tool, each with what it counts.
+/// The words of one tool, with their weights.
 fn words_of(tool: &Tool) -> HashMap<String, f64> {
     let mut all = HashMap::new();
     let mut add = |text: &str, weight: f64| {
@@ -427,7 +425,7 @@ fn words_of(tool: &Tool) -> HashMap<String, f64> {
         }
     };
     add(tool.name(), WEIGHTS.name);
-    // Written in one word, too.
+    // The name in one word, too.
     add(&joined(tool.name()), WEIGHTS.name);
     add(tool.title_text().unwrap_or_default(), WEIGHTS.title);
     add(tool.description(), WEIGHTS.description);
@@ -439,9 +437,8 @@ fn words_of(tool: &Tool) -> HashMap<String, f64> {
     all
 }
 
-/// The words of a text, in lower case: split at everything that is no letter or digit, within names
-/// where case or digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), and without those
-/// that say nothing.
+/// The words of a text, in lower case: split at all but letters and digits, and within names where
+/// case or digits begin (`HTTPServer2x` is `http`, `server`, `2`, `x`), without stop words.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric()) {
@@ -466,7 +463,6 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// A small number as arithmetic has it.
 fn number(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
@@ -522,7 +518,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_tool_that_one_means_comes_first() {
+    async fn the_intended_tool_comes_first() {
         let world = World::open().await;
         for (query, first) in [
             ("TaskNotify", "TaskNotify"),
@@ -558,7 +554,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn filters_are_looked_at_before_the_limit() {
+    async fn tool_filters_apply_before_the_limit() {
         let mut world = World::open().await;
         let fish =
             [("fish_one", "fish"), ("sea__fish_two", "fish"), ("lake__fish", "fish fish fish")];
@@ -599,9 +595,9 @@ mod tests {
         }
     }
 
-    /// What an agent may want that the short list does not have.
+    /// Tasks of an agent whose tools are not in the short list.
     #[tokio::test]
-    async fn what_is_not_listed_is_found() {
+    async fn unlisted_tools_are_found() {
         let world = World::open().await;
         for (query, expected) in [
             ("tell everybody that main is frozen", "peer_broadcast"),
@@ -629,7 +625,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_as_much_as_one_asks_for() {
+    async fn the_detail_of_hits_is_as_requested() {
         let world = World::open().await;
         let call = world.operator(None);
         let search = async |detail: &str| {
@@ -648,7 +644,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_is_found_what_goes_is_not_and_what_is_not_open_never() {
+    async fn the_index_follows_added_and_removed_tools_and_hides_forbidden_ones() {
         let mut world = World::open().await;
         world.catalogue = catalogue_with(&[("alpha_one", "fish"), ("alpha_two", "fish")]);
         let fish = async |world: &World| names(world, json!({ "query": "fish" })).await;

@@ -1,4 +1,4 @@
-//! Sessions and their counters.
+//! Tools for sessions and their counters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

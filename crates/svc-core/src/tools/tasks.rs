@@ -1,4 +1,4 @@
-//! Tasks.
+//! Tools for tasks.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -92,7 +92,7 @@ async fn last_lines(call: &Call, task: &TaskId, count: Option<u32>) -> Result<Ta
     let last = call.services.tasks.last_frames(task, count.unwrap_or(0)).await?;
     let lines = last.frames.into_iter().map(|(id, data)| {
         let frame = serde_json::from_str(&data).map_err(|error| {
-            tracing::error!(%task, id, %error, "a frame in the log is not one");
+            tracing::error!(%task, id, %error, "a frame in the log cannot be parsed");
             ToolError::internal()
         })?;
         Ok(OutputLine { id, frame })
@@ -215,7 +215,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
         let next = if finished.len() < enough {
             timeout_at(until, watch.next()).await.ok()
         } else {
-            // Others may be over as well, and are given if that takes no waiting.
+            // Other tasks may have ended, too; they are returned without waiting.
             watch.next().now_or_never()
         };
         let Some(Some(task)) = next.transpose()? else { break };
@@ -231,7 +231,7 @@ async fn notify(call: Call, input: TaskNotifyArguments) -> Result<TaskNotifyResu
     Ok(TaskNotifyResult { watched_ids, finished, pending_ids, timed_out })
 }
 
-/// A number of tasks in the type of MCP progress.
+/// A number of tasks, in the type of MCP progress.
 fn count(tasks: usize) -> f64 {
     u32::try_from(tasks).map_or(f64::MAX, f64::from)
 }
@@ -285,8 +285,8 @@ struct TaskReplyResult {
 }
 
 async fn reply(call: Call, input: TaskReplyArguments) -> Result<TaskReplyResult, Failure> {
-    // A session's peer is found by the service; the operator speaks for the peer of the session
-    // that it names.
+    // The service finds a session's peer; the operator speaks for the peer of the session that it
+    // names.
     let named = if call.caller.is_operator() { own_peer(&call).await? } else { None };
     let kind = input.kind.unwrap_or_default();
     let event_id = call

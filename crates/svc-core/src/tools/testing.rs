@@ -1,4 +1,4 @@
-//! A small world for tests of tools.
+//! A daemon without adapters, for tests of tools.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl World {
         Call::alone(self.services.clone(), caller)
     }
 
-    /// What a tool gives. A success has to be what the tool's schema says.
+    /// Calls a tool. A success must match the tool's schema.
     pub(super) async fn try_call(
         &self,
         call: &Call,
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// The failure that a tool gives, of this kind.
+    /// Calls a tool that must fail with this kind of error.
     pub(super) async fn refuse(
         &self,
         call: &Call,
@@ -111,7 +111,7 @@ impl World {
     }
 }
 
-/// A member that is a text.
+/// A text member of an object.
 #[track_caller]
 pub(super) fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_else(|| panic!("{name} in {value}")).to_owned()
@@ -123,7 +123,6 @@ pub(super) fn each(value: &Value, name: &str) -> Vec<Value> {
     value.as_array().expect("a list").iter().map(|item| item[name].clone()).collect()
 }
 
-/// An object without members.
 pub(super) fn nothing() -> Value {
     Value::Object(Map::new())
 }

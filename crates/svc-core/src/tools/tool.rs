@@ -1,5 +1,3 @@
-//! The declaration of a tool.
-
 use std::{borrow::Cow, cell::Cell, fmt, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -40,27 +38,26 @@ pub struct Tool {
     run: Arc<ToolFunction>,
 }
 
-/// A tool of a server behind the daemon, as that server declares it.
+/// The declaration of a child server's tool.
 #[derive(Debug, Clone)]
 pub struct ForeignDeclaration {
-    /// The server.
     pub source: Arc<str>,
     /// The entry of `tools/list`, with the name and the description that clients see.
     pub entry: ForeignEntry,
     /// The scope that a caller needs.
     pub scope: Option<Arc<str>>,
-    /// Whether it stands in the short list.
+    /// Whether it is in the short list.
     pub is_listed: bool,
 }
 
-/// An entry of `tools/list` that passes as its server has written it.
+/// An entry of `tools/list` that is passed on as its server wrote it.
 #[derive(Debug, Clone)]
 pub struct ForeignEntry {
     pub read: Value,
     written: Arc<RawValue>,
 }
 
-/// The parts of an entry that are listed elsewhere, too.
+/// The parts of an entry that other lists contain, too.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WrittenSchemas<'a> {
@@ -71,7 +68,6 @@ struct WrittenSchemas<'a> {
 }
 
 impl ForeignEntry {
-    /// The entry that is written so.
     pub fn new(written: Box<RawValue>) -> Self {
         let read = serde_json::from_str(written.get()).unwrap_or_default();
         Self { read, written: written.into() }
@@ -82,12 +78,11 @@ impl ForeignEntry {
     }
 }
 
-/// How long a tool may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// It answers at once.
+    /// It returns at once.
     Fast,
-    /// It may wait for minutes: its answer is a stream that can be resumed, or a task.
+    /// It may wait for minutes: its response is a stream that can be resumed, or a task.
     Slow,
 }
 
@@ -107,7 +102,7 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Those that are not as the protocol supposes them where they are absent.
+    /// Those that differ from the defaults of the protocol.
     fn in_short(self) -> Value {
         let mut short = Map::new();
         for (name, is, supposed) in [
@@ -116,7 +111,7 @@ impl Annotations {
             ("idempotentHint", self.idempotent_hint, false),
             ("openWorldHint", self.open_world_hint, true),
         ] {
-            // What changes nothing neither destroys nor differs when repeated.
+            // A read-only tool neither destroys nor differs when repeated.
             let follows =
                 self.read_only_hint && matches!(name, "destructiveHint" | "idempotentHint");
             if is != supposed && !follows {
@@ -136,8 +131,8 @@ impl fmt::Debug for Tool {
 impl Tool {
     /// A tool with arguments `A` and result `R`, each a struct.
     ///
-    /// The first line of `description` is what a person reads in a list; a model reads all of it.
-    /// Unless told otherwise, the tool answers at once, changes something, and destroys nothing.
+    /// The first line of `description` is for people in a list; models read all of it. By default,
+    /// the tool is fast, changes something, and destroys nothing.
     pub fn new<A, R, F, Fut>(name: &'static str, description: &'static str, run: F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send,
@@ -145,7 +140,7 @@ impl Tool {
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, Failure>> + Send + 'static,
     {
-        // The compiler makes one of these for each tool, so it is thin: the arguments are read
+        // The compiler instantiates this for each tool, so it is small: the arguments are parsed
         // before the future begins.
         let run = move |call: Call, arguments: Map<String, Value>| {
             let running = read::<A>(&arguments).map(|arguments| run(call, arguments));
@@ -181,8 +176,8 @@ impl Tool {
         Self::bare(name.into(), description.into(), input, Arc::new(run))
     }
 
-    /// A tool of a server behind the daemon. That server checks the arguments, and its results pass
-    /// as they are.
+    /// A tool of a child server. That server checks the arguments, and its results are passed on
+    /// unchanged.
     pub fn foreign<F, Fut>(declaration: ForeignDeclaration, run: F) -> Self
     where
         F: Fn(Call, Map<String, Value>) -> Fut + Send + Sync + 'static,
@@ -210,7 +205,7 @@ impl Tool {
             family: "sources",
             annotations,
             output: declaration.entry.read.get("outputSchema").cloned(),
-            // Nobody here knows how long that server takes.
+            // The daemon does not know how long that server takes.
             pace: Pace::Slow,
             ..Self::bare(
                 text("name").unwrap_or_default().into(),
@@ -236,8 +231,9 @@ impl Tool {
         Self::bare(name.into(), description.into(), schema::Input::from_type::<A>(), Arc::new(run))
     }
 
-    /// The same as a tool of a server inside the daemon. Arguments are checked, and results pass as
-    /// they are: what a file or a command says is given byte for byte, as that of any other server.
+    /// Declares it as a tool of a built-in server. Arguments are checked, and results are passed on
+    /// unchanged: the content of a file or the output of a command is not quoted, as with any other
+    /// server.
     #[must_use]
     pub fn of_builtin_server(self, source: &str, is_listed: bool) -> Self {
         let declaration = ForeignDeclaration {
@@ -303,21 +299,21 @@ impl Tool {
         Self { output: Some(output), ..self }
     }
 
-    /// Sets the group of tools that it belongs to.
+    /// Sets its family.
     #[must_use]
     pub fn family(self, family: &'static str) -> Self {
         Self { family, ..self }
     }
 
-    /// It changes nothing, and so may be repeated.
+    /// It changes nothing, and so is idempotent.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.annotations.read_only_hint = true;
         self.idempotent()
     }
 
-    /// Once more with the same arguments changes nothing further. Such a call is run again if the
-    /// daemon went away in the middle of it.
+    /// A repeat with the same arguments changes nothing further. If the daemon stops during such a
+    /// call, the next daemon runs it again.
     #[must_use]
     pub fn idempotent(mut self) -> Self {
         self.annotations.idempotent_hint = true;
@@ -331,7 +327,7 @@ impl Tool {
         self
     }
 
-    /// It reads and renders much, and waits for nobody.
+    /// It reads and renders much, and never waits.
     #[must_use]
     pub fn heavy(self) -> Self {
         Self { is_heavy: true, ..self }
@@ -343,19 +339,19 @@ impl Tool {
         Self { pace: Pace::Slow, ..self }
     }
 
-    /// Clients of the stateless revisions can have it only as a task.
+    /// Clients of the stateless revisions can call it only as a task.
     #[must_use]
     pub fn needs_task(self) -> Self {
         Self { needs_task: true, ..self }
     }
 
-    /// Its result holds stamps of the daemon's, so it has made what others wrote plain itself.
+    /// Its result contains stamps of the daemon, so it quotes foreign texts itself.
     #[must_use]
     pub(super) fn quotes_by_itself(self) -> Self {
         Self { quotes: true, ..self }
     }
 
-    /// No list and no search shows it: programs know it, or it is listed by another name.
+    /// It is in no list and no search: programs know it, or it is listed under another name.
     #[must_use]
     pub(super) fn unlisted(self) -> Self {
         Self { unlisted: true, ..self }
@@ -367,7 +363,7 @@ impl Tool {
         Self { scope: Some(scope), ..self }
     }
 
-    /// Whether it makes what others wrote plain itself.
+    /// Whether it quotes foreign texts itself.
     #[cfg(test)]
     pub(super) fn is_quoting(&self) -> bool {
         self.quotes
@@ -388,18 +384,17 @@ impl Tool {
         &self.description
     }
 
-    /// The server behind the daemon that has it; `None` for the daemon's own.
+    /// The child server that has it; `None` for the daemon's own.
     pub fn source_name(&self) -> Option<&str> {
         let declared = self.foreign.as_ref().map(|foreign| &*foreign.source);
         declared.or_else(|| self.name.split_once("__").map(|(source, _)| source))
     }
 
-    /// The server behind the daemon that declared it.
+    /// The child server that declared it.
     fn server(&self) -> Option<&str> {
         self.foreign.as_ref().map(|foreign| &*foreign.source)
     }
 
-    /// The group of tools that it belongs to.
     pub fn family_name(&self) -> &'static str {
         self.family
     }
@@ -414,27 +409,24 @@ impl Tool {
         self.output.as_ref()
     }
 
-    /// What a client may assume of it.
     pub fn annotations(&self) -> Annotations {
         self.annotations
     }
 
-    /// The scope that it asks for.
     pub fn scope_name(&self) -> Option<&'static str> {
         self.scope
     }
 
-    /// How long it may take.
     pub fn pace(&self) -> Pace {
         self.pace
     }
 
-    /// Whether clients of the stateless revisions can have it only as a task.
+    /// Whether clients of the stateless revisions can call it only as a task.
     pub fn is_task_only(&self) -> bool {
         self.needs_task
     }
 
-    /// Whether it may be run again if nobody knows how far it came.
+    /// Whether it may be repeated after an unknown outcome.
     pub fn is_repeatable(&self) -> bool {
         self.annotations.idempotent_hint || self.annotations.read_only_hint
     }
@@ -444,29 +436,27 @@ impl Tool {
         &self.input.headers
     }
 
-    /// Whether no list and no search shows it.
+    /// Whether it is in no list and no search.
     pub fn is_unlisted(&self) -> bool {
         self.unlisted
     }
 
-    /// Whether this caller may call it.
     pub fn is_open_to(&self, caller: &Caller) -> bool {
         self.scope_wanted(caller).is_none()
     }
 
-    /// The scope that this caller would need to call it; `None` if the caller may.
+    /// The scope that this caller lacks; `None` if the caller may call it.
     pub fn scope_wanted(&self, caller: &Caller) -> Option<&str> {
         let foreign = self.foreign.as_ref().and_then(|foreign| foreign.scope.as_deref());
         self.scope.or(foreign).filter(|scope| !caller.has_scope(scope))
     }
 
-    /// The declaration of a server behind the daemon, if it is that server's tool.
+    /// The declaration, if it is a child server's tool.
     pub fn foreign_declaration(&self) -> Option<&ForeignDeclaration> {
         self.foreign.as_deref()
     }
 
-    /// Its entry in `tools/list`. That of a server behind the daemon is as the server has written
-    /// it.
+    /// Its entry in `tools/list`. That of a child server's tool is as the server wrote it.
     pub fn listed(&self, exposure: ToolExposure) -> Box<RawValue> {
         match &self.foreign {
             Some(foreign) => foreign.entry.written.as_ref().to_owned(),
@@ -474,7 +464,7 @@ impl Tool {
         }
     }
 
-    /// The JSON schemas of its arguments and of its result, as they are written.
+    /// The JSON schemas of its arguments and of its result, as written.
     pub fn written_schemas(&self) -> (Box<RawValue>, Option<Box<RawValue>>) {
         if let Some(foreign) = &self.foreign {
             let WrittenSchemas { input_schema, output_schema } = foreign.entry.schemas();
@@ -484,7 +474,7 @@ impl Tool {
         (raw_value(&self.input.json), self.output.as_ref().map(raw_value))
     }
 
-    /// Its entry in `tools/list`, as it reads.
+    /// Its entry in `tools/list`, parsed.
     pub(super) fn entry(&self, exposure: ToolExposure) -> Value {
         if let Some(foreign) = &self.foreign {
             return foreign.entry.read.clone();
@@ -513,8 +503,8 @@ impl Tool {
         entry
     }
 
-    /// Checks the arguments and runs it. A panic is a failure like another. The result is for a
-    /// model: what others wrote is [plain](svc_model::quote::plain) in it.
+    /// Checks the arguments and runs the tool. A panic is an internal error. The result is for a
+    /// model, so foreign texts in it are made [plain](svc_model::quote::plain).
     pub async fn call(
         &self,
         call: Call,
@@ -547,11 +537,11 @@ fn raw_value(value: &Value) -> Box<RawValue> {
     to_raw_value(value).expect("a value has a JSON form")
 }
 
-/// The arguments as their type. The schema has checked them; what is still wrong is named by the
-/// argument it is in.
+/// Parses the arguments. The schema has checked them; the error of any other fault names its
+/// argument.
 fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolError> {
-    // Only the name of the argument is kept. A path into it would double the code of every tool,
-    // for an error that hardly ever happens.
+    // Only the name of the argument is tracked. A path into it would double the code of every tool,
+    // for a rare error.
     let current = Cell::new("arguments");
     let parse = |without: Option<&String>| -> Result<A, serde_json::Error> {
         let others = arguments.iter().filter(|(name, _)| Some(*name) != without);
@@ -563,7 +553,7 @@ fn read<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, ToolEr
     };
     parse(None).map_err(|error| {
         let last = current.get();
-        // What is flattened is read after the last argument, and any of them may be wrong.
+        // Flattened fields are read after the last argument, and any of them may be wrong.
         let wrong = arguments.keys().find(|name| parse(Some(name)).is_ok());
         misfit(wrong.map_or(last, String::as_str), &error)
     })

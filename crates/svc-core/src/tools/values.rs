@@ -1,4 +1,4 @@
-//! Clusters of records that are alike, and the values that are drawn from them.
+//! Tools for clusters of records, and values.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(super) fn tools() -> Vec<Tool> {
     .collect()
 }
 
-/// To the third digit: more says nothing of words.
+/// To the third digit: more are not significant for words.
 fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -372,7 +372,7 @@ mod tests {
     const CLOCK: &str = "The mocked clock never moves, so the token never expires in tests";
 
     #[tokio::test]
-    async fn with_too_few_records_all_say_how_many_there_are() {
+    async fn the_error_for_too_few_records_has_their_number() {
         let world = World::open().await;
         let call = begin(&world).await;
         for have in [0, 19] {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clusters_keep_their_names_and_have_members() {
+    async fn clusters_keep_their_ids_and_have_members() {
         let world = World::open().await;
         let call = begin(&world).await;
         for n in 0..12 {
@@ -436,7 +436,8 @@ mod tests {
                     .all(|one| one.to_string().len() <= 500)
             );
         }
-        // More of one kind: it is the larger now, and both are called what they were.
+        // More records of the other kind: its cluster is the larger one now, and both keep their
+        // ids.
         let clock = each(&found["clusters"], "cluster_id")
             .into_iter()
             .find(|id| about(&found, id).contains("clock"))
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_value_is_held_against_its_cluster() {
+    async fn a_value_is_checked_against_its_cluster() {
         let world = World::open().await;
         let call = begin(&world).await;
         for _ in 0..20 {
@@ -497,7 +498,7 @@ mod tests {
         let other = world.call(&call, "list_values", json!({ "axis": "domain" })).await;
         assert_eq!(other["total"], 0);
 
-        // It comes back where it fits, and before an attempt of its kind.
+        // The value is given for a matching prompt, and before an attempt of its kind.
         let ask = json!({ "query": "tenants share a cache key", "context_types": ["values"] });
         let context = world.call(&call, "assemble_context", ask).await;
         assert_eq!(context["item_count"], 2);

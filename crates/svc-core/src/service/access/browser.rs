@@ -1,10 +1,10 @@
-//! Browsers that the operator signs in. `svc open` gets a code or a ticket, the page gives it back
-//! once, and gets the secret of a cookie. A person sees a code; a ticket stands in the arguments of
-//! the program that opens the browser.
+//! Browsers that the operator signs in. `svc open` gets a code or a ticket; the page sends it once
+//! and gets the secret of a cookie. A person sees a code; a ticket is in the arguments of the
+//! program that opens the browser.
 //!
-//! The cookie is the operator's, but it is no token: it is good in a browser's requests to its own
-//! origin only (the edge sees to that), it ends with the operator's token under which it was made,
-//! and nobody makes another credential with it.
+//! The cookie stands for the operator, but it is no token: it is valid only in a browser's requests
+//! to its own origin (the adapter checks that), it ends with the operator's token under which it
+//! was made, and it cannot make another credential.
 
 use std::{fmt, sync::atomic::Ordering::SeqCst};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::service::Error;
 
-/// What the row of a browser has as its session. It is reserved: no session token is made for it.
+/// The session in the row of a browser. It is reserved: no session token is made for it.
 const SUBJECT: &str = "operator";
 
 /// A code that signs a browser in, once. The only time that it is shown.
@@ -41,23 +41,19 @@ pub struct LoginTicket {
     pub expires_at: Timestamp,
 }
 
-/// What signs a browser in.
 #[derive(Clone, Copy)]
 pub enum SignInKey<'a> {
     /// A code, which a person passed on.
     Code(&'a str),
-    /// A ticket. The adapter takes it from this user's programs alone.
+    /// A ticket. The adapter accepts it from this user's programs only.
     Ticket(&'a str),
 }
 
-/// A browser that was signed in.
 #[derive(Debug, Clone)]
 pub struct BrowserSignIn {
-    /// The secret of its cookie. The only time that it is shown.
+    /// The secret of its cookie, which is not stored.
     pub secret: String,
-    /// Its row's id.
     pub token_id: TokenId,
-    /// When it ends by itself.
     pub expires_at: Timestamp,
 }
 
@@ -98,11 +94,11 @@ impl Access {
     /// Signs a browser in.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] for a key that is wrong, old, or used.
+    /// [`Error::Forbidden`] for a key that is wrong, expired, or used.
     pub async fn sign_in(&self, key: SignInKey<'_>) -> Result<BrowserSignIn, Error> {
         let (hash, word) = (key.hash(), key.word());
         let operator = self.tokens.operator_fingerprint();
-        // Before anything is written: who asks has shown nothing yet.
+        // Checked before anything is written: the request has no credential yet.
         let known = self.core.store.browsers().login_code(&hash).await?;
         check_key(word, known.as_ref(), &operator, self.core.now())?;
         let secret = new_secret();
@@ -137,8 +133,7 @@ impl Access {
         Ok(BrowserSignIn { secret, token_id: row.token_id, expires_at: row.expires_at })
     }
 
-    /// The operator, if this is the secret of a browser's cookie that is good now; and the
-    /// browser's row.
+    /// The operator and the browser's row, if this is the secret of a valid cookie.
     pub async fn authenticate_browser(
         &self,
         secret: &str,
@@ -179,8 +174,8 @@ impl Access {
         Ok(Some(browser))
     }
 
-    /// Signs all browsers out. Should that fail, they are out all the same, as the operator's token
-    /// is another one; only what they have open stays until its end.
+    /// Signs all browsers out. If the write fails, their cookies are invalid all the same, because
+    /// the operator's token has changed; only their open requests go on to their end.
     pub(super) async fn end_browsers(&self) {
         let ended = self
             .core
@@ -197,7 +192,7 @@ impl Access {
     }
 }
 
-/// Shows which it is, and not the secret.
+/// Shows the kind of the key, and not the secret.
 impl fmt::Debug for SignInKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple(self.word()).finish_non_exhaustive()
@@ -205,7 +200,8 @@ impl fmt::Debug for SignInKey<'_> {
 }
 
 impl SignInKey<'_> {
-    /// Codes, tickets, cookies and tokens are hashed apart: none passes for another.
+    /// Codes, tickets, cookies and tokens have distinct hash inputs, so none is accepted as
+    /// another.
     fn hash(self) -> TokenHash {
         match self {
             Self::Code(code) => token_hash(&format!("login code\n{code}")),
@@ -221,7 +217,7 @@ impl SignInKey<'_> {
     }
 }
 
-/// Whether a key signs in, under this credential of the operator. `word` says what it is.
+/// Whether a key signs in, under this credential of the operator. `word` names the kind of the key.
 fn check_key(
     word: &str,
     key: Option<&LoginCodeRow>,
@@ -254,7 +250,7 @@ mod tests {
     use crate::service::{PageBounds, testing::services};
 
     #[tokio::test]
-    async fn a_code_lives_a_minute_and_a_cookie_half_a_day() {
+    async fn a_code_expires_after_a_minute_and_a_cookie_after_half_a_day() {
         let test = TestStore::open().await;
         let access = services(&test).access.clone();
         let why =
@@ -277,20 +273,20 @@ mod tests {
         test.clock.advance(Duration::from_millis(1));
         assert!(!is_good().await);
 
-        // A code of long ago is forgotten, and with it what became of it.
+        // The code's row is deleted after a while, and its use with it.
         test.clock.advance(limits::LOGIN_CODE_KEPT + limits::LOGIN_CODE_TTL);
         access.make_login_code(&Caller::Operator).await.unwrap();
         assert!(why(&code).await.contains("not known"));
     }
 
     #[tokio::test]
-    async fn a_browser_ends_with_the_operator_token_also_with_one_that_another_wrote() {
+    async fn a_browser_ends_with_the_operator_token_also_when_another_process_rotates_it() {
         let test = TestStore::open().await;
         let access = services(&test).access.clone();
         let waiting = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let code = access.make_login_code(&Caller::Operator).await.unwrap().code;
         let browser = access.sign_in(SignInKey::Code(&code)).await.unwrap();
-        // A daemon that is started after `svc token rotate` has another token, over the same rows.
+        // A daemon that starts after `svc token rotate` has another token, over the same rows.
         std::fs::remove_file(test.folder().join("token")).unwrap();
         let later = services(&test).access.clone();
         assert!(later.authenticate_browser(&browser.secret).await.unwrap().is_none());
@@ -305,9 +301,8 @@ mod tests {
         assert!(listed.items[0].revoked_at.is_some());
     }
 
-    /// A code, a cookie and a token are three things.
     #[tokio::test]
-    async fn none_passes_for_another() {
+    async fn a_code_a_cookie_and_a_token_are_not_accepted_as_each_other() {
         let test = TestStore::open().await;
         let access = services(&test).access.clone();
         let spare = access.make_login_code(&Caller::Operator).await.unwrap().code;

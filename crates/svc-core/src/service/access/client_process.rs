@@ -1,6 +1,6 @@
-//! Which client a process on the Unix socket belongs to. The socket shows the process; that it
-//! descends from the client which it names is looked up in the system's list, so that nobody can
-//! name a client that did not start it.
+//! Which client a process on the Unix socket belongs to. The kernel names the process; that it
+//! descends from the named client is looked up in the system's list of processes, so that no
+//! process can name a client that did not start it.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,13 @@ use svc_sys::process_list::{self, ProcessEntry};
 
 use crate::service::Error;
 
-/// A client's process, as the system shows it.
+/// A client's process, according to the system.
 #[derive(Debug, Clone)]
 pub(super) struct FoundClient {
     pub(super) process: ProcessIdentity,
-    /// Name of its program.
     pub(super) name: String,
-    /// The processes between it and the one on the socket, that one included. None of them may be a
-    /// client of its own: it would speak as the one that started it.
+    /// The processes from the client down to the one on the socket, inclusive. None of them may be
+    /// a client of its own, or it would act as the client that started it.
     pub(super) between: Vec<ProcessIdentity>,
     /// The process on the socket.
     peer: u32,
@@ -24,8 +23,8 @@ pub(super) struct FoundClient {
 }
 
 impl FoundClient {
-    /// The client that the process at the other end of the socket names, which must be one of its
-    /// ancestors or itself; without a name, its nearest ancestor that is no shell.
+    /// The client that the process on the socket names, which must be this process or one of its
+    /// ancestors; without a name, its nearest ancestor that is no shell.
     pub(super) fn find(peer: LocalProcess, named: Option<u32>) -> Result<Self, Error> {
         let forbidden = |why: String| Err(Error::Forbidden(why));
         let LocalProcess { pid, started, .. } = peer;
@@ -38,15 +37,16 @@ impl FoundClient {
         }
         let now = ProcessEntry::read(peer).map(|entry| entry.started);
         let Some(mut descendant_started) = started.filter(|_| now == started) else {
-            // Whoever has kept its connection may be anybody, and so may the process that has its
-            // id by now.
+            // The connection may have been passed to any process, and the id may belong to another
+            // one by now.
             return forbidden("the process that connected has ended".to_owned());
         };
         let peer_started = descendant_started;
         let mut between = Vec::new();
         let mut pid = peer;
         for _ in 0..limits::PROCESS_DEPTH {
-            // One that started later has the id of an ancestor that ended as it was looked up.
+            // A process that started later than its child has reused the id of an ancestor that
+            // ended.
             let is_ancestor =
                 |entry: &ProcessEntry| entry.is_running && entry.started <= descendant_started;
             let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else {
@@ -78,24 +78,24 @@ impl FoundClient {
         }
     }
 
-    /// The folder that the client works in. Of a client that hides it (a program may ask the system
-    /// to), that of the process on the socket, which it started.
+    /// The working folder of the client. If the client hides it (a program may ask the system to),
+    /// that of the process on the socket, which it started.
     pub(super) fn cwd(&self) -> Option<String> {
         folder_of(self.process.pid).or_else(|| self.own_folder())
     }
 
-    /// The folder that the process on the socket works in.
+    /// The working folder of the process on the socket.
     pub(super) fn own_folder(&self) -> Option<String> {
         folder_of(self.peer)
     }
 
-    /// Names the process on the socket, which bears what it is given.
+    /// Identifies the process on the socket, which holds the token that it gets.
     pub(super) fn bearer(&self) -> String {
         format!("{}:{}", self.peer, self.peer_started)
     }
 }
 
-/// Whether the process that [`FoundClient::bearer`] named still runs.
+/// Whether the process that [`FoundClient::bearer`] identifies still runs.
 pub(super) fn bears_still(bearer: &str) -> bool {
     let Some((pid, started)) = bearer.split_once(':') else { return false };
     let entry = pid.parse().ok().and_then(ProcessEntry::read);
@@ -107,8 +107,8 @@ fn folder_of(pid: u32) -> Option<String> {
     folder.into_os_string().into_string().ok()
 }
 
-/// The effective user of a process. The owner of its folder will not do: that is root for a process
-/// that may not be traced.
+/// The effective user of a process. Not the owner of its folder in `/proc`, which is root for a
+/// process that may not be traced.
 fn user_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell and its own child, which it names.
+    /// A shell and its child.
     fn family() -> (Child, u32) {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 600 & echo $!; wait"])
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_an_ancestor() {
+    fn only_an_ancestor_is_accepted_as_the_client() {
         if !process_list::is_available() {
             return;
         }
@@ -194,7 +194,7 @@ mod tests {
         let own = std::process::id();
         let connected = on_socket(child);
         assert!(FoundClient::find(connected, Some(own)).is_ok());
-        // The id is another process's by now.
+        // The id belongs to another process by now.
         let earlier = connected.started.map(|started| started - 1);
         for started in [earlier, None] {
             let ended = LocalProcess { started, ..connected };

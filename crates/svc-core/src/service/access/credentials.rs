@@ -1,4 +1,4 @@
-//! The credentials in memory: the operator's token, and what was seen lately of sessions' tokens.
+//! The credentials in memory: the operator's token, and a cache of sessions' tokens.
 
 use std::{
     collections::HashMap,
@@ -19,13 +19,13 @@ use svc_model::{
 use svc_sys::private_file;
 use tokio_util::sync::CancellationToken;
 
-/// What the name of an operator's credential begins with.
+/// Prefix of the name of an operator's credential.
 pub(super) const OPERATOR_PREFIX: &str = "operator:";
 
-/// The operator's token and what was seen lately of the others. Cheap to clone.
+/// The operator's token and a cache of the others. Cheap to clone.
 ///
-/// What is seen of a token's row holds for [`limits::TOKEN_CACHE`]: the row decides, and another
-/// daemon on the same database may have changed it. What this daemon takes back it knows at once.
+/// A cached row is valid for [`limits::TOKEN_CACHE`]: the row decides, and another daemon on the
+/// same database may have changed it. A revocation by this daemon takes effect at once.
 #[derive(Clone)]
 pub struct Tokens(pub(super) Arc<SharedCredentials>);
 
@@ -33,56 +33,53 @@ pub(super) struct SharedCredentials {
     file: PathBuf,
     operator: RwLock<[u8; 32]>,
     seen: Mutex<SeenTokens>,
-    /// Streams that are to end with the credential that they were opened with.
+    /// Credentials with open streams, which end with them.
     watched: Mutex<HashMap<WatchKey, WatchedCredential>>,
-    /// Counts revocations, so that a look-up that began before one does not bring the token back.
+    /// Counts revocations, so that a lookup that began before one does not cache the token again.
     pub(super) revocations: AtomicU64,
 }
 
-/// What was seen lately.
+/// Recently read rows.
 #[derive(Default)]
 pub(super) struct SeenTokens {
     /// Tokens by their hash.
     pub(super) by_hash: HashMap<[u8; 32], Seen>,
-    /// Tokens that stand for a process, which shows itself on the socket.
+    /// Tokens of processes that the socket identifies.
     pub(super) by_process: HashMap<ProcessIdentity, Seen>,
     /// Browsers by the hash of their cookie.
     pub(super) by_cookie: HashMap<[u8; 32], Browser>,
-    /// When the row of a token was last seen to be good.
+    /// When the row of a token was last read as valid.
     pub(super) good: HashMap<TokenId, Timestamp>,
-    /// Those that this daemon took back, and when: streams that they opened are to end, whatever
-    /// was seen before.
+    /// Tokens that this daemon revoked, with the time. It overrides cached rows, so that their
+    /// streams end.
     ended: HashMap<TokenId, Timestamp>,
 }
 
-/// What a request came in with, for an answer that may outlast it.
+/// The credential of a request, for a response that may outlast it.
 #[derive(Debug, Clone)]
 pub enum Credential {
     /// The operator's token, by its hash.
     Operator([u8; 32]),
     Session {
-        /// Its row.
         id: TokenId,
-        /// When it ends by itself.
         expires_at: Timestamp,
     },
 }
 
-/// What a stream was opened with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum WatchKey {
     Operator,
     Token(TokenId),
 }
 
-/// A credential that streams were opened with.
+/// A credential with open streams.
 #[derive(Default)]
 struct WatchedCredential {
     over: CancellationToken,
     streams: usize,
 }
 
-/// Tells a stream that its credential was taken back.
+/// Notifies a stream of the revocation of its credential.
 pub(super) struct CredentialWatch {
     tokens: Tokens,
     key: WatchKey,
@@ -99,7 +96,7 @@ impl CredentialWatch {
 impl Drop for CredentialWatch {
     fn drop(&mut self) {
         let mut watched = self.tokens.watched();
-        // Once it was taken back, a watch of the same key is of the next credential.
+        // After a revocation, an entry of the same key belongs to the next credential.
         if let Some(known) = watched.get_mut(&self.key)
             && !self.over.is_cancelled()
         {
@@ -117,11 +114,9 @@ pub(super) struct Seen {
     pub(super) id: TokenId,
     pub(super) expires_at: Timestamp,
     pub(super) used_at: Option<Timestamp>,
-    /// When its row was read.
     pub(super) read_at: Timestamp,
 }
 
-/// A browser that the operator signed in.
 #[derive(Clone)]
 pub(super) struct Browser {
     pub(super) seen: Seen,
@@ -130,12 +125,12 @@ pub(super) struct Browser {
 }
 
 impl SeenTokens {
-    /// Whether this daemon took the token back a short while ago.
+    /// Whether this daemon revoked the token recently.
     pub(super) fn has_ended(&self, id: &TokenId) -> bool {
         self.ended.contains_key(id)
     }
 
-    /// Makes room: what is forgotten is a row away.
+    /// Evicts entries; a miss reads the table.
     pub(super) fn make_room(&mut self) {
         if self.by_hash.len() >= limits::STREAMS_CACHED {
             self.by_hash.clear();
@@ -153,7 +148,6 @@ impl SeenTokens {
 }
 
 impl Seen {
-    /// Whether what was seen still holds.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         now.since(self.read_at) < limits::TOKEN_CACHE
     }
@@ -165,30 +159,22 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// The token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// It cannot be read or written.
     #[error("token file {path}")]
     Io {
         path: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Its token can be guessed.
+    /// The token is too weak.
     #[error("the token in {path} {fault}: `svc token rotate` writes a new one")]
-    Weak {
-        path: String,
-        /// The rule that it breaks.
-        fault: WeakSecret,
-    },
-    /// It holds no token.
+    Weak { path: String, fault: WeakSecret },
     #[error(
         "token file {path} is empty: remove it, and write a new one with `svc token init {path}`"
     )]
     Empty { path: String },
-    /// It was named, and is not there.
+    /// A file that was named does not exist.
     #[error("token file {path} is not there: `svc token init {path}` makes it")]
     Missing { path: String },
 }
@@ -236,7 +222,6 @@ impl Tokens {
         bool::from(operator.ct_eq(token))
     }
 
-    /// The hash of the operator's token.
     pub(super) fn operator(&self) -> TokenHash {
         *self.0.operator.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,7 +239,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Tells the operator's present token from an earlier one, and tells nothing else of it.
+    /// Distinguishes the operator's present token from an earlier one, and reveals nothing else
+    /// about it.
     pub(super) fn operator_fingerprint(&self) -> String {
         let operator = self.0.operator.read().unwrap_or_else(PoisonError::into_inner);
         format!("{OPERATOR_PREFIX}{}", hex::encode(&Sha256::digest(*operator)[..16]))
@@ -268,8 +254,8 @@ impl Tokens {
         self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a credential. Who asks looks at it again afterwards: it may have been taken back
-    /// before.
+    /// Watches a credential. The caller must check the credential afterwards: it may have been
+    /// revoked before.
     pub(super) fn watch(&self, credential: &Credential) -> CredentialWatch {
         let key = match credential {
             Credential::Operator(_) => WatchKey::Operator,
@@ -287,14 +273,14 @@ impl Tokens {
         }
     }
 
-    /// These are taken back: nothing that they opened goes on.
+    /// Evicts revoked tokens and ends the streams that were opened with them.
     pub(in crate::service) fn forget(&self, ids: &[TokenId], now: Timestamp) {
         if ids.is_empty() {
             return;
         }
         self.0.revocations.fetch_add(1, SeqCst);
         let mut seen = self.seen();
-        // Whoever asks later than this reads the row.
+        // Once the cache has expired, the row shows the revocation.
         seen.ended.retain(|_, at| now.since(*at) < 2 * limits::TOKEN_CACHE);
         seen.ended.extend(ids.iter().map(|id| (id.clone(), now)));
         seen.by_hash.retain(|_, seen| !ids.contains(&seen.id));

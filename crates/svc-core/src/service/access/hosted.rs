@@ -1,5 +1,5 @@
-//! Which agent of ours a client's process is. What runs below the host of an agent speaks as that
-//! agent, whichever way it comes in: so the agent's own token, its hooks and its `svc stdio` are
+//! Which of our agents a client's process belongs to. A process below the host of an agent acts as
+//! that agent, whatever it connects with: the agent's own token, its hooks and its `svc stdio` are
 //! one subject.
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep};
 use super::Access;
 use crate::service::Error;
 
-/// A program is quicker than the row that names its host: so long its first word may wait for that.
-const NOTED_WITHIN: Duration = Duration::from_secs(5);
-/// Time between two looks.
-const NOTED_POLL: Duration = Duration::from_millis(10);
+/// Bound on the wait for the row that names the host: a program may connect before that is written.
+const HOST_ROW_WAIT: Duration = Duration::from_secs(5);
+/// Interval between lookups.
+const HOST_ROW_POLL: Duration = Duration::from_millis(10);
 
 /// What is above a process.
 enum Above {
@@ -23,7 +23,7 @@ enum Above {
     Agent(Box<AgentRow>),
     /// A host that no row names, while some agent's host is not known yet.
     UnknownHost,
-    /// No host of ours, or a client that is one itself, nearer.
+    /// No host, or a client nearer than the host.
     Nobody,
 }
 
@@ -31,16 +31,16 @@ impl Access {
     /// The subject of a process that a host of ours runs; `None` for all others.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the operator took the agent's own token back.
+    /// [`Error::Forbidden`] if the operator revoked the agent's own token.
     pub(super) async fn subject_below_host(
         &self,
         process: &ProcessIdentity,
     ) -> Result<Option<ProcessSubject>, Error> {
-        let deadline = Instant::now() + NOTED_WITHIN;
+        let deadline = Instant::now() + HOST_ROW_WAIT;
         let agent = loop {
-            match self.look_above(process).await? {
+            match self.find_host_above(process).await? {
                 Above::Agent(agent) => break agent,
-                Above::UnknownHost if Instant::now() < deadline => sleep(NOTED_POLL).await,
+                Above::UnknownHost if Instant::now() < deadline => sleep(HOST_ROW_POLL).await,
                 Above::UnknownHost | Above::Nobody => return Ok(None),
             }
         };
@@ -62,11 +62,12 @@ impl Access {
         }))
     }
 
-    async fn look_above(&self, process: &ProcessIdentity) -> Result<Above, Error> {
+    async fn find_host_above(&self, process: &ProcessIdentity) -> Result<Above, Error> {
         let (mut pid, mut started) = (process.pid, u64::MAX);
         let mut has_unknown_host = false;
         for _ in 0..limits::PROCESS_DEPTH {
-            // One that started later has the id of an ancestor that ended as it was looked up.
+            // A process that started later than its child has reused the id of an ancestor that
+            // ended.
             let is_ancestor = |entry: &ProcessEntry| entry.is_running && entry.started <= started;
             let Some(entry) = ProcessEntry::read(pid).filter(is_ancestor) else { break };
             started = entry.started;

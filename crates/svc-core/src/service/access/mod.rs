@@ -1,5 +1,5 @@
-//! Who may come in: the operator's token, browsers that the operator signed in, the tokens of
-//! sessions, and the processes that show themselves on the Unix socket.
+//! Authentication: the operator's token, browsers that the operator signed in, the tokens of
+//! sessions, and processes that the Unix socket identifies.
 
 mod browser;
 mod client_process;
@@ -7,12 +7,12 @@ mod credentials;
 mod hosted;
 mod process_tokens;
 mod recheck;
-mod room;
+mod state;
 mod tokens;
 
 pub use browser::{BrowserSignIn, LoginCode, LoginTicket, SignInKey};
 pub use credentials::{Credential, TokenFileError, Tokens};
 pub use process_tokens::{NewProcessToken, ProcessToken};
 pub use recheck::RecordedCaller;
-pub use room::Access;
+pub use state::Access;
 pub use tokens::{MintedToken, NewToken, TokenInfo, TokenKind};

@@ -1,6 +1,6 @@
-//! Clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix socket
-//! which process it belongs to, and acts as that process: one subject for each, whoever of its
-//! children asks.
+//! Tokens of clients' processes. What a client starts (`svc stdio`, its hooks) proves on the Unix
+//! socket which process it belongs to, and acts as that process: all children of one client have
+//! one subject.
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
@@ -54,11 +54,11 @@ pub struct ProcessToken {
 }
 
 impl Access {
-    /// Gives the client's process of whoever is at the other end of the socket a token.
+    /// Makes a token for the client of the process on the socket.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the process that is named did not start that one, or the operator
-    /// took a token of it back.
+    /// [`Error::Forbidden`] if the named process is no ancestor of the one on the socket, or the
+    /// operator revoked a token of the client.
     pub async fn trade(
         &self,
         peer: LocalProcess,
@@ -79,8 +79,8 @@ impl Access {
                 Box::pin(async move {
                     let mut subject = subject_of(tx, &process, fresh).await?;
                     if let (Some(folder), false) = (folder, is_agent_key(&subject.session)) {
-                        // One process may have sessions in several folders, and starts what serves
-                        // one of them there.
+                        // One process may have sessions in several folders, and starts the `svc
+                        // stdio` of a session in the session's folder.
                         subject.project = Some(project_root(&folder));
                         subject.cwd = Some(folder);
                     }
@@ -103,8 +103,7 @@ impl Access {
         })
     }
 
-    /// The caller that a client's process is, for a request on the socket that names the process
-    /// and brings no token.
+    /// The caller for a request on the socket that names its client's process and has no token.
     ///
     /// # Errors
     /// As for [`Self::trade`].
@@ -124,7 +123,7 @@ impl Access {
         Ok((seen.caller.clone(), seen.credential()))
     }
 
-    /// The client that the process at the other end of the socket belongs to.
+    /// The client of the process on the socket.
     async fn client_of(
         &self,
         peer: LocalProcess,
@@ -143,8 +142,8 @@ impl Access {
         Ok(client)
     }
 
-    /// The good token of a process. The first time one is stored, whose secret nobody has: the
-    /// process shows itself.
+    /// The valid token of a process. The first call stores one whose secret nobody has: the socket
+    /// identifies the process.
     async fn token_of(&self, client: FoundClient) -> Result<Seen, Error> {
         let (revocations, read_at) = (self.tokens.0.revocations.load(SeqCst), self.core.now());
         let process = client.process.clone();
@@ -167,8 +166,7 @@ impl Access {
         self.insert_row_of(client.process, fresh).await
     }
 
-    /// The subject of a process that was never seen: the agent whose host runs it, or one of its
-    /// own.
+    /// The subject of a new process: the agent whose host runs it, or one of its own.
     async fn subject_of_unseen(
         &self,
         process: &ProcessIdentity,
@@ -205,12 +203,11 @@ impl Access {
             .await
     }
 
-    /// The caller that a client's process is or was, as a line says that is trusted as the operator
-    /// is: a hook that could not reach the daemon wrote it. `cwd` is where a process works that was
-    /// never seen.
+    /// The caller of a report that a hook wrote when it could not reach the daemon. The report is
+    /// trusted as the operator is. `cwd` is the working folder of a process that is not known yet.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the operator took a token of the process back.
+    /// [`Error::Forbidden`] if the operator revoked a token of the process.
     pub async fn caller_of_report(
         &self,
         process: ProcessIdentity,
@@ -226,7 +223,7 @@ impl Access {
             if let Some(ProcessSubject { token_id: Some(token), session, project, .. }) =
                 known.await?.filter(|subject| !subject.is_barred)
             {
-                // It needs no row more: nobody comes with it.
+                // No new row: no request comes with this token.
                 return Ok(Caller::Session {
                     key: session.into(),
                     token,
@@ -251,7 +248,7 @@ impl Access {
         Ok(Seen::from_row(row, self.core.now()).caller)
     }
 
-    /// Takes back the tokens of processes that are gone.
+    /// Revokes the tokens of processes that have ended.
     pub async fn sweep_processes(&self) -> Result<(), Error> {
         let mut after: Option<ProcessIdentity> = None;
         loop {
@@ -281,8 +278,8 @@ impl Access {
     }
 }
 
-/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this one.
-/// Those of other bearers stay, however many there are.
+/// Removes the tokens of a client's process whose bearers have ended, and the oldest of this
+/// bearer. Those of other bearers stay, whatever their number.
 async fn replace_tokens(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
@@ -299,7 +296,7 @@ async fn replace_tokens(
     Ok(replaced)
 }
 
-/// The subject of a process: what it was before, or the fresh one.
+/// The stored subject of a process, or the fresh one.
 async fn subject_of(
     tx: &mut WriteTx,
     process: &ProcessIdentity,
@@ -315,8 +312,7 @@ async fn subject_of(
     Ok(subject)
 }
 
-/// The subject of a process that was never seen. The random part tells it from all that there ever
-/// were.
+/// The subject of a new process. A random part distinguishes it from all earlier ones.
 fn fresh_subject(pid: u32, name: &str, cwd: Option<String>) -> ProcessSubject {
     let name: String = name
         .chars()
@@ -369,7 +365,7 @@ mod tests {
     use super::*;
     use crate::service::testing::services;
 
-    /// A process of ours that this one, as a client, has started.
+    /// A child of this process, which acts as the client.
     fn bearer() -> Child {
         Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap()
     }
@@ -381,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_number_of_sessions_in_a_process_ends_a_token_of_another() {
+    async fn the_number_of_bearers_of_a_process_revokes_no_token_of_another_bearer() {
         if !svc_sys::process_list::is_available() {
             return;
         }
@@ -401,12 +397,12 @@ mod tests {
         for token in &tokens {
             assert!(is_good(token).await, "each thread has its own `svc stdio`");
         }
-        // One that trades again and again replaces its own.
+        // A bearer that trades repeatedly replaces its own tokens.
         for _ in 0..limits::BEARER_TOKENS {
             trade(&bearers[0]).await;
         }
         assert!(!is_good(&tokens[0]).await && is_good(&tokens[1]).await);
-        // And what has ended leaves nothing.
+        // The tokens of an ended bearer are removed.
         bearers[1].kill().unwrap();
         bearers[1].wait().unwrap();
         trade(&bearers[2]).await;

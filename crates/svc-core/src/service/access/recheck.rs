@@ -1,4 +1,4 @@
-//! Whether who came in could still come in: asked again when an answer was long in coming.
+//! Checks a credential again after a long wait.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -13,16 +13,16 @@ use crate::service::Error;
 /// Who made a call on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedCaller {
-    /// This caller, whose credential is good.
+    /// The credential is valid.
     Good(Caller),
-    /// One whose credential was taken back since.
+    /// The credential was revoked since.
     Revoked,
-    /// Nobody can say: the row names a credential that its principal does not have.
+    /// The row names a credential that its principal does not have.
     Unknown,
 }
 
 impl Access {
-    /// Whether memory alone shows that a credential is revoked or expired.
+    /// Whether a credential is revoked or expired, according to memory alone.
     pub fn is_over(&self, credential: &Credential) -> bool {
         match credential {
             Credential::Operator(hash) => !self.tokens.is_operator(hash),
@@ -32,7 +32,7 @@ impl Access {
         }
     }
 
-    /// Whether who came in with this could still come in.
+    /// Whether the credential is still valid.
     pub async fn is_good(&self, credential: &Credential) -> bool {
         !self.is_over(credential)
             && match credential {
@@ -41,9 +41,10 @@ impl Access {
             }
     }
 
-    /// What ends when this credential is rotated, revoked or expires; `None` if it is over already.
+    /// A future that completes when this credential is rotated, revoked or expires; `None` if it
+    /// has ended already.
     ///
-    /// A stream that has nothing to send learns of it at once, and nobody else wakes.
+    /// An idle stream ends at once, and no other stream wakes.
     pub async fn until_over(
         &self,
         credential: &Credential,
@@ -64,8 +65,7 @@ impl Access {
         })
     }
 
-    /// Names the credential of a caller, so that it can be looked at again later, also by another
-    /// process.
+    /// Names the credential of a caller, so that it can be checked later, also by another process.
     pub fn credential_name(&self, caller: &Caller) -> String {
         match caller.token() {
             None => self.tokens.operator_fingerprint(),
@@ -73,10 +73,10 @@ impl Access {
         }
     }
 
-    /// Whether the credential that was named so is still good.
+    /// Whether the credential of this name is still valid.
     ///
     /// # Errors
-    /// [`Error::Unauthorized`] if it is not, or nobody can say.
+    /// [`Error::Unauthorized`] if it is not, or cannot be checked.
     pub async fn check_credential(&self, caller: &Caller, name: &str) -> Result<(), Error> {
         let is_good = match caller.token() {
             None => name == self.tokens.operator_fingerprint(),
@@ -88,8 +88,7 @@ impl Access {
         if is_good { Ok(()) } else { Err(Error::Unauthorized) }
     }
 
-    /// The caller that a call on record was made by. Scopes and project are those that the token
-    /// has now.
+    /// The caller that made a call on record, with the present scopes and project of the token.
     pub async fn caller_of_record(
         &self,
         principal: &Principal,
@@ -120,7 +119,7 @@ impl Access {
 
     fn operator_of_record(&self, credential: Option<&str>) -> RecordedCaller {
         match credential {
-            // Rows from before the credential was noted.
+            // Older rows do not name the credential.
             None => RecordedCaller::Good(Caller::Operator),
             Some(name) if name == self.tokens.operator_fingerprint() => {
                 RecordedCaller::Good(Caller::Operator)
@@ -130,7 +129,7 @@ impl Access {
         }
     }
 
-    /// Whether the row of a token is good. A read that fails says no.
+    /// Whether the row of a token is valid. A failed read counts as invalid.
     async fn is_token_good(&self, id: &TokenId) -> bool {
         let now = self.core.now();
         {
@@ -147,7 +146,7 @@ impl Access {
             Ok(row) => row,
             Err(error) => {
                 let error = svc_sys::telemetry::chain(&error);
-                tracing::warn!(error, "cannot look at a token again");
+                tracing::warn!(error, "cannot check a token again");
                 return false;
             }
         };

@@ -1,5 +1,5 @@
-//! Tokens: the operator's, in a file, and those of sessions, in the database. Who a caller is comes
-//! from here alone.
+//! Tokens: the operator's, in a file, and those of sessions, in the database. They alone decide who
+//! a caller is.
 
 use std::{
     collections::BTreeSet,
@@ -118,7 +118,7 @@ pub enum TokenKind {
 }
 
 impl Access {
-    /// Who holds this token; `None` if nobody does.
+    /// The holder of this token; `None` if it is not valid.
     pub async fn authenticate(&self, token: &str) -> Result<Option<(Caller, Credential)>, Error> {
         let hash = token_hash(token);
         if self.tokens.is_operator(&hash) {
@@ -129,7 +129,7 @@ impl Access {
             self.tokens.seen().by_hash.get(&hash).filter(|seen| seen.is_fresh(now)).cloned();
         let seen = match known {
             Some(seen) => seen,
-            // Boxed, as it is rare: every request would carry the room for it about.
+            // Boxed, as it is rare: otherwise every request would carry the future of the lookup.
             None => match Box::pin(self.look_up(&hash)).await? {
                 Some(seen) => seen,
                 None => return Ok(None),
@@ -142,7 +142,7 @@ impl Access {
         Ok(Some((seen.caller.clone(), seen.credential())))
     }
 
-    /// The hash of the token with this fingerprint, if it is good now.
+    /// The hash of the token with this fingerprint, if it is valid.
     pub async fn good_token(
         &self,
         fingerprint: &TokenFingerprint,
@@ -160,8 +160,8 @@ impl Access {
         let Some(row) = self.core.store.tokens().by_hash(hash).await? else {
             return Ok(None);
         };
-        // One for a reserved name is from before that name was reserved. A browser's secret is good
-        // as a cookie only.
+        // A token for a reserved name is older than the reservation. A browser's secret is valid as
+        // a cookie only.
         let is_browser = row.operator_credential.is_some();
         let is_reserved = row.process.is_none() && is_reserved_name(&row.session);
         if row.revoked_at.is_some() || is_browser || is_reserved {
@@ -177,7 +177,7 @@ impl Access {
         Ok(Some(seen))
     }
 
-    /// Records the use of a token, once in a while.
+    /// Records the use of a token, at most once per [`limits::TOKEN_USE_RESOLUTION`].
     pub(super) async fn record_use(&self, seen: &Seen, now: Timestamp) {
         let fresh = seen.used_at.is_some_and(|at| now.since(at) < limits::TOKEN_USE_RESOLUTION);
         if fresh {
@@ -197,7 +197,7 @@ impl Access {
             .write(move |tx| Box::pin(async move { tx.tokens().note_use(&id).await }));
         let recorded = Box::pin(write).await;
         if let Err(error) = recorded {
-            // Who may come in does not hang on this note.
+            // Authentication does not depend on this record.
             tracing::warn!(
                 error = svc_sys::telemetry::chain(&error),
                 "cannot record the use of a token"
@@ -205,9 +205,9 @@ impl Access {
         }
     }
 
-    /// Makes a session token. Only the operator may. Its scopes are the daemon's own, or
-    /// `of_servers`, which entries of servers ask for: any other would allow nothing, and its
-    /// holder would learn so late.
+    /// Makes a session token. Only the operator may. Its scopes must be the daemon's own, or of
+    /// `of_servers`, which entries of servers require: any other would allow nothing, and its
+    /// holder would not notice at first.
     pub async fn mint_token(
         &self,
         caller: &Caller,
@@ -218,7 +218,7 @@ impl Access {
         check_scopes(&input.scopes, of_servers)?;
         check::not_blank("session", &input.session)?;
         check::short("session", Some(&input.session))?;
-        let input = self.of_attended(input).await?;
+        let input = self.resolve_attended(input).await?;
         if !is_agent_key(&input.session) {
             check::name("session", &input.session)?;
             if is_daemons_session_id(&input.session) {
@@ -268,9 +268,9 @@ impl Access {
             .await
     }
 
-    /// The key of a session that a person started names that session: whoever holds a token for it
-    /// speaks as that one, and not as a second session of its name.
-    async fn of_attended(&self, input: NewToken) -> Result<NewToken, Error> {
+    /// Resolves the key of an attended session to its subject: the token's holder acts as that
+    /// session, and not as a second one of the same name.
+    async fn resolve_attended(&self, input: NewToken) -> Result<NewToken, Error> {
         let Some(PeerReference::SessionKey(key)) = PeerReference::parse(&input.session) else {
             return Ok(input);
         };
@@ -294,7 +294,7 @@ impl Access {
         Ok(NewToken { session: row.owner.unwrap_or(own), project, ..input })
     }
 
-    /// A page of session tokens, the latest first. Only who reads everything sees them.
+    /// A page of session tokens, the latest first. Only a caller with `read_all` sees them.
     pub async fn list_tokens(
         &self,
         caller: &Caller,
@@ -311,8 +311,8 @@ impl Access {
         Ok(page.map(TokenInfo::from))
     }
 
-    /// Takes a session token back, by its id or the beginning of it, from the next request on. Only
-    /// the operator may.
+    /// Revokes a session token, by its id or a prefix of it, from the next request on. Only the
+    /// operator may.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<TokenInfo, Error> {
         only_operator(caller)?;
         let unknown = || Error::not_found(ResourceKind::Token, id);
@@ -335,8 +335,8 @@ impl Access {
         row.map(TokenInfo::from).ok_or_else(unknown)
     }
 
-    /// Makes a new operator token, which counts from now on in place of the old one. Only the
-    /// operator may. Browsers that were signed in under the old one are signed out.
+    /// Replaces the operator's token. Only the operator may. Browsers that were signed in under the
+    /// old one are signed out.
     pub async fn rotate_operator_token(&self, caller: &Caller) -> Result<String, Error> {
         only_operator(caller)?;
         let token = self.tokens.rotate().map_err(|error| {
@@ -357,7 +357,7 @@ fn candidate(row: &TokenRow) -> Candidate {
 }
 
 impl Seen {
-    /// What a good row says.
+    /// The cached form of a valid row.
     pub(super) fn from_row(row: TokenRow, read_at: Timestamp) -> Self {
         Self {
             caller: Caller::Session {
@@ -375,7 +375,6 @@ impl Seen {
         }
     }
 
-    /// The credential that a request came in with.
     pub(super) fn credential(&self) -> Credential {
         Credential::Session { id: self.id.clone(), expires_at: self.expires_at }
     }

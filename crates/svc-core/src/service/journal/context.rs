@@ -1,7 +1,7 @@
-//! Context for a session: what the team knows that has to do with a prompt, as Markdown of a
-//! bounded size.
+//! Context for a session: what the journal has on a prompt, as Markdown of a bounded size.
 //!
-//! Nothing is given twice to a session, unless it has changed since or the session forgot.
+//! A session gets nothing twice, unless it has changed since or the session's context was
+//! compacted.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -20,7 +20,7 @@ use svc_store::{MemoryFilter, SearchFilter, SeenItem};
 
 use super::{
     bounded_markdown::{AssembledContext, BoundedMarkdown},
-    room::Journal,
+    state::Journal,
 };
 use crate::service::{Error, search::ExperienceQuery};
 
@@ -37,7 +37,6 @@ pub enum ContextKind {
 }
 
 impl ContextKind {
-    /// All of them.
     pub const ALL: &'static [Self] = &[Self::Experiences, Self::Values, Self::Memories];
 
     const fn heading(self) -> &'static str {
@@ -49,36 +48,34 @@ impl ContextKind {
     }
 }
 
-/// What a context is for.
 #[derive(Debug, Clone)]
 pub struct ContextRequest {
-    /// The prompt. A blank one asks for what matters in the project at all.
+    /// The prompt. A blank one selects what is important in the project.
     pub query: String,
-    /// The session that it is for. Without one, nothing is known to be seen.
+    /// The session that gets the context. Without one, nothing counts as seen.
     pub session_id: Option<String>,
     /// The project; that of the session by default.
     pub project: Option<String>,
-    /// What it may hold; empty for everything.
+    /// Which kinds it may hold; empty for all.
     pub kinds: Vec<ContextKind>,
-    /// Most items of each kind.
+    /// Bound on the items of each kind.
     pub limit: usize,
-    /// Most bytes.
+    /// Bound, in bytes.
     pub budget: usize,
-    /// Also what the session was given before.
+    /// Repeat what the session was given before.
     pub repeat: bool,
-    /// Note that the session was given it.
+    /// Record that the session was given it.
     pub remember: bool,
-    /// The call of a hook that it is an answer to. If it is known that nobody will see that, there
-    /// is nothing to tell.
+    /// The call of the hook that gets the context. If its reply is known to be lost, the context is
+    /// empty.
     pub hook_id: Option<String>,
 }
 
-/// Of a list of experiences, one in so many is kept for what did not work: nobody would look for
-/// that.
-const ONE_IN: usize = 5;
+/// One item in this many is reserved for failed attempts, which a prompt does not ask for.
+const FAILED_SLOT_EVERY: usize = 5;
 
 impl Journal {
-    /// What the team knows that has to do with a prompt.
+    /// The journal's context for a prompt.
     pub async fn assemble_context(
         &self,
         caller: &Caller,
@@ -114,7 +111,7 @@ impl Journal {
         else {
             return Ok(markdown.finish());
         };
-        // Of two calls at one moment only one may give an item; the other leaves it out.
+        // Of two concurrent calls only one gives an item; the other leaves it out.
         let items: Vec<SeenItem> = markdown.items().cloned().collect();
         let hook_id = request.hook_id;
         let fresh: HashSet<SeenItem> = self
@@ -145,7 +142,7 @@ impl Journal {
         Ok(markdown.finish())
     }
 
-    /// What may come in, kind by kind, the best of each first.
+    /// Candidates of all kinds, the best of each first.
     async fn relevant(
         &self,
         caller: &Caller,
@@ -180,24 +177,23 @@ impl Journal {
             prompt: &request.query,
             project: request.project.as_deref(),
             filter: SearchFilter::default(),
-            // A short list has no slot for what did not work; and what was seen already takes
-            // slots, too.
+            // A short list has no slot for failed attempts, and items that the session has seen
+            // take slots, too.
             limit: (request.limit * 2).clamp(10, limits::SEARCH_HITS),
-            // Whoever asks for context is told as little of what has nothing to do with it as who
-            // did not.
+            // A context that was asked for leaves out irrelevant records, like one that was not.
             only_relevant: true,
             with_open: false,
         };
         let hits = self.search.search_ghaps(caller, &search).await?;
-        // Of what was given up without a word on why there is nothing to learn.
+        // A record that was abandoned without a lesson teaches nothing.
         let ghaps = hits.into_iter().map(|hit| hit.ghap);
         Ok(ghaps
             .filter(|ghap| ghap.status != GhapStatus::Abandoned || ghap.lesson().is_some())
             .collect())
     }
 
-    /// Values that fit the prompt, the best first; without one those of the project, the latest
-    /// first.
+    /// Values that match the prompt, the best first; without a prompt those of the project, the
+    /// latest first.
     async fn fitting_values(
         &self,
         caller: &Caller,
@@ -227,7 +223,8 @@ impl Journal {
         Ok(ranked.into_iter().map(|(_, value)| value).collect())
     }
 
-    /// Memories that fit the prompt, the best first; without one those that matter to the project.
+    /// Memories that match the prompt, the best first; without a prompt the important ones of the
+    /// project.
     async fn fitting_memories(
         &self,
         caller: &Caller,
@@ -245,10 +242,11 @@ impl Journal {
     }
 }
 
-/// Kind, id and version of something that a session was given.
+/// Kind, id and version of an item that a session was given.
 type SeenKey = (String, String, Timestamp);
 
-/// Leaves out what was seen, and what says the same as something that was or that comes before it.
+/// Removes what the session has seen, and what has the same texts as that or as an earlier
+/// candidate.
 fn leave_out(candidates: &mut Vec<ContextItem>, seen: &HashSet<SeenKey>) {
     let is_seen = |candidate: &ContextItem| {
         let item = &candidate.item;
@@ -262,15 +260,15 @@ fn leave_out(candidates: &mut Vec<ContextItem>, seen: &HashSet<SeenKey>) {
     candidates.retain(|candidate| given_texts.insert(candidate.texts.clone()));
 }
 
-/// Something that a context may hold.
+/// A candidate for a context.
 struct ContextItem {
     kind: ContextKind,
     item: SeenItem,
-    /// It did not work.
+    /// The attempt failed.
     is_failed: bool,
-    /// What its first line begins with.
+    /// The beginning of its first line.
     lead: ModelText,
-    /// Its texts with their names, the most telling first.
+    /// Its texts with their names, the most important first.
     texts: Vec<(&'static str, String)>,
 }
 
@@ -281,7 +279,7 @@ impl ContextItem {
             lead: model_text!("**{}, {}** {}", ghap.domain, ghap.status, ghap.id),
             item: SeenItem::from(ghap),
             is_failed: ghap.status == GhapStatus::Falsified,
-            texts: texts_of(ghap),
+            texts: ghap_texts(ghap),
         }
     }
 
@@ -307,8 +305,8 @@ impl ContextItem {
     }
 }
 
-/// What a record has to say, what it taught first.
-fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
+/// The texts of a record, its lesson first.
+fn ghap_texts(ghap: &Ghap) -> Vec<(&'static str, String)> {
     let mut texts: Vec<(&'static str, String)> = Vec::new();
     let mut add = |name, text: Option<&str>| {
         let is_new = |text: &&str| !texts.iter().any(|(_, earlier)| earlier == *text);
@@ -327,7 +325,7 @@ fn texts_of(ghap: &Ghap) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// Adds items, kind by kind in turns, so that no kind takes all the room.
+/// Adds items, taking turns between the kinds, so that no kind takes the whole budget.
 fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usize) {
     use ContextKind::{Experiences, Memories, Values};
     let mut left: VecDeque<ContextItem> = candidates.into();
@@ -339,8 +337,8 @@ fn fill(markdown: &mut BoundedMarkdown, candidates: Vec<ContextItem>, limit: usi
             if *taken == limit {
                 continue;
             }
-            // The best record first, and then one that did not work if it is time for one.
-            let wants_failed = *taken > 0 && failed < (*taken + 1).div_ceil(ONE_IN);
+            // The best record first, then a failed attempt whenever its slot is due.
+            let wants_failed = *taken > 0 && failed < (*taken + 1).div_ceil(FAILED_SLOT_EVERY);
             let of_kind = |candidate: &ContextItem| candidate.kind == kind;
             let next = left
                 .iter()

@@ -1,4 +1,4 @@
-//! Memories: what somebody wants to be remembered, by project.
+//! Memories: texts that are kept for a project.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use svc_model::{
 use svc_store::{MemoryFilter, PageSize, StoreError};
 
 use super::{
-    room::Journal,
+    state::Journal,
     texts::{check_share, check_text},
 };
 use crate::service::{
@@ -24,7 +24,7 @@ use crate::service::{
     team::{ActingSession, owns_session, tell},
 };
 
-/// The weight of a memory of another project.
+/// Factor for a memory of another project.
 const ELSEWHERE: f64 = 0.7;
 
 /// Something to remember.
@@ -48,17 +48,16 @@ pub struct NewMemory {
     pub global: Option<bool>,
 }
 
-/// A memory that was stored, or was there already.
 #[derive(Debug)]
 pub struct StoredMemory {
     pub memory: Memory,
-    /// Whether it was there already; then it is as it was.
+    /// Whether it existed already; then it is unchanged.
     pub is_known: bool,
 }
 
 impl Journal {
-    /// Stores a memory. The same content once more in a project and category is the memory that
-    /// there is. One for every project is the operator's to give.
+    /// Stores a memory. Idempotent: the same content in the same project and category returns the
+    /// existing one. Only the operator may store one for all projects.
     pub async fn store_memory(
         &self,
         caller: &Caller,
@@ -109,8 +108,8 @@ impl Journal {
             .await
     }
 
-    /// The memories that fit a text and that the caller may read, the best first, each with how
-    /// well it fits.
+    /// The memories that match a text and that the caller may read, the best first, each with its
+    /// match.
     pub async fn find_memories(
         &self,
         caller: &Caller,
@@ -149,14 +148,14 @@ impl Journal {
                 Some((memory, fit))
             })
             .collect();
-        // Candidates come the best and latest first, and the order of equals stays.
+        // Candidates come the best and latest first; the sort is stable.
         ranked.sort_by(|a, b| b.1.score.total_cmp(&a.1.score));
         ranked.truncate(limit);
         Ok(ranked)
     }
 
-    /// A page of memories that the caller may read, the latest first, and how many there are in
-    /// all.
+    /// A page of memories that the caller may read, the latest first, and the number of all of
+    /// them.
     pub async fn memories(
         &self,
         caller: &Caller,
@@ -172,7 +171,7 @@ impl Journal {
             .await?)
     }
 
-    /// Removes a memory: that of the caller's own session, or any if it is the operator.
+    /// Removes a memory: one of the caller's own session, or any for the operator.
     pub async fn delete_memory(
         &self,
         caller: &Caller,
@@ -216,7 +215,7 @@ impl Journal {
             .await
     }
 
-    /// The memories that matter most to a project and that the caller may read.
+    /// The most important memories of a project that the caller may read.
     pub(super) async fn important_memories(
         &self,
         caller: &Caller,
@@ -238,7 +237,7 @@ fn as_json(terms: &impl serde::Serialize) -> String {
     serde_json::to_string(terms).unwrap_or_default()
 }
 
-/// Tags as they are kept: each once.
+/// Tags in stored form: checked, each once.
 fn tidy(tags: Vec<String>) -> Result<Vec<String>, Error> {
     let mut kept: Vec<String> = Vec::new();
     for tag in tags {

@@ -1,4 +1,4 @@
-//! The journal: GHAP records, what the team remembers, and what both put together for a prompt.
+//! The journal: GHAP records, memories and values, and the context that they give a prompt.
 
 mod bounded_markdown;
 mod context;
@@ -7,7 +7,7 @@ mod orphans;
 mod outcomes;
 mod premortem;
 mod records;
-mod room;
+mod state;
 mod texts;
 mod values;
 
@@ -17,7 +17,7 @@ pub use memories::{NewMemory, StoredMemory};
 pub use outcomes::NewOutcome;
 pub use premortem::PremortemRequest;
 pub use records::GhapDetail;
-pub use room::Journal;
+pub use state::Journal;
 pub use values::{ClusterList, StoredValue, ValueDistances, ValueValidity, too_far};
 
 pub(super) use outcomes::put_outcome;

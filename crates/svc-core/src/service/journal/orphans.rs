@@ -1,4 +1,4 @@
-//! Records that were left open: their session is over, or nobody has heard of it for long.
+//! Orphaned records: active, but their session has ended or is stale.
 
 use svc_model::{
     Caller, GhapId, Timestamp,
@@ -7,12 +7,11 @@ use svc_model::{
 };
 use svc_store::WriteTx;
 
-use super::{records::tell_of, room::Journal, texts::check_text};
+use super::{records::tell_of, state::Journal, texts::check_text};
 use crate::service::{Error, ResourceKind, project::project_of_write, team::ActingSession};
 
 impl Journal {
-    /// Records that were left open in the project of a session, by sessions that are over or long
-    /// silent; the one that was changed last first.
+    /// Orphaned records in the project of a session, the one that was changed last first.
     pub async fn orphans(
         &self,
         caller: &Caller,
@@ -29,7 +28,7 @@ impl Journal {
         Ok(self.core.store.ghaps().orphans(&project, &acting.session_id, stale).await?)
     }
 
-    /// Takes over a record that was left open: it keeps its id and its history.
+    /// Moves an orphaned record to the caller's session: it keeps its id and its history.
     pub async fn adopt_ghap(
         &self,
         caller: &Caller,
@@ -48,7 +47,7 @@ impl Journal {
                     if let Some(active) = tx.ghaps().active(&acting.session_id).await? {
                         return Err(Error::ActiveGhap { id: active.id });
                     }
-                    let mut ghap = still_orphan(tx, &orphan, stale).await?;
+                    let mut ghap = read_orphan(tx, &orphan, stale).await?;
                     let from = std::mem::replace(&mut ghap.session_id, acting.session_id.clone());
                     ghap.updated_at = tx.now();
                     tx.ghaps().update(&ghap).await?;
@@ -60,8 +59,8 @@ impl Journal {
             .await
     }
 
-    /// Ends a record that was left open, under the session that left it. The operator gives up one
-    /// of any project, by its id or the beginning of it.
+    /// Abandons an orphaned record, under the session that left it. The operator may abandon one of
+    /// any project, by its id or a prefix of it.
     pub async fn abandon_orphan(
         &self,
         caller: &Caller,
@@ -80,7 +79,7 @@ impl Journal {
             .on_behalf_of(caller)
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut ghap = still_orphan(tx, &orphan, stale).await?;
+                    let mut ghap = read_orphan(tx, &orphan, stale).await?;
                     ghap.resolve(Resolution::abandoned(reason), tx.now());
                     tx.ghaps().update(&ghap).await?;
                     tell_of(tx, &ghap, "ghap.resolved").await?;
@@ -111,9 +110,8 @@ impl Journal {
     }
 }
 
-/// A record that was an orphan a moment ago. Its session may have come back since; then this
-/// refuses.
-async fn still_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
+/// Reads a record that was an orphan; an error if its session has returned since.
+async fn read_orphan(tx: &mut WriteTx, id: &GhapId, stale: Timestamp) -> Result<Ghap, Error> {
     let unknown = || Error::not_found(ResourceKind::GhapRecord, id.as_str());
     let ghap = tx.ghaps().get(id).await?.ok_or_else(unknown)?;
     let session = tx.sessions().get(&ghap.session_id).await?;

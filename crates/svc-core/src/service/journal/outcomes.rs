@@ -1,4 +1,4 @@
-//! Outcomes: what a session saw happen, such as a test run. A verdict may rest on one.
+//! Outcomes that a session observed, such as of a test run. They support a verdict.
 
 use serde_json::json;
 use svc_model::{
@@ -8,28 +8,24 @@ use svc_model::{
 };
 use svc_store::WriteTx;
 
-use super::{room::Journal, texts::check_text};
+use super::{state::Journal, texts::check_text};
 use crate::service::{
     Error, check,
     project::project_of_write,
     team::{ActingSession, tell},
 };
 
-/// Something that was seen to happen.
 #[derive(Debug, Clone)]
 pub struct NewOutcome {
-    /// What was run.
     pub command: String,
-    /// What came of it.
     pub verdict: OutcomeVerdict,
-    /// What it said, in short.
     pub summary: String,
     /// The client's id of the tool call.
     pub tool_use_id: Option<String>,
 }
 
 impl Journal {
-    /// Records something that was seen to happen. Once more for the same tool call changes nothing.
+    /// Records an outcome. Idempotent by the tool call's id.
     pub async fn record_outcome(
         &self,
         caller: &Caller,
@@ -63,7 +59,7 @@ impl Journal {
     }
 }
 
-/// Records an outcome; tells also whether it is a new one.
+/// Records an outcome; returns also whether it is new.
 pub(in crate::service) async fn put_outcome(
     tx: &mut WriteTx,
     ids: &Ids,

@@ -1,4 +1,4 @@
-//! Before an attempt: what went wrong with such ones, and what did not.
+//! Context before an attempt: failures and successes of similar ones.
 
 use std::collections::HashSet;
 
@@ -11,28 +11,25 @@ use svc_store::LessonKind;
 
 use super::{
     bounded_markdown::{AssembledContext, BoundedMarkdown},
-    room::Journal,
+    state::Journal,
 };
 use crate::service::Error;
 
-/// Most records and values of a section.
+/// Bound on the records and values of a section.
 const MOST: u32 = 5;
 
-/// What an attempt is going to be.
 #[derive(Debug, Clone)]
 pub struct PremortemRequest {
-    /// What it is about.
     pub domain: Domain,
-    /// How it will go about it.
     pub strategy: Option<Strategy>,
-    /// The session that asks; records of its project come first.
+    /// The caller's session; records of its project come first.
     pub session_id: Option<String>,
-    /// Most bytes.
+    /// Bound, in bytes.
     pub budget: usize,
 }
 
 impl Journal {
-    /// What the journal has to say to an attempt of this kind.
+    /// What the journal has on attempts of this kind.
     pub async fn premortem(
         &self,
         caller: &Caller,

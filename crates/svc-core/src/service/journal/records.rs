@@ -1,7 +1,7 @@
-//! GHAP records of sessions: they begin, change and end.
+//! GHAP records of sessions: start, changes and end.
 //!
-//! A change of a record, its history, the counters and its event are one write job: a crash leaves
-//! all of it or none.
+//! A change of a record, its history, the counters and its event are one write job, so that a crash
+//! leaves all of it or none.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use svc_model::{
 use svc_store::{CalibrationRow, ProbabilityBin, StoreError, VerdictWeek, WriteTx};
 
 use super::{
-    room::Journal,
+    state::Journal,
     texts::{check_share, check_text},
 };
 use crate::service::{
@@ -37,10 +37,10 @@ pub struct GhapDetail {
 }
 
 impl Journal {
-    /// Begins a record. A session has one at a time.
+    /// Starts a record. A session has at most one active record.
     ///
     /// # Errors
-    /// [`Error::ActiveGhap`] with the id of the one that there is.
+    /// [`Error::ActiveGhap`] with the id of the active one.
     pub async fn start_ghap(
         &self,
         caller: &Caller,
@@ -82,8 +82,8 @@ impl Journal {
             .await
     }
 
-    /// Changes the active record of a session. What it said before is kept if hypothesis, action or
-    /// prediction change.
+    /// Changes the active record of a session. A change of hypothesis, action or prediction stores
+    /// the earlier ones.
     pub async fn update_ghap(
         &self,
         caller: &Caller,
@@ -207,12 +207,11 @@ impl Journal {
             .await
     }
 
-    /// The active record of a session.
     pub async fn active_ghap(&self, acting: &ActingSession) -> Result<Option<Ghap>, Error> {
         Ok(self.core.store.ghaps().active(&acting.session_id).await?)
     }
 
-    /// A record with its history, by its id or the beginning of it.
+    /// A record with its history, by its id or a prefix of it.
     pub async fn ghap(&self, caller: &Caller, id: &str) -> Result<GhapDetail, Error> {
         let unknown = || Error::not_found(ResourceKind::GhapRecord, id);
         let (reader, store) = (Reader::from_caller(caller), &self.core.store);
@@ -246,7 +245,7 @@ impl Journal {
         Page::read(page.into(), read, |ghap: &Ghap| ghap.id.clone()).await
     }
 
-    /// How well predictions came true, by client and domain, in the records that the caller may
+    /// The share of confirmed predictions, by client and domain, in the records that the caller may
     /// read.
     pub async fn calibration(
         &self,
@@ -263,8 +262,8 @@ impl Journal {
             .await?)
     }
 
-    /// What was stated with which probability against what came true, and how that moved over the
-    /// weeks, in the records that the caller may read.
+    /// Stated probabilities against verdicts, and their course over the weeks, in the records that
+    /// the caller may read.
     pub async fn verdicts(
         &self,
         caller: &Caller,
@@ -286,8 +285,7 @@ async fn active(tx: &mut WriteTx, acting: &ActingSession) -> Result<Ghap, Error>
     ghap.ok_or_else(|| Error::not_found(ResourceKind::ActiveRecord, &acting.session_id))
 }
 
-/// Appends an event about a record. It has none of the texts: a reader who wants those asks for the
-/// record.
+/// Appends an event about a record, without its texts: a reader who needs those reads the record.
 pub(super) async fn tell_of(
     tx: &mut WriteTx,
     ghap: &Ghap,

@@ -1,5 +1,3 @@
-//! Checks of the texts and numbers that records, memories and values are made of.
-
 use crate::service::{Error, check};
 
 /// Refuses a text that is blank or has more than `max_chars` characters.

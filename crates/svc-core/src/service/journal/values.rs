@@ -1,9 +1,9 @@
-//! Clusters of records that are alike, and values: sentences that somebody draws from one, held
-//! against it.
+//! Clusters of similar records, and values: sentences that an agent draws from a cluster, and that
+//! are checked against it.
 //!
-//! No model is needed: records are alike if they use the same words ([`cluster`]). How they were
-//! grouped is stored, so that what a list names can be looked at, and is made anew by the first who
-//! asks after records have changed.
+//! No model is needed: records are similar if they share words ([`cluster`]). The clustering is
+//! stored, so that the ids in a list stay valid, and is renewed by the first request after records
+//! have changed.
 
 use std::collections::HashMap;
 
@@ -17,17 +17,17 @@ use svc_model::{
 };
 use svc_store::{ClusterRow, Clustering, MemberRow, NewCluster};
 
-use super::{room::Journal, texts::check_text};
+use super::{state::Journal, texts::check_text};
 use crate::service::{
     Error, ResourceKind,
     project::project_of_write,
     team::{ActingSession, tell},
 };
 
-/// A sentence has a few words of the many that its records have. One that is this near to their
-/// middle is about them, though the records themselves, which may be all but equal, are nearer.
+/// A sentence has few of the words of its records. At this similarity to their centroid it is about
+/// them, even if it is less similar than the records, which may be nearly equal.
 const NEAR_ENOUGH: f64 = 0.25;
-/// How many standard deviations beyond the mean distance of its records a sentence may be.
+/// How many standard deviations beyond the mean distance of the records a sentence may be.
 const DEVIATIONS: f64 = 0.5;
 
 /// The clusters of an axis.
@@ -35,46 +35,43 @@ const DEVIATIONS: f64 = 0.5;
 pub struct ClusterList {
     /// The largest first.
     pub clusters: Vec<ClusterRow>,
-    /// Records that were looked at.
+    /// Number of records considered.
     pub records: i64,
-    /// Those of them that are like no others.
+    /// Number of records that are in no cluster.
     pub noise: i64,
 }
 
-/// Whether a sentence belongs to a cluster.
 #[derive(Debug)]
 pub struct ValueValidity {
-    /// It does.
     pub is_valid: bool,
-    /// Cosine to the middle of the cluster.
+    /// Cosine to the centroid of the cluster.
     pub similarity: f64,
-    /// Distances: one less the cosine to the middle.
+    /// Distances from the centroid: 1 minus the cosine.
     pub distances: ValueDistances,
 }
 
-/// Distances from the middle of a cluster.
+/// Distances from the centroid of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueDistances {
     /// Of the sentence.
     pub candidate: f64,
-    /// Of its records, on average.
+    /// Mean of the records.
     pub mean: f64,
-    /// Their standard deviation.
+    /// Standard deviation of the records.
     pub std: f64,
-    /// How far the sentence may be.
+    /// Bound on the distance of the sentence.
     pub threshold: f64,
 }
 
-/// A value that was stored, or was there already.
 #[derive(Debug)]
 pub struct StoredValue {
     pub value: Value,
-    /// Whether it was there already; then it is as it was.
+    /// Whether it existed already; then it is unchanged.
     pub is_known: bool,
 }
 
 impl Journal {
-    /// The clusters of an axis, as the records are now: of each what the caller may read.
+    /// The clusters of an axis for the present records, restricted to what the caller may read.
     ///
     /// # Errors
     /// [`Error::InsufficientData`] if there are too few records.
@@ -86,7 +83,7 @@ impl Journal {
             known
         } else {
             let _grouping = self.grouping.lock().await;
-            // Who waited may find it done, by another's call.
+            // Another call may have finished the clustering meanwhile.
             match self.present_clustering(axis).await? {
                 Ok(known) => known,
                 Err(state) => self.group(axis, state).await?,
@@ -101,14 +98,15 @@ impl Journal {
         Ok(ClusterList { clusters, records: count, noise: (count - grouped).max(0) })
     }
 
-    /// The clustering of the records as they are now; or their state, if that was not grouped yet.
+    /// The stored clustering if it is that of the present records; otherwise the state of the
+    /// records.
     async fn present_clustering(&self, axis: Axis) -> Result<Result<Clustering, String>, Error> {
         let (_, state) = self.core.store.values().count_resolved().await?;
         let known = self.core.store.values().clustering(axis).await?;
         Ok(known.filter(|known| known.state == state).ok_or(state))
     }
 
-    /// Groups the latest records, and stores how.
+    /// Clusters the latest records, and stores the result.
     async fn group(&self, axis: Axis, state: String) -> Result<Clustering, Error> {
         let ghaps = self
             .core
@@ -130,7 +128,7 @@ impl Journal {
             .await
     }
 
-    /// Records of a cluster as it is stored that the caller may read, those in its middle first.
+    /// Records of a stored cluster that the caller may read, the nearest to its centroid first.
     pub async fn cluster_members(
         &self,
         caller: &Caller,
@@ -141,13 +139,13 @@ impl Journal {
         let reader = Reader::from_caller(caller);
         let members = self.core.store.values().members(&reader, cluster_id, limit).await?;
         if members.is_empty() {
-            return Err(self.no_cluster(&reader, cluster_id).await?);
+            return Err(self.missing_cluster_error(&reader, cluster_id).await?);
         }
         Ok((axis, members))
     }
 
-    /// Whether a sentence is about what the records of a cluster have in common: whether it is as
-    /// near to their middle as they are, or near enough.
+    /// Whether a sentence is about what the records of a cluster have in common: it is as near to
+    /// their centroid as they are, or near enough.
     pub async fn validate_value(
         &self,
         caller: &Caller,
@@ -168,12 +166,11 @@ impl Journal {
         let work = tokio::task::spawn_blocking(move || validate(axis, &text, &ghaps, &weights));
         match work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
             Some(validity) => Ok(validity),
-            None => Err(self.no_cluster(&reader, cluster_id).await?),
+            None => Err(self.missing_cluster_error(&reader, cluster_id).await?),
         }
     }
 
-    /// Stores a sentence that was drawn from a cluster, if it belongs to it. The same once more is
-    /// the one that there is.
+    /// Stores a value if it belongs to its cluster. Idempotent: an equal one is returned as it is.
     pub async fn store_value(
         &self,
         caller: &Caller,
@@ -220,7 +217,7 @@ impl Journal {
             .await
     }
 
-    /// Values that the caller may read, the latest first, and how many there are in all.
+    /// Values that the caller may read, the latest first, and the number of all of them.
     pub async fn values(
         &self,
         caller: &Caller,
@@ -232,14 +229,18 @@ impl Journal {
         Ok((values.into_iter().map(|(value, _)| value).collect(), total))
     }
 
-    /// Why there is no such cluster.
-    async fn no_cluster(&self, reader: &Reader, cluster_id: &str) -> Result<Error, Error> {
+    /// Too few records, or no cluster of this id.
+    async fn missing_cluster_error(
+        &self,
+        reader: &Reader,
+        cluster_id: &str,
+    ) -> Result<Error, Error> {
         enough(self.core.store.values().count_resolved_for(reader).await?)?;
         Ok(Error::not_found(ResourceKind::Cluster, cluster_id))
     }
 }
 
-/// What is wrong with a sentence that does not belong to its cluster.
+/// The error text for a sentence that does not belong to its cluster.
 pub fn too_far(distances: &ValueDistances) -> String {
     format!(
         "says something else than the records of the cluster: its distance is {:.3}, and at most {:.3} would do; use \
@@ -256,7 +257,7 @@ fn enough(count: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The axis that a cluster's id begins with.
+/// The axis in a cluster's id.
 fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     cluster_id
@@ -269,7 +270,7 @@ fn axis_of(cluster_id: &str) -> Result<Axis, Error> {
         })
 }
 
-/// How far a record can be trusted.
+/// Weight of a record by its tier.
 fn weight(tier: Option<Tier>) -> f64 {
     match tier {
         Some(Tier::Gold) => 1.0,
@@ -303,8 +304,7 @@ fn group(axis: Axis, state: String, ghaps: Vec<Ghap>) -> (Clustering, Vec<NewClu
     (clustering, groups)
 }
 
-/// How a text stands to the records of `members`, each with its weight; `None` if none of them is
-/// there.
+/// Compares a text with the records of `members` and their weights; `None` if none of them exists.
 fn validate(
     axis: Axis,
     text: &str,
@@ -335,7 +335,7 @@ fn validate(
     })
 }
 
-/// The records that have something to say on an axis, each with what it says there.
+/// The records that have a text on an axis, and these texts.
 fn on_axis(axis: Axis, ghaps: Vec<Ghap>) -> (Vec<Ghap>, Vec<String>) {
     ghaps.into_iter().filter_map(|ghap| text_on(axis, &ghap).map(|text| (ghap, text))).unzip()
 }

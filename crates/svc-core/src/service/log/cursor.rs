@@ -1,26 +1,24 @@
-//! Where a reader begins, and what it is told if the log no longer has what it asks for.
+//! Cursors of readers, and the gap that a reader gets if the log no longer has what it asks for.
 
 use serde::Serialize;
 use svc_model::{Event, GapReason};
 
-/// Which events to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// One stream. Its cursors are seqs.
     Stream(String),
-    /// All streams whose names begin so, or all streams if it is empty. Its cursors are positions.
+    /// All streams with this prefix; all streams if it is empty. Its cursors are positions.
     Prefix(String),
 }
 
 impl Selector {
-    /// The stream or the prefix.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Stream(name) | Self::Prefix(name) => name,
         }
     }
 
-    /// The cursor behind an event.
+    /// The cursor after an event.
     pub(super) fn cursor_of(&self, event: &Event) -> i64 {
         match self {
             Self::Stream(_) => event.seq,
@@ -29,42 +27,39 @@ impl Selector {
     }
 }
 
-/// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartAfter {
-    /// After this cursor. Any number that a client may send; those of the log are smaller.
+    /// After this cursor: any number that a client may send. Cursors of the log fit in an `i64`.
     Cursor(u64),
-    /// After the last event that there is.
+    /// After the latest event.
     Latest,
 }
 
-/// What a reader asked for and the log does not have.
+/// The events that a reader asked for and the log does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
-    /// The cursor that the reader came with.
     pub requested: u64,
-    /// The first event that there is after `requested`, or after the start if the cursor is ahead:
-    /// its seq or position.
+    /// Seq or position of the first event after `requested`; of the first event of all if the
+    /// cursor is ahead of the log.
     pub oldest: i64,
-    /// The latest event, likewise.
+    /// Seq or position of the latest event.
     pub latest: i64,
-    /// Why the log does not have it.
     pub reason: GapReason,
 }
 
-/// The bounds of what is read.
+/// The bounds of a stream or a feed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogBounds {
     /// The cursor before the oldest event.
     pub(super) floor: i64,
-    /// The cursor behind the latest event.
+    /// The cursor after the latest event.
     pub(super) head: i64,
     /// Nothing follows the head.
     pub(super) closed: bool,
 }
 
 impl LogBounds {
-    /// The cursor to begin with, and what the log does not have.
+    /// The cursor to begin with, and the gap before it.
     pub(super) fn start(self, after: StartAfter) -> (i64, Option<Gap>) {
         let Self { floor, head, .. } = self;
         let StartAfter::Cursor(requested) = after else {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::service::Error;
 
-/// A reader of one stream that wants events and not frames.
+/// A reader of one stream that takes events instead of frames.
 #[derive(Debug)]
 pub struct StreamFollower {
     source: LogSource,
@@ -19,7 +19,7 @@ pub struct StreamFollower {
 }
 
 impl Log {
-    /// Follows one stream event by event, from a cursor to its end.
+    /// Follows one stream from a cursor to its end.
     pub async fn follow(&self, name: StreamName, after: Seq) -> Result<StreamFollower, Error> {
         let (source, bounds) = LogSource::stream(&self.core.store, name, None).await?;
         Ok(StreamFollower { source, cursor: after, was_closed: bounds.closed })
@@ -27,15 +27,14 @@ impl Log {
 }
 
 impl StreamFollower {
-    /// Waits for the next events; `None` at the end of a closed stream. Dropping the future loses
-    /// nothing.
+    /// Waits for the next events; `None` at the end of a closed stream. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<Event>>, Error> {
         loop {
             let events = match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
                 TailRead::Batches(batches) => {
                     batches.iter().flat_map(|batch| batch.events.iter().cloned()).collect()
                 }
-                // The tail has only what was committed after this reader began to listen.
+                // The tail has only commits since this reader began to listen.
                 TailRead::Nothing | TailRead::Closed | TailRead::Behind | TailRead::Withdrawn => {
                     Box::pin(self.read_table()).await?
                 }
@@ -52,7 +51,7 @@ impl StreamFollower {
         }
     }
 
-    /// The cursor behind the last event that was given.
+    /// The cursor after the last returned event.
     pub fn cursor(&self) -> Seq {
         self.cursor
     }

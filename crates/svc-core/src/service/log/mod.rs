@@ -1,16 +1,16 @@
-//! The event log: pages of it, readers that follow it, and what retention removes.
+//! The event log: pages, readers that follow it, and retention.
 //!
-//! `cursor` says where a reader begins, `source` is what every reader that follows is made of:
-//! `subscription` gives frames, `follower` events, `reading` one answer. `pages` and `stream_moves`
-//! do not follow.
+//! `cursor` says where a reader begins. Every reader that follows the log is built on `source`:
+//! `subscription` returns frames, `follower` events, `reading` one response. `pages` and
+//! `stream_moves` do not follow.
 
 mod cursor;
 mod follower;
 mod pages;
 mod reading;
 mod retention;
-mod room;
 mod source;
+mod state;
 mod stream_moves;
 mod subscription;
 mod upkeep;
@@ -20,7 +20,7 @@ pub use follower::StreamFollower;
 pub use pages::EventPage;
 pub use reading::EventReading;
 pub use retention::Retention;
-pub use room::Log;
+pub use state::Log;
 pub use stream_moves::{StreamEnd, StreamMoves};
 pub use subscription::{Subscription, SubscriptionChunk};
 pub use upkeep::LogStatus;

@@ -38,7 +38,7 @@ impl Log {
         Ok(EventPage { events, next })
     }
 
-    /// A stream that the reader may read. One that it may not is not there.
+    /// A stream that the reader may read; any other gives the same error as an unknown one.
     pub(super) async fn readable(
         &self,
         reader: &Reader,

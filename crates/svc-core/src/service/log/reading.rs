@@ -1,4 +1,4 @@
-//! Reading the log call by call, for readers that keep no connection.
+//! Reading the log call by call, for readers without a connection.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::{
 };
 use crate::service::{Error, ResourceKind, check};
 
-/// What follows a cursor.
+/// The events after a cursor.
 #[derive(Debug)]
 pub struct EventReading {
-    /// The events; none if nothing followed in time.
+    /// Empty if no event followed in time.
     pub events: Vec<Event>,
-    /// The cursor to go on from.
+    /// The cursor for the next call.
     pub next_after: i64,
-    /// What the log does not have.
+    /// The events that the log does not have.
     pub gap: Option<Gap>,
-    /// Nothing will follow: the stream is closed, and this is its end.
+    /// The stream is closed, and this is its end.
     pub closed: bool,
 }
 
 impl Log {
-    /// The events after a cursor. If there are none yet, waits for them up to `wait`.
+    /// The events after a cursor. If there are none yet, waits up to `wait` for the next.
     ///
-    /// This is for tools, and shows no stream of answers, whoever asks: the answer itself becomes
-    /// an event of such a stream, and each would hold all before it.
+    /// For tools. Streams of responses are hidden from every caller: the response of this call
+    /// becomes an event of such a stream, so each one would contain all earlier ones.
     pub async fn read_events(
         &self,
         caller: &Caller,
@@ -54,8 +54,8 @@ impl Log {
         };
         let (mut cursor, gap) = source.start(StartAfter::Cursor(after), bounds).await?;
         loop {
-            // The head is read before the page, so that events which the kind leaves out were
-            // looked at.
+            // The head is read before the page, so events up to the head that the filter skipped
+            // have been read.
             let bounds = source.bounds().await?;
             let page = source.events(cursor, i64::MAX, kind, size).await?;
             if !source.is_readable_now().await? {
@@ -84,8 +84,8 @@ impl Log {
     }
 }
 
-/// Waits until the table is worth a look. Moves the cursor over commits without an event of the
-/// kind, so that the table is not read for each commit of a busy daemon.
+/// Waits until the table may have a matching event. Moves the cursor past commits without an event
+/// of the kind, so that a busy daemon does not cause a read of the table for each commit.
 async fn wait_for_kind(source: &mut LogSource, cursor: &mut i64, kind: Option<&str>) {
     let concerns = |batch: &Batch| {
         let is_wanted =

@@ -1,23 +1,22 @@
-//! What time does to the database: old events go, if the owner wants that, and the write-ahead log
-//! is kept small.
+//! Retention of events by age and size.
 
 use std::time::Duration;
 
 use super::Log;
 use crate::service::Error;
 
-/// How much of the log to keep. Both off by default: nothing is ever removed.
+/// How much of the log to keep. Without either bound nothing is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Events older than this go.
+    /// Older events are removed.
     pub max_age: Option<Duration>,
-    /// Above this size of the rows, in bytes, the oldest events go.
+    /// Above this size of the rows, in bytes, the oldest events are removed.
     pub max_bytes: Option<u64>,
 }
 
 impl Log {
-    /// Removes what is too old or too much; answers how many events went. The last event of a
-    /// stream always stays.
+    /// Removes events beyond the bounds, and returns their number. The last event of a stream
+    /// always stays.
     pub async fn apply_retention(&self, retention: Retention) -> Result<u64, Error> {
         let mut removed = 0;
         if let Some(age) = retention.max_age
@@ -33,8 +32,8 @@ impl Log {
             }
         }
         if let Some(bytes) = retention.max_bytes {
-            // What is above the limit goes, and no more: a page is free when all of it is, so it
-            // takes a few steps.
+            // Removes no more than the excess. A page of the file is freed only with its last row,
+            // so this takes several steps.
             while let excess = self.core.store.upkeep().used_bytes().await?.saturating_sub(bytes)
                 && excess > 0
             {
@@ -60,9 +59,9 @@ mod tests {
     use super::*;
     use crate::service::testing::services;
 
-    /// Large rows go one by one as small ones do: the limit is one of bytes.
+    /// The limit is one of bytes, so large rows are removed one by one like small ones.
     #[tokio::test]
-    async fn what_is_above_the_limit_goes_and_little_more() {
+    async fn retention_removes_the_excess_and_at_most_a_few_rows_more() {
         const MIB: u64 = 1024 * 1024;
         let test = TestStore::open().await;
         let services = services(&test);
@@ -77,7 +76,7 @@ mod tests {
         let keep = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
         assert_eq!(services.log.apply_retention(keep(used)).await.unwrap(), 0);
 
-        // More than one step may take, and then less than a row.
+        // More than one step removes, and then less than a row.
         for excess in [9 * MIB, 4096] {
             let max_bytes = test.store.upkeep().used_bytes().await.unwrap() - excess;
             let removed = services.log.apply_retention(keep(max_bytes)).await.unwrap();

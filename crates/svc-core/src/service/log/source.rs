@@ -1,8 +1,8 @@
-//! What a reader follows: the table, and the tail of the last commits beside it.
+//! What a reader follows: the table, and the tail, which holds the last commits in memory.
 //!
-//! Everything that follows the log is made of this: [`Subscription`](super::Subscription) for
+//! Every reader that follows the log is built on this: [`Subscription`](super::Subscription) for
 //! frames, [`StreamFollower`](super::StreamFollower) for events,
-//! [`Log::read_events`](super::Log::read_events) for one answer.
+//! [`Log::read_events`](super::Log::read_events) for one response.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ enum Followed {
     Stream {
         id: i64,
         name: StreamName,
-        /// Who reads, if it is to be asked again whether it still may; `None` if the caller has
-        /// checked whose the stream is.
+        /// The reader, whose permission is checked again after changes; `None` if the caller has
+        /// checked the ownership of the stream.
         reader: Option<Reader>,
         listener: StreamListener<Batch>,
     },
@@ -39,31 +39,30 @@ enum Followed {
     },
 }
 
-/// What the tail has behind a cursor.
+/// What the tail has after a cursor.
 #[derive(Debug)]
 pub(super) enum TailRead {
-    /// The commits that follow, as far as they are of this source; perhaps none of them is. The
-    /// cursor has moved behind them.
+    /// The commits of this source, possibly none. The cursor has moved past all commits read.
     Batches(Vec<Arc<Batch>>),
     /// Nothing follows yet.
     Nothing,
-    /// Nothing follows, and nothing will.
+    /// Nothing follows, and the stream is closed.
     Closed,
     /// Something follows that only the table has.
     Behind,
-    /// Something follows that the reader may not read any more.
+    /// Something follows that the reader may no longer read.
     Withdrawn,
 }
 
 impl LogSource {
-    /// Follows one stream: for a reader who may read it now, or for a caller who has checked whose
-    /// it is.
+    /// Follows one stream: for a reader who may read it now, or for a caller who has checked its
+    /// ownership.
     pub(super) async fn stream(
         store: &Store,
         name: StreamName,
         reader: Option<Reader>,
     ) -> Result<(Self, LogBounds), Error> {
-        // Listen first and look after, or what is committed in between is missed.
+        // Listen first and read second, or a commit in between is missed.
         let listener = store.bus().listen(&name);
         let unknown = || Error::not_found(ResourceKind::Stream, name.as_str());
         let view = store.streams().view(&name).await?;
@@ -75,7 +74,6 @@ impl LogSource {
         Ok((Self { store: store.clone(), followed }, bounds))
     }
 
-    /// Follows all streams of a scope.
     pub(super) async fn feed(store: &Store, scope: FeedScope) -> Result<(Self, LogBounds), Error> {
         let listener = store.bus().listen_all();
         let source = Self { store: store.clone(), followed: Followed::Feed { scope, listener } };
@@ -96,8 +94,8 @@ impl LogSource {
         }
     }
 
-    /// Whether the reader may still read the stream, after it was decided anew who may. Cheap when
-    /// it was not.
+    /// Whether the reader may still read the stream. Reads the table only after a change of who
+    /// may.
     pub(super) async fn is_readable(&mut self) -> Result<bool, StoreError> {
         let has_changed = match &mut self.followed {
             Followed::Stream { listener, .. } => listener.take_readers_changed(),
@@ -106,23 +104,23 @@ impl LogSource {
         if has_changed { self.is_readable_now().await } else { Ok(true) }
     }
 
-    /// Whether the reader may read the stream, as the table has it: asked behind each page of the
-    /// table, because a page may be read between the commit that withdraws the stream and its
+    /// Whether the reader may read the stream, according to the table. Checked after each page of
+    /// the table, because a page may be read between the commit that withdraws the stream and its
     /// notification.
     pub(super) async fn is_readable_now(&mut self) -> Result<bool, StoreError> {
         let Followed::Stream { reader, name, listener, .. } = &mut self.followed else {
-            // The query of a feed asks for each event.
+            // The query of a feed checks each event.
             return Ok(true);
         };
-        // What is decided from here on wakes the reader again.
+        // Reset first, so that a later change wakes the reader again.
         listener.take_readers_changed();
-        // Who reads everything reads every stream that it may begin with.
+        // Only a session's reader can lose a stream that it began with.
         let Some(reader @ Reader::Session { .. }) = reader else { return Ok(true) };
         let view = self.store.streams().view(name).await?;
         Ok(view.is_some_and(|view| reader.may_read(&view.visibility)))
     }
 
-    /// The cursor to begin with, and what the log does not have.
+    /// The cursor to begin with, and the gap before it.
     pub(super) async fn start(
         &self,
         after: StartAfter,
@@ -133,8 +131,7 @@ impl LogSource {
             if gap.reason == GapReason::Pruned {
                 cursor = i64::try_from(gap.requested).unwrap_or(cursor);
             }
-            // The last event of each stream is still there, and may be before those that were
-            // pruned.
+            // The last event of each stream is never pruned, and may be before those that were.
             let next = self
                 .store
                 .events()
@@ -147,7 +144,7 @@ impl LogSource {
         Ok((cursor, gap))
     }
 
-    /// The cursor behind an event.
+    /// The cursor after an event.
     pub(super) fn cursor_of(&self, event: &Event) -> i64 {
         match self.followed {
             Followed::Stream { .. } => event.seq,
@@ -155,7 +152,7 @@ impl LogSource {
         }
     }
 
-    /// A page of events behind the cursor, up to `head`, from the table.
+    /// A page of events after the cursor, up to `head`, from the table.
     pub(super) async fn events(
         &self,
         cursor: i64,
@@ -173,8 +170,8 @@ impl LogSource {
         }
     }
 
-    /// Sends pages of frames behind the cursor, from the table: one, if there is anything, and more
-    /// while there is room. The future stands alone, so that it may run ahead.
+    /// Sends pages of frames after the cursor, from the table: one, if there is any, and more while
+    /// the channel has capacity. The future borrows nothing, so it can be spawned to read ahead.
     pub(super) fn frames(
         &self,
         cursor: i64,
@@ -192,8 +189,8 @@ impl LogSource {
                 Err(scope) => {
                     let (_, head) = store.events().bounds().await?;
                     if let Some(page) = store.frames().of_feed(&scope, cursor, head).await? {
-                        // It is the first of its channel. An error says that nobody is there any
-                        // more.
+                        // The first page always has capacity. An error means that the receiver is
+                        // gone.
                         pages.try_send(page).ok();
                     }
                     Ok(())
@@ -202,8 +199,8 @@ impl LogSource {
         }
     }
 
-    /// Waits until something follows the cursor, nothing will, or others may read. Dropping the
-    /// future loses nothing.
+    /// Waits until an event follows the cursor, the stream is closed, or its readers change. Cancel
+    /// safe.
     pub(super) async fn wait(&mut self, cursor: i64) {
         match &mut self.followed {
             Followed::Stream { listener, reader: Some(_), .. } => {
@@ -214,12 +211,12 @@ impl LogSource {
         }
     }
 
-    /// Listens to what is being said, too.
+    /// Listens to partial output of agents, too.
     pub(super) fn listen_to_words(&self) -> SayingListener {
         self.store.bus().sayings().listen()
     }
 
-    /// What is being said and this reader, who has all up to the cursor, has not heard yet.
+    /// Partial output that this reader has not received yet, for a reader at the cursor.
     pub(super) fn words(&self, listener: &mut SayingListener, cursor: i64) -> Option<HeardWords> {
         let may_hear =
             |stream: &StreamName, visibility: &StreamVisibility, after: SaidAfter| match &self
@@ -236,7 +233,7 @@ impl LogSource {
         self.store.bus().sayings().hear(listener, may_hear)
     }
 
-    /// What the last commits brought behind the cursor, up to about `budget` bytes of it.
+    /// The last commits after the cursor, up to about `budget` bytes.
     pub(super) fn tail(&self, cursor: &mut i64, budget: usize) -> TailRead {
         match &self.followed {
             Followed::Stream { listener, reader, .. } => match listener.hear(*cursor, budget) {
@@ -259,8 +256,8 @@ impl LogSource {
                     let mut next = *cursor;
                     let mut ours = Vec::new();
                     for batch in commits.iter().flat_map(|commit| commit.iter()) {
-                        // A listener that came while a commit was being published may see a part of
-                        // it.
+                        // A listener that began while a commit was being published may see a part
+                        // of it.
                         if batch.positions.0 != next + 1 {
                             return TailRead::Behind;
                         }

@@ -1,10 +1,10 @@
-//! Which of some streams have got new events.
+//! Which of a set of streams have new events.
 //!
-//! It is for clients that subscribe to resources: the streams that they may read, without those of
-//! answers.
+//! For clients that subscribe to resources: the streams that they may read, without streams of
+//! responses.
 //!
-//! A level and not an edge: it names the streams that have moved since a position of the log and
-//! the last position of each. So nothing is kept for a reader that is away.
+//! This is a level, not an edge: it names the streams that have moved since a position of the log,
+//! with the last position of each. So nothing is stored for a reader that is away.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +23,17 @@ pub struct StreamEnd {
     pub closed: bool,
 }
 
-/// Watches the log for streams that move.
 #[derive(Debug)]
 pub struct StreamMoves {
     log: Log,
     reader: Reader,
     listener: StreamListener<Commit>,
-    /// Position up to which every move was given.
+    /// Position up to which moves were returned.
     cursor: i64,
 }
 
 impl Log {
-    /// Watches the log from the position `from`, or from its end. Also answers which of the streams
+    /// Watches the log from the position `from`, or from its end. Also returns which of the streams
     /// have moved since.
     pub async fn watch_streams(
         &self,
@@ -43,7 +42,7 @@ impl Log {
         from: Option<i64>,
     ) -> Result<(StreamMoves, Vec<(String, i64)>), Error> {
         let reader = Reader::for_tool(caller);
-        // Listen first and look after, or what is committed in between is missed.
+        // Listen first and read second, or a commit in between is missed.
         let listener = self.core.store.bus().listen_all();
         let head = self.log_head().await?;
         let after = from.unwrap_or(head).min(head);
@@ -60,14 +59,14 @@ impl Log {
         Ok(self.core.store.events().bounds().await?.1)
     }
 
-    /// Where a stream ends, whoever may read it: the caller has checked whose it is. `None` if
-    /// there is none of that name.
+    /// The end of a stream, for a caller who has checked its ownership. `None` if there is no
+    /// stream of that name.
     pub async fn stream_end(&self, name: &StreamName) -> Result<Option<StreamEnd>, Error> {
         let view = self.core.store.streams().view(name).await?;
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
-    /// Where a stream ends that the caller may read and that holds no answers; `None` if there is
+    /// The end of a stream that the caller may read and that holds no responses; `None` if there is
     /// none.
     pub async fn readable_stream_end(
         &self,
@@ -80,24 +79,24 @@ impl Log {
         Ok(view.map(|view| StreamEnd { head: view.head, closed: view.closed }))
     }
 
-    /// Counts the commits in which a stream began that lists may name.
+    /// Counts the commits that opened a stream which lists may show.
     pub fn streams_opened(&self) -> watch::Receiver<u64> {
         self.core.store.bus().opened()
     }
 }
 
 impl StreamMoves {
-    /// Position up to which every move was given.
+    /// Position up to which moves were returned.
     pub fn cursor(&self) -> i64 {
         self.cursor
     }
 
-    /// Waits until the log goes beyond the cursor. Dropping the future loses nothing.
+    /// Waits until the log goes beyond the cursor. Cancel safe.
     pub async fn wait(&mut self) {
         self.listener.wait(self.cursor).await;
     }
 
-    /// Those of the streams (the keys) that have moved since the last look, each with its last
+    /// The streams (keys of `streams`) that have moved since the last call, each with its last
     /// position.
     pub async fn take<V: Sync>(
         &mut self,

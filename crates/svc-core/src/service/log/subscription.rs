@@ -1,9 +1,8 @@
 //! Subscriptions: following the log as frames of server-sent events.
 //!
-//! A subscription is a cursor. It reads the table until it has caught up, then takes what the tail
-//! has of the last commits, and goes back to the table whenever it fell behind the tail. No
-//! producer waits for it, and it keeps nothing but its cursor and, while it reads the table, a few
-//! pages.
+//! A subscription is a cursor. It reads the table until it has caught up, then reads the last
+//! commits from the tail, and goes back to the table whenever it falls behind the tail. No producer
+//! waits for it, and it holds nothing but its cursor and, while it reads the table, a few pages.
 
 use std::sync::Arc;
 
@@ -24,19 +23,17 @@ use super::{
 };
 use crate::service::{Error, ResourceKind};
 
-/// The kind of what an agent is saying.
+/// Kind of a notice with partial output of an agent.
 const WORDS: &str = "delta";
 
-/// What a subscription gives.
 #[derive(Debug)]
 pub enum SubscriptionChunk {
     /// Whole frames, one or many.
     Frames(Bytes),
-    /// Something is missing before what follows.
+    /// Events are missing before the next chunk.
     Gap(Gap),
 }
 
-/// A reader of the log that moves forward.
 #[derive(Debug)]
 pub struct Subscription {
     source: LogSource,
@@ -46,23 +43,23 @@ pub struct Subscription {
     gap: Option<Gap>,
     /// Nothing follows the head.
     closed: bool,
-    /// Stays open at the end of a closed stream: a client would take the end for a fault and come
-    /// back for ever.
+    /// Stays open at the end of a closed stream: a client would take the end for a fault and
+    /// reconnect for ever.
     endless: bool,
     /// The head when the subscription was made.
     head: i64,
     /// The table has been read to its end; from here on the tail is read.
     live: bool,
-    /// Hears what is being said, too: words that are no events.
+    /// Partial output of agents, which is not in the log.
     words: Option<Box<SayingListener>>,
-    /// The next pages of the table, read while the last one is on its way to the client.
+    /// The next pages of the table, read while the last one is sent to the client.
     ahead: Option<PagesAhead>,
 }
 
-/// Pages that are being read.
+/// Pages that a task reads ahead.
 #[derive(Debug)]
 struct PagesAhead {
-    /// What they follow.
+    /// The cursor before the first page.
     after: i64,
     pages: mpsc::Receiver<FramePage>,
     reader: AbortOnDropHandle<Result<(), StoreError>>,
@@ -75,7 +72,7 @@ impl PagesAhead {
         Self { after, pages, reader }
     }
 
-    /// The next page; `None` once all are read. Dropping the future loses nothing.
+    /// The next page; `None` once all are read. Cancel safe.
     async fn next(&mut self) -> Result<Option<FramePage>, StoreError> {
         if let Some(page) = self.pages.recv().await {
             return Ok(Some(page));
@@ -83,7 +80,7 @@ impl PagesAhead {
         (&mut self.reader).await.map_err(|_| StoreError::Stopped)?.map(|()| None)
     }
 
-    /// Whether there is no page any more, and none will come.
+    /// Whether all pages were taken and no more will come.
     fn is_over(&self) -> bool {
         self.pages.is_closed() && self.pages.is_empty()
     }
@@ -91,15 +88,16 @@ impl PagesAhead {
 
 /// What the tail has for a subscription.
 enum TailFrames {
-    /// Frames that follow the cursor; empty if no event of the commits is of this subscription.
+    /// Frames that follow the cursor; empty if no event of the commits belongs to this
+    /// subscription.
     Frames(Bytes),
     /// Nothing follows yet.
     Nothing,
-    /// Nothing follows, and nothing will.
+    /// Nothing follows, and the stream is closed.
     Closed,
     /// Something follows that only the table has.
     Behind,
-    /// Something follows that the subscriber may not read any more.
+    /// Something follows that the subscriber may no longer read.
     Withdrawn,
 }
 
@@ -131,7 +129,8 @@ impl Log {
         Ok(Subscription { endless: true, words, ..subscription })
     }
 
-    /// Follows one stream, in the given form, to its end if it has one.
+    /// Follows one stream, in the given framing, to its end if it has one. The caller has checked
+    /// its ownership.
     pub async fn subscribe_stream(
         &self,
         name: &str,
@@ -170,18 +169,18 @@ impl Subscription {
         })
     }
 
-    /// Whether the subscriber has everything already and nothing will follow.
+    /// Whether the subscriber is at the end of a closed stream.
     pub fn is_complete(&self) -> bool {
         self.closed && self.gap.is_none() && self.cursor == self.head
     }
 
-    /// The cursor behind the last event that was given.
+    /// The cursor after the last returned event.
     pub fn cursor(&self) -> i64 {
         self.cursor
     }
 
-    /// Waits for what comes next; `None` at the end of a closed stream, and when the stream became
-    /// another's, whom alone it is for. Dropping the future loses nothing that was not given.
+    /// Waits for the next chunk; `None` at the end of a closed stream, and when the stream becomes
+    /// unreadable for this subscriber. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<SubscriptionChunk>, Error> {
         if let Some(gap) = self.gap.take() {
             return Ok(Some(SubscriptionChunk::Gap(gap)));
@@ -191,7 +190,7 @@ impl Subscription {
                 return Ok(None);
             }
             if !self.live {
-                // Boxed: a subscriber that has caught up does not carry the room that queries take.
+                // Boxed: a subscriber that has caught up does not carry the futures of queries.
                 let frames = Box::pin(self.read_table()).await?;
                 if frames.is_some() && !Box::pin(self.source.is_readable_now()).await? {
                     return Ok(None);
@@ -242,7 +241,7 @@ impl Subscription {
                     self.ahead = None;
                     return Ok(None);
                 }
-                // They ended for want of room, and not of events.
+                // The pages ended because the channel was full, not for lack of events.
                 None => self.ahead = None,
             }
         };
@@ -256,7 +255,7 @@ impl Subscription {
         Ok(Some(page.bytes))
     }
 
-    /// The same with a filter, which is rare: event by event.
+    /// Like [`Self::read_table`], with a filter, which is rare: event by event.
     async fn read_table_by_kind(&mut self, kind: &str) -> Result<Option<Bytes>, Error> {
         let size = PageSize::rows(limits::REPLAY_ROWS);
         let head = self.source.bounds().await?.head;
@@ -266,7 +265,7 @@ impl Subscription {
         if self.cursor >= head && last.is_none() {
             return Ok(None);
         }
-        // A full page ends at its last event; any other has looked at everything up to the head.
+        // A full page ends at its last event; any other page covers everything up to the head.
         self.cursor = match last {
             Some(last) if more => last,
             Some(last) => head.max(last),
@@ -275,8 +274,8 @@ impl Subscription {
         Ok(Some(svc_store::render(&events, self.framing)))
     }
 
-    /// The frames of the last commits, up to the size of a chunk: what costs is the system call for
-    /// each subscriber and not its bytes.
+    /// The frames of the last commits, up to the size of a chunk: the cost is one system call per
+    /// subscriber, not the bytes.
     fn read_tail(&mut self) -> TailFrames {
         match self.source.tail(&mut self.cursor, limits::CHUNK_BYTES) {
             TailRead::Batches(batches) => TailFrames::Frames(join(
@@ -289,7 +288,7 @@ impl Subscription {
         }
     }
 
-    /// Words that are new, in the form of an event that has no number.
+    /// New partial output, as an event without an id.
     fn read_words(&mut self) -> Option<Bytes> {
         let HeardWords { stream, words, at } =
             self.source.words(self.words.as_mut()?, self.cursor)?;
@@ -305,7 +304,7 @@ impl Subscription {
     }
 }
 
-/// One chunk of several; a single one is passed on as it is, shared by all subscribers.
+/// Joins frames into one chunk; a single one is passed on as it is, shared by all subscribers.
 fn join(frames: Vec<Bytes>) -> Bytes {
     match <[Bytes; 1]>::try_from(frames) {
         Ok([single]) => single,
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_stream_ends_for_every_cursor() {
+    async fn a_subscription_to_a_closed_stream_ends_from_every_cursor() {
         let test = TestStore::open().await;
         let services = services(&test);
         append(&test.store, &name(), vec![event("task", "{}"), event("frame", "{}")]).await;
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_told() {
+    async fn a_pruned_or_future_cursor_gets_a_gap() {
         let test = TestStore::open().await;
         let services = services(&test);
         for _ in 0..10 {
@@ -514,9 +513,9 @@ mod tests {
         given.unwrap();
     }
 
-    /// Whoever took a stream over says more in it than the one before may know.
+    /// The new owner of a stream writes events that the former owner must not read.
     #[tokio::test]
-    async fn a_stream_that_becomes_anothers_ends_for_who_follows_it() {
+    async fn a_stream_that_changes_its_owner_ends_for_its_former_readers() {
         for (kind, said) in [(None, None), (None, Some("b")), (Some("b"), Some("b"))] {
             let test = TestStore::open().await;
             let services = services(&test);
@@ -563,7 +562,7 @@ mod tests {
             let former = session("a");
             let late = services.log.subscribe(&former, &stream, StartAfter::Latest, None).await;
             assert!(late.is_err());
-            // The feed goes on, and has what is the reader's.
+            // The feed goes on with the events that the reader may read.
             give(&test, "c", Some("c")).await;
             give_stream(&test, StreamName::new("task", "u"), "a", Some("d")).await;
             let Some(SubscriptionChunk::Frames(frames)) = feed.next().await.unwrap() else {
@@ -574,8 +573,8 @@ mod tests {
         }
     }
 
-    /// The last event of each stream stays, so the oldest that a feed has may be far below what was
-    /// pruned.
+    /// The last event of each stream stays, so the oldest event of a feed may be far below the
+    /// pruned ones.
     #[tokio::test]
     async fn the_oldest_of_a_gap_is_the_first_event_that_follows_the_cursor() {
         let test = TestStore::open().await;
@@ -627,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_shows_its_kind_only_before_and_after_now() {
+    async fn a_filter_selects_its_kind_in_the_table_and_in_the_tail() {
         let test = TestStore::open().await;
         let services = services(&test);
         let pair = || vec![event("a", "{}"), event("b", "{}")];
@@ -652,7 +651,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn latest_shows_what_comes_from_now_on() {
+    async fn a_subscription_from_latest_gets_new_events_only() {
         let test = TestStore::open().await;
         let services = services(&test);
         append(&test.store, &name(), vec![event("a", "{}")]).await;
@@ -667,7 +666,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_walk_through_everything_once() {
+    async fn pages_return_every_event_once() {
         let test = TestStore::open().await;
         let services = services(&test);
         for n in 0..25 {

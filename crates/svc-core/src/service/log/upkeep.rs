@@ -1,4 +1,4 @@
-//! How the log is: its size and counters, its maintenance, and the daemon's own stream.
+//! State of the log: its size and counters, its maintenance, and the daemon's own stream.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,17 @@ use svc_store::{LastBackup, StoreSize, WriterStats, last_backup};
 use super::Log;
 use crate::service::Error;
 
-/// Size and counters of the log and its store.
 #[derive(Debug, Clone)]
 pub struct LogStatus {
     /// The database file.
     pub path: PathBuf,
-    /// Sizes on the disk, and the version of the schema.
+    /// Sizes on disk, and the version of the schema.
     pub size: StoreSize,
     /// Position of the last event that retention removed.
     pub trimmed: i64,
     /// Position of the last event.
     pub head: i64,
-    /// Counters of the writer since the start.
+    /// Counters of the writer since the start of the daemon.
     pub writer: WriterStats,
     /// Write jobs that wait.
     pub queued: usize,
@@ -31,7 +30,6 @@ pub struct LogStatus {
 }
 
 impl Log {
-    /// Size and counters at present.
     pub async fn status(&self) -> Result<LogStatus, Error> {
         let store = &self.core.store;
         let size = store.upkeep().size().await?;
@@ -48,7 +46,6 @@ impl Log {
         })
     }
 
-    /// Appends to the daemon's own stream.
     pub async fn append_daemon_event(
         &self,
         kind: &'static str,
@@ -68,13 +65,13 @@ impl Log {
             .await
     }
 
-    /// Merges the pieces of the search indexes, in bounded jobs.
+    /// Merges segments of the search indexes, in bounded jobs.
     pub async fn merge_indexes(&self) -> Result<(), Error> {
         self.core.store.upkeep().merge_indexes().await?;
         Ok(())
     }
 
-    /// Cuts back what the store keeps beside its rows.
+    /// Checkpoints the write-ahead log.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.core.store.upkeep().checkpoint().await?;
         Ok(())

@@ -1,4 +1,4 @@
-//! What MCP clients find again: sessions, subscriptions, and calls that take time, with their
+//! What outlives a connection of an MCP client: sessions, subscriptions, and long calls, with their
 //! messages in the log.
 
 use std::sync::Arc;
@@ -12,40 +12,36 @@ use svc_wire::mcp::Revision;
 use super::Mcp;
 use crate::service::{Error, Page, PageBounds};
 
-/// Wish for a session.
 #[derive(Debug, Clone)]
 pub struct NewMcpSession {
-    /// How its messages travel.
     pub transport: McpTransport,
-    /// What was agreed on.
+    /// The revision that was negotiated.
     pub revision: Revision,
-    /// JSON: who the client says it is.
+    /// JSON: the client's name and version.
     pub client: Option<String>,
-    /// JSON: what the client can do.
+    /// JSON: the client's capabilities.
     pub capabilities: String,
 }
 
-/// Wish for a call that may take time.
+/// A call that is put on record.
 #[derive(Debug, Clone)]
 pub struct NewCall {
-    /// The session that it came in, and how its messages travel.
+    /// The session of the call, and the transport of its messages.
     pub session: Option<(McpSessionId, McpTransport)>,
-    /// Names the credential that it came with.
+    /// Names the credential of the call.
     pub credential: String,
-    /// For whom the tool acts.
+    /// The session that the tool acts for.
     pub acts_for: Option<String>,
-    /// The revision that it came in.
     pub revision: Revision,
     /// JSON: the id of the request.
     pub rpc_id: String,
     pub tool: String,
     /// JSON: the request's `params`.
     pub params: String,
-    /// Whether the client is given it as a task.
+    /// Whether the client gets it as a task.
     pub is_task: bool,
     /// JSON: what the client has answered so far.
     pub answers: Option<String>,
-    /// When it came.
     pub started_at: Timestamp,
 }
 
@@ -53,16 +49,15 @@ pub struct NewCall {
 pub struct CallEnd {
     /// A final state.
     pub state: CallState,
-    /// What the client is told: a JSON-RPC message, or of a task its result or error. Nothing if it
-    /// did not want to be told.
+    /// The message to the client: a JSON-RPC message, or the result or error of a task. `None` if
+    /// the client asked for no response.
     pub message: Option<String>,
 }
 
-/// What an event of an `mcp/` stream is.
+/// Kind of the events of an `mcp/` stream.
 const MESSAGE: &str = "message";
 
 impl Mcp {
-    /// Opens a session for this caller.
     pub async fn open_mcp_session(
         &self,
         caller: &Caller,
@@ -99,8 +94,8 @@ impl Mcp {
             .await
     }
 
-    /// An open session of this caller; `None` if there is none of that id, or it is somebody
-    /// else's.
+    /// An open session of this caller; `None` if there is none of that id, or another caller owns
+    /// it.
     pub async fn mcp_session(
         &self,
         caller: &Caller,
@@ -108,12 +103,12 @@ impl Mcp {
     ) -> Result<Option<McpSessionRow>, Error> {
         let Some(id) = McpSessionId::parse(id) else { return Ok(None) };
         let row = self.core.store.mcp().session(&id).await?;
-        // One that was silent for too long is over, whether the sweep has come by or not.
+        // An idle session has expired, even before the sweep closes it.
         let alive = |seen| self.core.now().since(seen) < limits::MCP_SESSION_IDLE;
         Ok(row.filter(|row| row.principal == Some(caller.principal()) && alive(row.last_seen_at)))
     }
 
-    /// What `initialize` says of a session that was opened before it.
+    /// Sets what `initialize` says of a session that was opened before it.
     pub async fn describe_mcp_session(
         &self,
         id: &McpSessionId,
@@ -135,13 +130,13 @@ impl Mcp {
             .await
     }
 
-    /// Says that a session is alive.
+    /// Records that a session is alive.
     pub async fn touch_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
         self.change(move |tx| Box::pin(async move { tx.mcp().touch_session(&id).await })).await
     }
 
-    /// The lightest log messages that the client wants from now on.
+    /// Sets the lowest level of log messages that the client gets.
     pub async fn set_mcp_log_level(
         &self,
         id: &McpSessionId,
@@ -152,13 +147,13 @@ impl Mcp {
             .await
     }
 
-    /// The list of tools that the client has seen.
+    /// Sets the list of tools that the client has seen.
     pub async fn set_mcp_tools(&self, id: &McpSessionId, tools: i64) -> Result<(), Error> {
         let id = id.clone();
         self.change(move |tx| Box::pin(async move { tx.mcp().set_tools(&id, tools).await })).await
     }
 
-    /// Ends a session. Its calls are told by whoever runs them.
+    /// Ends a session. Whoever runs its calls ends those.
     pub async fn close_mcp_session(&self, id: &McpSessionId) -> Result<(), Error> {
         let id = id.clone();
         self.change(move |tx| {
@@ -174,17 +169,17 @@ impl Mcp {
         .await
     }
 
-    /// Ends the sessions that were not heard of for very long.
+    /// Ends idle sessions.
     pub async fn sweep_mcp_sessions(&self) -> Result<(), Error> {
         let before = self.core.now().minus(limits::MCP_SESSION_IDLE);
         let closed = self.core.store.sweeps().close_idle_mcp_sessions(before).await?;
         if closed > 0 {
-            tracing::info!(mcp.sessions = closed, "ended sessions that were silent for long");
+            tracing::info!(mcp.sessions = closed, "ended idle MCP sessions");
         }
         Ok(())
     }
 
-    /// Remembers that a session wants to hear of a resource.
+    /// Subscribes a session to a resource.
     pub async fn subscribe_resource(
         &self,
         caller: &Caller,
@@ -205,7 +200,6 @@ impl Mcp {
             .await
     }
 
-    /// Forgets it.
     pub async fn unsubscribe_resource(&self, id: &McpSessionId, uri: String) -> Result<(), Error> {
         let id = id.clone();
         self.change(move |tx| {
@@ -214,7 +208,7 @@ impl Mcp {
         .await
     }
 
-    /// What a session wants to hear of: URIs and the streams behind them.
+    /// Subscribed resources of a session: URIs and their streams.
     pub async fn resource_subscriptions(
         &self,
         id: &McpSessionId,
@@ -266,7 +260,7 @@ impl Mcp {
             .await
     }
 
-    /// Says something to the client on the way.
+    /// Sends the client a message during a call.
     pub async fn say(
         &self,
         caller: &Caller,
@@ -278,7 +272,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// Ends a call. Whoever comes second changes nothing: a call has one end. False then.
+    /// Ends a call. Idempotent: returns false if the call has ended.
     pub async fn end_call(
         &self,
         id: &CallId,
@@ -310,7 +304,7 @@ impl Mcp {
             .await
     }
 
-    /// Says what a task waits for, or that it goes on; and keeps what was answered.
+    /// Records what a task asks its client, or that it continues; and stores the answers.
     pub async fn ask_in_call(
         &self,
         id: &CallId,
@@ -338,13 +332,13 @@ impl Mcp {
         Ok(row.filter(|row| row.principal == Some(caller.principal())))
     }
 
-    /// Calls that are not over, the oldest first: at a start, those that the last stop or crash cut
-    /// off.
+    /// Calls that have not ended, the oldest first: at a start, those that the last stop or crash
+    /// interrupted.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>, Error> {
         Ok(self.core.store.mcp().open_calls().await?)
     }
 
-    /// How the messages of a session travel, if it is open.
+    /// The transport of a session, if it is open.
     pub async fn mcp_transport(&self, id: &McpSessionId) -> Result<Option<McpTransport>, Error> {
         Ok(self.core.store.mcp().session(id).await?.map(|row| row.transport))
     }
@@ -362,8 +356,8 @@ impl Mcp {
         Ok(last.into_iter().next().map(|event| event.data))
     }
 
-    /// A page of the streams that the caller may read, the latest made first. None of them holds
-    /// answers.
+    /// A page of the streams that the caller may read, the latest made first, without streams of
+    /// responses.
     pub async fn readable_streams(
         &self,
         caller: &Caller,
@@ -381,7 +375,7 @@ impl Mcp {
         Ok(page.map(|(_, name)| name))
     }
 
-    /// Names of streams that the caller may read and that begin so. None of them holds answers.
+    /// Names of streams with this prefix that the caller may read, without streams of responses.
     pub async fn stream_names(
         &self,
         caller: &Caller,
@@ -392,7 +386,7 @@ impl Mcp {
         Ok(self.core.store.streams().names(&reader, prefix, limit).await?)
     }
 
-    /// A key of the daemon's own, made at the first use and kept with the database.
+    /// A key of the daemon's own, made at the first use and kept in the database.
     pub async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         let mut fresh = [0_u8; 32];
         svc_model::random_bytes(&mut fresh);

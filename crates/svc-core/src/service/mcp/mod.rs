@@ -1,7 +1,7 @@
 //! MCP sessions, their subscriptions, and the calls that are on record.
 
 mod calls;
-mod room;
+mod state;
 
 pub use calls::{CallEnd, NewCall, NewMcpSession};
-pub use room::Mcp;
+pub use state::Mcp;

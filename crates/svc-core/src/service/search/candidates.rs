@@ -7,8 +7,8 @@ use svc_store::{SearchCandidate, SearchFilter, SearchIndex, StoreError};
 
 use super::prompt::{RankingPrompt, Rarity, members};
 
-/// Weighs a prompt by what is known of its words: by the index, and by records that are not in it,
-/// of which `open` has the terms.
+/// Weighs the words of a prompt by their frequency in the index and in open records, which are not
+/// indexed and whose terms are in `open`.
 pub(super) async fn weigh(
     index: &mut SearchIndex,
     mut prompt: Prompt,
@@ -43,7 +43,7 @@ pub(super) async fn weigh(
     Ok(RankingPrompt::new(prompt, Rarity::new(records, records_with)))
 }
 
-/// The records that the reader may read and that have the most of the rarest terms.
+/// The readable records with the most of the rarest terms.
 pub(super) async fn gather(
     index: &mut SearchIndex,
     reader: &Reader,
@@ -61,7 +61,7 @@ pub(super) async fn gather(
             worth.extend(ids.into_iter().map(|id| (id, value)));
         }
     }
-    // The ids of each term come in order, so there is little to sort.
+    // The ids of each term are sorted, so the sort is cheap.
     worth.sort_by_key(|(id, _)| *id);
     let mut ranked: Vec<(f64, i64)> = worth
         .chunk_by(|a, b| a.0 == b.0)
@@ -73,7 +73,7 @@ pub(super) async fn gather(
         ranked.truncate(most);
     }
     let mut ids: Vec<i64> = ranked.into_iter().map(|(_, id)| id).collect();
-    // What is in too many records to go through them all: the latest of them.
+    // Of a term that is in too many records, only the latest are read.
     if let Some(term) = terms.too_frequent.filter(|_| ids.len() < limit) {
         let latest = index.latest(reader, term, filter, most).await?;
         ids.extend(latest);

@@ -1,16 +1,15 @@
-//! What has helped again: records and memories that another session's confirmed record speaks for.
+//! Confirmations: records and memories that a confirmed record of another session supports.
 //!
-//! A record that ends as confirmed speaks for those that it names by their ids, in any of its
-//! texts, and for those that its session was given before and that are about the same, its goal and
-//! hypothesis being the prompt (`RankingPrompt::is_about`). Of records that a search of
-//! `fixtures/retrieval` gives together, that takes 5 of 11 pairs that answer the prompt both, and
-//! 33 of 995 of which only one does: it was chosen on these, so they are no proof. To be given
-//! alone counts for nothing, or what is shown would be shown the more; and nothing counts within
-//! one session, which would praise itself.
+//! A record that ends as confirmed counts for those that its texts name by id, and for those that
+//! its session was given before and that are about the same subject, with its goal and hypothesis
+//! as the prompt (`RankingPrompt::is_about`). Of the records that a search of `fixtures/retrieval`
+//! returns together, this rule selects 5 of the 11 pairs where both match the prompt, and 33 of the
+//! 995 pairs where one does. The rule was chosen on these pairs, so they do not validate it. Being
+//! given alone does not count, or results would raise their own rank; records of the same session
+//! do not count, because a session would confirm itself.
 //!
-//! What was given to a session whose prediction turned out wrong is not held against it: most
-//! predictions fail for reasons of their own, and hard subjects, where a record is needed most,
-//! would sink the deepest.
+//! A wrong prediction does not count against what its session was given: most predictions fail for
+//! other reasons, and the records of hard subjects, which are needed most, would lose the most.
 
 use std::collections::HashMap;
 
@@ -19,23 +18,22 @@ use svc_store::{SeenItem, ShownBy, StoreError, WriteTx};
 
 use super::{
     prompt::{RankingPrompt, Rarity, members},
-    room::Search,
+    state::Search,
 };
 
-/// What each doubling of the confirmations adds to a score, and all of them at most: as much as age
-/// can take away, so that it decides between records that fit alike, and no more.
+/// Score per doubling of the confirmations, and its bound. The bound equals the most that age can
+/// take, so that confirmations decide only between records that match equally.
 const DOUBLING: f64 = 0.05;
 const MOST: f64 = 0.2;
 
-/// What it counts that something was confirmed again so many times.
+/// Factor of a score after this number of confirmations.
 pub(in crate::service) fn confirmation_factor(confirmed_again: i64) -> f64 {
     let times = u32::try_from(confirmed_again.max(0)).unwrap_or(u32::MAX);
     1.0 + (DOUBLING * f64::from(times).ln_1p() / std::f64::consts::LN_2).min(MOST)
 }
 
 impl Search {
-    /// Notes what a session has found when it searched. A search that is not noted is an answer all
-    /// the same.
+    /// Records what a session's search returned. A failure to record does not fail the search.
     pub async fn note_found(&self, caller: &Caller, session_id: &str, items: Vec<SeenItem>) {
         if items.is_empty() {
             return;
@@ -56,13 +54,13 @@ impl Search {
             .await;
         if let Err(error) = noted {
             let error = svc_sys::telemetry::chain(&error);
-            tracing::warn!(error, "cannot note what a search has found");
+            tracing::warn!(error, "cannot record the results of a search");
         }
     }
 }
 
-/// Notes what a record speaks for that is about to be stored as confirmed, in the same commit. It
-/// is not among what can be found yet, so its words are as rare as they were before it.
+/// Records the confirmations by a record that is about to be stored as confirmed, in the same
+/// commit. It is not indexed yet, so it does not change the frequency of its own words.
 pub(in crate::service) async fn note_confirmed(
     tx: &mut WriteTx,
     reader: &Reader,
@@ -79,7 +77,7 @@ pub(in crate::service) async fn note_confirmed(
     }
     let subject = subject(ghap);
     let (records, with) = tx.search().frequencies(&members(&subject)).await?;
-    // The index is the journal's; memories are taken for records more.
+    // The index covers records only; memories are counted here as further records.
     let memories: Vec<&str> =
         given.iter().filter(|item| item.is_memory).map(|item| item.aim.as_str()).collect();
     let mut with: HashMap<String, i64> = with.into_iter().collect();
@@ -99,11 +97,11 @@ pub(in crate::service) async fn note_confirmed(
     Ok(())
 }
 
-/// What in some texts may be the id of a record or a memory.
+/// Words in some texts that may be the id of a record or a memory.
 fn named<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut ids: Vec<&str> = texts
         .flat_map(|text| text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')))
-        // All ids have a seam, and few words of a text do.
+        // All ids contain a separator, and few words of a text do.
         .filter(|word| word.contains(['_', '-']) && GhapId::parse(word).is_some())
         .collect();
     ids.sort_unstable();
@@ -111,8 +109,7 @@ fn named<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     ids
 }
 
-/// What a record is about, as a prompt. Its goal is an order to do some work, like any; that says
-/// nothing here.
+/// The subject of a record, as a prompt. Goals read like chores, so that flag is cleared.
 fn subject(ghap: &Ghap) -> Prompt {
     let text = format!("{}\n{}", ghap.goal, ghap.hypothesis);
     Prompt { is_chore: false, ..Prompt::read(&text) }
@@ -123,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_doubling_counts_less_and_it_ends() {
+    fn the_confirmation_factor_grows_with_each_doubling_up_to_a_bound() {
         let factors: Vec<f64> =
             [0, 1, 3, 7, 15, 16, i64::MAX].into_iter().map(confirmation_factor).collect();
         for (factor, is) in factors.iter().zip([1.0, 1.05, 1.1, 1.15, 1.2, 1.2, 1.2]) {
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_found_wherever_it_stands() {
+    fn ids_are_found_between_punctuation() {
         let texts =
             ["as in ghap_01-a, (ghap_b).", "ghap_01-a again", "no such_word? \u{1f980}ghap_c", ""];
         assert_eq!(named(texts.into_iter()), ["ghap_01-a", "ghap_b", "ghap_c", "such_word"]);

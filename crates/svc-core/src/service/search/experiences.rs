@@ -1,7 +1,8 @@
-//! What past records have to say to a prompt.
+//! Past records that match a prompt.
 //!
-//! The index gives candidates by the rarest terms; they are ranked here, by which of the prompt's
-//! words each one has or means, and how telling those are. A prompt that nothing fits gets nothing.
+//! The index gives candidates by the rarest terms; this module ranks them by the words of the
+//! prompt that each has or means, and by the weight of those. A prompt without a relevant record
+//! gets nothing.
 
 use std::collections::HashMap;
 
@@ -20,40 +21,37 @@ use super::{
     confirmations::confirmation_factor,
     lead::{Contender, lead},
     prompt::{RankingPrompt, TermMatch, float},
-    room::Search,
+    state::Search,
 };
 use crate::service::Error;
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
-/// Of another project than the one that asks.
+/// Factor for a record of another project.
 const ELSEWHERE: f64 = 0.5;
-/// After which time half of what age can take away is gone.
+/// Half of the loss by age occurs in this time.
 const HALF_LIFE_DAYS: f64 = 90.0;
-/// What is left of a very old record.
+/// The factor of a very old record.
 const OLD: f64 = 0.5;
-/// Age decides between records that fit alike, and no more.
+/// Exponent of the age factor: age decides only between records that match equally.
 const AGE: f64 = 0.25;
 
-/// How well a record has to fit to be given beside the best one, as a share of how that does.
+/// Least match of a further record, as a share of the best one's.
 const BESIDE: f64 = 0.7;
 
-/// What to look for.
 #[derive(Debug, Clone, Default)]
 pub struct ExperienceQuery<'a> {
-    /// The prompt, as it was typed.
+    /// The prompt, unchanged.
     pub prompt: &'a str,
-    /// The project that asks.
+    /// The caller's project.
     pub project: Option<&'a str>,
-    /// Which records may be found.
     pub filter: SearchFilter,
-    /// How many at most.
+    /// Bound on the records returned.
     pub limit: usize,
-    /// Whether what is hardly relevant is left out: so for a prompt that did not ask, not for
-    /// somebody who searches.
+    /// Leaves out hardly relevant records: for a prompt that did not ask, not for a search.
     pub only_relevant: bool,
-    /// Whether records that are still open are found, too: they have taught nothing yet, and who
-    /// looks for one knows it.
+    /// Includes open records. They have taught nothing yet, so only a caller that looks for them
+    /// gets them.
     pub with_open: bool,
 }
 
@@ -67,19 +65,18 @@ pub struct ExperienceHit {
     pub score: f64,
 }
 
-/// A candidate with what it is worth.
 struct RankedCandidate {
     candidate: SearchCandidate,
     met: TermMatch,
-    /// How well it fits.
+    /// Quality of the match.
     fit: f64,
-    /// The same, and what has helped counts more.
+    /// `fit` times the confirmation factor.
     score: f64,
 }
 
 impl Search {
-    /// The records that fit a prompt and that the caller may read, the best first. Some slots are
-    /// kept for what did not work.
+    /// The records that match a prompt and that the caller may read, the best first. Some slots are
+    /// reserved for failed attempts.
     pub async fn search_ghaps(
         &self,
         caller: &Caller,
@@ -90,7 +87,7 @@ impl Search {
     }
 }
 
-/// The same as [`Search::search_ghaps`], of a store alone.
+/// [`Search::search_ghaps`] on a store alone.
 pub async fn find(
     store: &Store,
     reader: &Reader,
@@ -137,7 +134,7 @@ pub async fn find(
     Ok(open)
 }
 
-/// Records that are not in the index, as they are open, the latest made first.
+/// Open records, which are not indexed, the latest made first.
 async fn open_records(
     store: &Store,
     reader: &Reader,
@@ -152,8 +149,7 @@ async fn open_records(
     Ok(page.rows)
 }
 
-/// What an open record is worth to the prompt of `search`: as one that was resolved now and has
-/// helped nobody.
+/// Ranks an open record like one that was resolved now and has no confirmations.
 fn rank_open(
     prompt: &RankingPrompt,
     ghap: Ghap,
@@ -167,7 +163,7 @@ fn rank_open(
     ExperienceHit { ghap, score }
 }
 
-/// The best of the candidates, or nothing if that is what they have to say.
+/// The best of the candidates; none if they are irrelevant.
 fn rank(
     prompt: &RankingPrompt,
     candidates: Vec<SearchCandidate>,
@@ -185,8 +181,8 @@ fn rank(
     keep_slots(ranked, search.limit.min(limits::SEARCH_HITS))
 }
 
-/// Keeps the record that fits best, if it has to do with the prompt, and those that fit nearly as
-/// well. What has helped to other things has no say: it does not make a record fit this one.
+/// Keeps the record that matches best, if it is relevant to the prompt, and those that match nearly
+/// as well. Confirmations are ignored: they do not make a record relevant to this prompt.
 fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
     ranked.sort_by(|a, b| b.fit.total_cmp(&a.fit).then(b.candidate.id.cmp(&a.candidate.id)));
     let Some(best) = ranked.first() else { return };
@@ -206,7 +202,7 @@ fn keep_relevant(prompt: &RankingPrompt, ranked: &mut Vec<RankedCandidate>) {
     ranked.retain(|ranked| ranked.fit >= least);
 }
 
-/// What a candidate is worth to the prompt of `search`.
+/// Ranks a candidate for the prompt.
 fn rank_one(
     prompt: &RankingPrompt,
     candidate: SearchCandidate,
@@ -219,7 +215,7 @@ fn rank_one(
     RankedCandidate { candidate, met, fit, score }
 }
 
-/// How well a record of a tier, a project and a time fits a prompt of `project` that it meets so.
+/// The match of a record, weighted by its tier, project and age.
 fn fit(
     met: &TermMatch,
     tier: Option<Tier>,
@@ -235,8 +231,8 @@ fn fit(
     met.score * trust(tier) * age.powf(AGE) * nearness
 }
 
-/// The best, of which one in five is what did not work, if there is any: that is what nobody would
-/// look for.
+/// The best, one in five of which is a failed attempt if there is any: a search does not look for
+/// those.
 fn keep_slots(mut ranked: Vec<RankedCandidate>, limit: usize) -> Vec<RankedCandidate> {
     let is_falsified = |ranked: &RankedCandidate| ranked.candidate.status == GhapStatus::Falsified;
     let kept = limit / 5;
@@ -252,7 +248,7 @@ fn keep_slots(mut ranked: Vec<RankedCandidate>, limit: usize) -> Vec<RankedCandi
     ranked
 }
 
-/// What a tier counts. What was given up may still be worth a glance.
+/// Weight of a tier. An abandoned record may still help.
 fn trust(tier: Option<Tier>) -> f64 {
     match tier {
         Some(Tier::Gold) => 1.0,
@@ -300,7 +296,7 @@ mod tests {
         done.unwrap();
     }
 
-    /// Many records that say the same, the first of which is another's.
+    /// Many equal records, the first of which differs in domain and status.
     async fn one_among(at: &TestStore, many: usize) {
         let same = record(at, 0, "The tokenizer hangs").await;
         let ghaps = (0..many).map(|number| {
@@ -316,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_comes_before_the_limit() {
+    async fn filters_apply_before_the_limit() {
         for many in [100, usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 100] {
             let at = TestStore::open().await;
             one_among(&at, many).await;
@@ -344,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_record_is_found_by_who_looks_for_one() {
+    async fn an_open_record_is_found_only_on_request() {
         let at = TestStore::open().await;
         let resolved = record(&at, 1, "The tokenizer hangs on a lone surrogate").await;
         let mut open = record(&at, 2, "The tokenizer of the zeppelin hangs").await;
@@ -366,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_what_is_in_very_many_records_the_latest_are_found() {
+    async fn a_term_in_too_many_records_finds_the_latest() {
         let at = TestStore::open().await;
         let many = usize::try_from(limits::SEARCH_POSTINGS).unwrap() + 1;
         one_among(&at, many).await;
@@ -376,9 +372,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_slot_in_five_is_kept_for_what_did_not_work() {
+    async fn one_slot_in_five_is_reserved_for_falsified_records() {
         let at = TestStore::open().await;
-        // The more of the words, the better: the first is the worst.
+        // Matches get better with each word: the first is the worst.
         let words = ["tokenizer", "hangs", "parser", "locale", "emoji", "newline", "regex"];
         let mut ghaps = Vec::new();
         for number in 1..=words.len() {
@@ -392,14 +388,14 @@ mod tests {
         let prompt = words.join(" ");
         let hits = found(&at.store, &asks(&prompt)).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4", "ghap_2"]);
-        // Four slots have no fifth to give.
+        // Four slots reserve none.
         let search = ExperienceQuery { limit: 4, ..asks(&prompt) };
         let hits = found(&at.store, &search).await;
         assert_eq!(hits, ["ghap_7", "ghap_6", "ghap_5", "ghap_4"]);
     }
 
     #[tokio::test]
-    async fn of_what_fits_alike_that_which_has_helped_comes_first() {
+    async fn among_equal_matches_confirmed_records_come_first() {
         let at = TestStore::open().await;
         let mut ghaps = Vec::new();
         for (number, goal) in
@@ -425,7 +421,7 @@ mod tests {
         };
         confirm("ghap_1", "other").await;
         confirm("ghap_3", "other").await;
-        // What has helped does not fit better for it than what has more of the words.
+        // Confirmations do not outrank more matching words.
         let hits = found(&at.store, &search).await;
         assert_eq!((hits.len(), hits[0].as_str()), (3, "ghap_1"));
         let unasked = |prompt| ExperienceQuery { only_relevant: true, ..asks(prompt) };
@@ -455,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_noted_often_is_brought_up_all_the_same() {
+    async fn repeated_records_are_still_relevant() {
         let at = TestStore::open().await;
         let mut ghaps = Vec::new();
         for number in 1..=6 {
@@ -467,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fits_far_less_does_not_ride_along() {
+    async fn a_much_weaker_match_is_left_out() {
         let at = TestStore::open().await;
         let goals = [
             "The tokenizer hangs on a lone surrogate of an emoji",
@@ -487,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follow_up_is_told_nothing_unasked() {
+    async fn a_follow_up_prompt_gets_nothing_unasked() {
         let at = TestStore::open().await;
         RetrievalFixture::read().unwrap().fill(&at.store).await.unwrap();
         for prompt in ["", "?!", "ok", "do it", "now the tests", "push it", "thanks, bye", "🦀"] {

@@ -1,8 +1,8 @@
-//! By how much the best record is nearer to a prompt than what is about something else.
+//! The lead of the best record over records about other subjects.
 //!
-//! The others are records that do not meet the prompt's telling words. A trouble that a team met
-//! often has many records, each with a hypothesis of its own, and none of them is far ahead of the
-//! next: they are no reason to be silent.
+//! The others are records that do not match the telling words of the prompt. A recurring problem
+//! has many records, each with its own hypothesis, and none of them is far ahead of the next: these
+//! do not lower the lead.
 
 use std::collections::HashSet;
 
@@ -11,30 +11,28 @@ use super::prompt::{RankingPrompt, TellingWords, TermMatch};
 // Tuned on the development parts of fixtures/retrieval and on fixtures/retrieval/repeated; the
 // README says how.
 
-/// From how many records on that share telling words with the best one those words are a trouble
-/// that is met again and again, the best one with them.
+/// If at least this many records, itself included, share telling words with the best one, it is a
+/// record of a recurring problem.
 const OFTEN: usize = 3;
-/// How many of the prompt's telling words those share, and which part of what the best one's are
-/// worth.
+/// How many telling words such a record must share with the best one, and their least weight as a
+/// share of the best one's.
 const SHARED_WORDS: u32 = 2;
 const SHARED: f64 = 0.5;
-/// Which share of the prompt the best one meets then: many records share two words of a long prompt
-/// by chance.
+/// Least share of the prompt that the best one must match: many records share two words of a long
+/// prompt by chance.
 const MET: f64 = 0.4;
 
-/// A record that meets a prompt.
+/// A record that matches a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contender<'a> {
-    /// The terms of what it is about.
+    /// The terms of its goal and hypothesis.
     pub(super) aim: &'a str,
-    /// How it meets the prompt.
     pub(super) met: &'a TermMatch,
-    /// How well it fits, with what else weighs in.
+    /// Its match, weighted by tier, project and age.
     pub(super) fit: f64,
 }
 
-/// How many times as well as the next two others the first of `ranked` fits, of which the best come
-/// first.
+/// The match of the first of `ranked`, the best first, divided by the mean of the next two others.
 pub(super) fn lead(prompt: &RankingPrompt, ranked: &[Contender<'_>]) -> f64 {
     let Some(best) = ranked.first() else { return 0.0 };
     let is_repeated = best.met.share >= MET
@@ -50,14 +48,14 @@ pub(super) fn lead(prompt: &RankingPrompt, ranked: &[Contender<'_>]) -> f64 {
     best.fit / next.max(f64::MIN_POSITIVE)
 }
 
-/// Whether two records have most of the words of their goals and hypotheses in common.
+/// Whether two records have most words of their goals and hypotheses in common.
 fn has_the_same_aim(one: &Contender<'_>, other: &Contender<'_>) -> bool {
     let [one, other]: [HashSet<&str>; 2] =
         [one, other].map(|record| record.aim.split(' ').collect());
     2 * one.intersection(&other).count() >= one.union(&other).count()
 }
 
-/// Whether these are all the telling words of the prompt. A single one is chance.
+/// Whether these are all the telling words of the prompt. A single one may match by chance.
 fn meets_all(prompt: &RankingPrompt, words: TellingWords) -> bool {
     words.count() >= SHARED_WORDS && words == prompt.telling()
 }

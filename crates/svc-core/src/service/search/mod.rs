@@ -6,9 +6,9 @@ mod experiences;
 mod lead;
 mod prompt;
 pub mod retrieval;
-mod room;
+mod state;
 
 pub use experiences::{ExperienceHit, ExperienceQuery, find};
-pub use room::Search;
+pub use state::Search;
 
 pub(super) use confirmations::{confirmation_factor, note_confirmed};

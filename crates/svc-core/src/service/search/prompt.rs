@@ -1,5 +1,5 @@
-//! A prompt, weighed: which of its words a record has or means, how telling those are, and whether
-//! the record has to do with it.
+//! A weighted prompt: which of its words a record has or means, the weight of those, and whether
+//! the record is relevant.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,56 +10,53 @@ use svc_model::{
 
 // Tuned on the development parts of fixtures/retrieval; its README says how.
 
-/// How soon a repeated term counts no more, and how much a long record is held against it (BM25's
-/// k1 and b).
+/// BM25's k1 and b: saturation of a repeated term, and normalisation by length.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.4;
-/// Length of a usual record, in terms. Fixed, so that a score does not change with the other
+/// Length of a usual record, in terms. Constant, so that a score does not depend on the other
 /// records.
 const USUAL_LENGTH: f64 = 26.5;
-/// What a term counts in action, prediction and result, which say what was done and not what it is
-/// about.
+/// Weight of a term in action, prediction and result, which say what was done and not the subject.
 const REST: f64 = 0.5;
-/// What an everyday word counts.
+/// Weight of an everyday word.
 const COMMON: f64 = 0.7;
-/// Rarity counts for less than in full: among few records it is half chance.
+/// Exponent of rarity: among few records rarity is half chance.
 const RARITY: f64 = 0.7;
-/// What each further term of one meaning counts, and each part of an identifier that is met as a
+/// Weight of each further term of one meaning, and of each part of an identifier that matched as a
 /// whole.
 const MORE: f64 = 0.2;
-/// What a word that is in no record counts when it is asked how much of the prompt is met.
+/// Weight of a word that is in no record, in the share of the prompt that is matched.
 const UNKNOWN: f64 = 0.5;
-/// How much nearer than the next record the best one is taken to be at most: far enough that it is
-/// the one.
+/// Upper bound of the lead in the relevance.
 const MOST_LEAD: f64 = 4.0;
-/// Which share of a prompt a single word of it has to be.
+/// Least share of the prompt for a match by a single word.
 const ONE_WORD: f64 = 0.6;
-/// How relevant a record about the same is, without a lead.
+/// Least relevance of a record about the same subject, without a lead.
 const ABOUT: f64 = 0.5;
-/// Which share of a subject, and how many words of it, a record about the same has.
+/// Least share of a subject, and number of its words, that a record about it has.
 const SHARE: f64 = 0.3;
 const WORDS: usize = 3;
 
-/// All terms that a prompt may be met by.
+/// All terms that match a prompt.
 pub(super) fn members(prompt: &Prompt) -> Vec<&str> {
     let members = prompt.groups.iter().flat_map(|group| &group.members);
     members.map(|(term, _)| term.as_str()).collect()
 }
 
-/// How telling each term is.
+/// Weight of each term by its frequency.
 pub(super) struct Rarity {
     records: f64,
-    /// How many records have each term.
+    /// Number of records with each term.
     records_with: HashMap<String, i64>,
 }
 
-/// Records from which on it shows what a word is worth.
+/// Number of records from which on frequencies are reliable.
 const SMALL: i64 = 200;
 
 impl Rarity {
-    /// Of that many records, and how many have each term. A small journal counts as one of
-    /// [`SMALL`] records: where most of what there is is about one thing, its words would be worth
-    /// nothing, and it would never come to mind.
+    /// From the number of records, and that of records with each term. A small journal counts as
+    /// one of [`SMALL`] records: if most of its records are about one subject, the words of that
+    /// would weigh nothing, and no record about it would be found.
     pub(super) fn new(records: i64, records_with: HashMap<String, i64>) -> Self {
         Self { records: float(records.max(SMALL)), records_with }
     }
@@ -82,18 +79,18 @@ impl Rarity {
     }
 }
 
-/// A prompt, weighed.
+/// A weighted prompt.
 pub(super) struct RankingPrompt {
     groups: Vec<WordGroup>,
     is_chore: bool,
-    /// Of each group that is a part of an identifier: the group of that.
+    /// For each group that is a part of an identifier: the group of the whole identifier.
     wholes: Vec<Option<usize>>,
-    /// What each group is worth when it is met in full, and all of them.
+    /// Weight of each group in a full match, and of all groups.
     worth: Vec<f64>,
     whole: f64,
-    /// Each term that counts, in their order: for which group, and how much.
+    /// Each matching term, in their order: its groups, with its weight in each.
     terms: Vec<(String, Vec<(usize, f64)>)>,
-    /// The index of each of them there.
+    /// The index of each term in `terms`.
     term_index: HashMap<String, usize>,
     rarity: Rarity,
 }
@@ -143,8 +140,8 @@ impl RankingPrompt {
         Self { groups, is_chore, wholes, worth, whole, terms, term_index, rarity }
     }
 
-    /// The terms to find candidates by: the most telling ones that stand in at most `postings`
-    /// records together.
+    /// Terms to find candidates by: those of the greatest weight, with at most `postings` postings
+    /// together.
     pub(super) fn candidate_terms(&self, mut postings: i64) -> CandidateTerms<'_> {
         let mut terms: Vec<(f64, &str)> = self
             .terms
@@ -167,10 +164,10 @@ impl RankingPrompt {
         choice
     }
 
-    /// How well a record meets the prompt, by its terms: of what it is about, of what it taught,
-    /// and the rest.
+    /// Matches the terms of a record: those of its goal and hypothesis, of its lesson, and the
+    /// rest.
     pub(super) fn meet(&self, [aim, lesson, rest]: [&str; 3]) -> TermMatch {
-        // Of each term that counts: how often it stands, weighed by where.
+        // For each term: number of its occurrences, weighted by field.
         let mut counts = vec![0.0; self.terms.len()];
         let mut length = 0.0;
         for (field, weight) in [(aim, 1.0), (lesson, 1.0), (rest, REST)] {
@@ -203,7 +200,7 @@ impl RankingPrompt {
                 telling.add(group);
             }
         }
-        // Each term counts for one word of the prompt, and each word once in full.
+        // Each term counts for one word of the prompt, and each word once with its full weight.
         let mut met_groups = vec![false; self.groups.len()];
         let mut taken_terms = vec![false; self.terms.len()];
         let (mut score, mut mass, mut words) = (0.0, 0.0, 0_u32);
@@ -216,7 +213,7 @@ impl RankingPrompt {
                 continue;
             }
             mass += term_use.worth.min(self.worth[term_use.group]);
-            // A part of an identifier that is met tells nothing new.
+            // A part of an identifier that matched adds little.
             if self.wholes[term_use.group].is_some_and(|whole| met_groups[whole]) {
                 score += MORE * term_use.score;
                 continue;
@@ -227,7 +224,7 @@ impl RankingPrompt {
         TermMatch { score, share: mass / self.whole, words, telling }
     }
 
-    /// All its telling words, those that no record has, too.
+    /// Its telling words, including those that no record has.
     pub(super) fn telling(&self) -> TellingWords {
         let mut telling = TellingWords::default();
         for (index, group) in self.groups.iter().enumerate() {
@@ -238,15 +235,15 @@ impl RankingPrompt {
         telling
     }
 
-    /// What some of its words are worth.
+    /// The weight of some of its words.
     pub(super) fn worth_of(&self, words: TellingWords) -> f64 {
         let worth = self.worth.iter().enumerate();
         worth.filter(|(index, _)| words.has(*index)).map(|(_, worth)| worth).sum()
     }
 
-    /// Whether a record, by its terms, is about the same: it would be given to somebody who did not
-    /// ask, if it were no nearer than others; or it has three words of the subject and a good share
-    /// of it, which tells in a journal that is so small that no word is rare.
+    /// Whether a record is about the same subject: it would be relevant to an unasked prompt
+    /// without a lead; or it has three words of the subject and a good share of it, which decides
+    /// in a journal so small that no word is rare.
     pub(super) fn is_about(&self, terms: [&str; 3]) -> bool {
         let met = self.meet(terms);
         let has = |term: &str| terms.iter().any(|field| field.split(' ').any(|word| word == term));
@@ -257,17 +254,17 @@ impl RankingPrompt {
             || (met.share >= SHARE && self.groups.iter().filter(is_met).count() >= WORDS)
     }
 
-    /// What speaks for a record's having to do with the prompt: that it meets it well and with
-    /// several words, that those are a great share of it, that it does so better than any other
-    /// record (`lead` times as well), and that the prompt is no order. More than 0: it does.
-    /// `score` is that of the match with what else weighs in. A logistic regression over the judged
-    /// prompts' best records, rounded, and moved by what a wrong one costs more than a missing one.
+    /// Relevance of a record to the prompt; relevant if above 0. It grows with the score, the
+    /// number of matched words, their share of the prompt, and the lead over other records, and is
+    /// lower for a chore. `score` is that of the match with its other weights. The coefficients are
+    /// a logistic regression over the best records of the judged prompts, rounded, and shifted
+    /// because a wrong record costs more than a missing one.
     pub(super) fn relevance(&self, met: &TermMatch, score: f64, lead: f64) -> f64 {
-        // One word is chance, unless the prompt says little else.
+        // A single word matches by chance, unless it is most of the prompt.
         if met.words < 2 && met.share < ONE_WORD {
             return f64::NEG_INFINITY;
         }
-        // In units of the rarest term there can be, so that it does not change with the number of
+        // In units of the rarest possible term, so that the score does not depend on the number of
         // records.
         let score = score / self.rarity.of_count(0);
         -4.0 + 1.5 * (score + 0.03).ln()
@@ -278,28 +275,28 @@ impl RankingPrompt {
     }
 }
 
-/// The terms that candidates are found by.
+/// Terms to find candidates by.
 pub(super) struct CandidateTerms<'a> {
-    /// These, with what each counts.
+    /// The chosen terms with their weights.
     pub(super) chosen: BTreeMap<&'a str, f64>,
-    /// The most telling of the terms that stand in too many records.
+    /// The term of the greatest weight among those that are in too many records.
     pub(super) too_frequent: Option<&'a str>,
 }
 
-/// How well a record meets a prompt.
+/// How well a record matches a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TermMatch {
-    /// What the words are worth that it has.
+    /// Sum of the weights of the matched words.
     pub(super) score: f64,
-    /// Which share of the prompt those are.
+    /// Their share of the prompt.
     pub(super) share: f64,
-    /// How many words of the prompt those are.
+    /// Number of the matched words.
     pub(super) words: u32,
-    /// Which of the prompt's telling words it has or means.
+    /// The telling words of the prompt that it has or means.
     pub(super) telling: TellingWords,
 }
 
-/// Some of the words of a prompt that tell of a subject, by their index: a bit each.
+/// A set of telling words of a prompt, by their index: a bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TellingWords(u32);
 
@@ -323,7 +320,7 @@ impl TellingWords {
     }
 }
 
-/// A term of a record that stands for a word of the prompt.
+/// A term of a record that matches a word of the prompt.
 struct TermUse {
     score: f64,
     worth: f64,

@@ -1,5 +1,5 @@
-//! How good the search is: the two sets of records, prompts and judgements of `fixtures/retrieval`,
-//! and what three ways of searching make of them.
+//! Evaluation of the search: the two sets of records, prompts and judgements of
+//! `fixtures/retrieval`, and the scores of three systems on them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,17 +21,17 @@ const QUERIES: &str = include_str!("../../../../../fixtures/retrieval/queries.js
 const SECOND_RECORDS: &str = include_str!("../../../../../fixtures/retrieval/second/records.jsonl");
 const SECOND_QUERIES: &str = include_str!("../../../../../fixtures/retrieval/second/queries.jsonl");
 
-/// When the records are looked at.
+/// The time of the evaluation.
 pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
-/// How many hits count.
+/// Number of hits that are scored.
 const DEPTH: usize = 5;
-/// Samples that an interval is drawn from.
+/// Number of bootstrap samples.
 const RESAMPLES: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
 /// Records in one write.
 const BATCH: usize = 500;
 
-/// A record as it stands in the fixture.
+/// A record of the fixture.
 #[derive(Debug, Clone, Deserialize)]
 struct FixtureRecord {
     ghap_id: String,
@@ -91,26 +91,24 @@ impl FixtureRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueryPart {
-    /// Those that the search was tuned on.
+    /// The search was tuned on these.
     Development,
-    /// Those of the first set that it was not tuned on at first.
+    /// Prompts of the first set that the search was not tuned on at first.
     HeldOut,
-    /// Those of the second set that it was not tuned on.
+    /// Prompts of the second set that the search was not tuned on.
     Frozen,
 }
 
-/// A prompt and its judgements.
 #[derive(Debug, Clone, Deserialize)]
 pub struct JudgedQuery {
     part: QueryPart,
     project: String,
-    /// What somebody typed.
+    /// The prompt.
     pub query: String,
     judgements: BTreeMap<String, u32>,
 }
 
 impl JudgedQuery {
-    /// What to look for.
     pub fn search(&self, only_relevant: bool) -> ExperienceQuery<'_> {
         ExperienceQuery {
             prompt: &self.query,
@@ -123,64 +121,59 @@ impl JudgedQuery {
     }
 }
 
-/// How well a way of searching does.
+/// Scores of a system.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchScores {
     /// Normalised discounted cumulative gain of the first five.
     pub ndcg: Estimate,
-    /// Which share of what is relevant is among the first five.
+    /// Recall of the first five.
     pub recall: Estimate,
-    /// To which share of prompts that nothing helps it gives something.
+    /// Share of the prompts without a relevant record that get some record.
     pub false_rate: Estimate,
-    /// Which share of what it gives is relevant, over all prompts.
+    /// Share of relevant records among all that are given.
     pub precision: Estimate,
-    /// Which share of the prompts that something helps it gives some of that.
+    /// Share of the prompts with a relevant record that get one.
     pub helped: Estimate,
 }
 
-/// A figure of a sample of prompts, and where that of all prompts like them is in 95 of 100 cases
-/// (bootstrap).
+/// A figure of a sample of prompts with its 95 % confidence interval (bootstrap).
 #[derive(Debug, Clone, Copy)]
 pub struct Estimate {
     /// The figure of the sample.
     pub value: f64,
-    /// The lower end.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
 }
 
-/// What a search made of one prompt.
+/// The result of a search for one prompt.
 #[derive(Debug, Clone, Copy)]
 struct QueryOutcome {
-    /// Of a prompt that something helps: gain and recall.
+    /// Gain and recall, if the prompt has a relevant record.
     answer: Option<(f64, f64)>,
-    /// How many records it gave, and how many of them are relevant.
+    /// Number of given records, and of relevant ones among them.
     given: usize,
     relevant: usize,
 }
 
-/// A way of searching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SearchSystem {
-    /// Ours, for somebody who searches.
+    /// Our search, for somebody who searches.
     Ours,
-    /// Ours, for a prompt that did not ask: only what is relevant.
+    /// Our search, for a prompt that did not ask: relevant records only.
     Unasked,
-    /// BM25 over all the words of the prompt.
+    /// BM25 over all words of the prompt.
     Bm25,
     /// Exact text, part of the text, or the share of words that are in it.
     Keywords,
 }
 
-/// The fixture, and what the plain ways of searching need.
+/// The fixture, and the data of the baseline systems.
 #[derive(Debug)]
 pub struct RetrievalFixture {
     ghaps: Vec<Ghap>,
-    /// Prompts.
     pub queries: Vec<JudgedQuery>,
     texts: Vec<String>,
-    /// The stems of each record, with how often each stands.
+    /// The stems of each record, with their counts.
     stems: Vec<HashMap<String, f64>>,
 }
 
@@ -201,8 +194,8 @@ impl RetrievalFixture {
         Self::parse(RECORDS, QUERIES)
     }
 
-    /// Reads the second set, which has other records, and prompts that nothing helps but that sound
-    /// like them.
+    /// Reads the second set, which has other records, and prompts that sound like them but have no
+    /// relevant record.
     pub fn read_second() -> Result<Self, serde_json::Error> {
         Self::parse(SECOND_RECORDS, SECOND_QUERIES)
     }
@@ -224,12 +217,12 @@ impl RetrievalFixture {
         Ok(Self { ghaps, queries: lines(queries)?, texts, stems })
     }
 
-    /// Puts its records into an empty store.
+    /// Puts the records into an empty store.
     pub async fn fill(&self, store: &Store) -> Result<(), StoreError> {
         put(store, self.ghaps.clone()).await
     }
 
-    /// Puts that many records into an empty store, each made of fields of several.
+    /// Puts `count` records into an empty store, each composed of fields of several.
     pub async fn fill_with(&self, store: &Store, count: usize) -> Result<(), StoreError> {
         let all = self.ghaps.len();
         for start in (0..count).step_by(BATCH) {
@@ -243,7 +236,7 @@ impl RetrievalFixture {
                 if let Some(end) = &mut ghap.end {
                     end.result = from(17).result().map(str::to_owned);
                 }
-                // A corpus has its own words, too: about one new one for each record.
+                // A corpus has its own words, too: about one new word per record.
                 ghap.goal = format!("{} x{}", ghap.goal, number % 9973);
                 ghap
             });
@@ -252,7 +245,7 @@ impl RetrievalFixture {
         Ok(())
     }
 
-    /// Scores a way of searching; `store` holds the fixture's records and no others.
+    /// Scores a system; `store` holds the fixture's records and no others.
     pub async fn score(
         &self,
         store: &Store,
@@ -316,7 +309,7 @@ impl RetrievalFixture {
         ranking.into_iter().take(DEPTH).map(|at| self.ghaps[at].id.as_str().to_owned()).collect()
     }
 
-    /// As FTS5 reckons it, with the tokenizer `porter unicode61`.
+    /// The formula of FTS5, with the tokenizer `porter unicode61`.
     fn bm25(&self, query: &str) -> Vec<f64> {
         let count = |of: usize| share(of, 1);
         let lengths: Vec<f64> = self.stems.iter().map(|stems| stems.values().sum()).collect();
@@ -350,7 +343,7 @@ impl RetrievalFixture {
     }
 }
 
-/// All that a record says, in lower case.
+/// All texts of a record, in lower case.
 fn lower_case_texts(ghap: &Ghap) -> String {
     ghap.texts().collect::<Vec<_>>().join(" ").to_lowercase()
 }
@@ -393,15 +386,15 @@ fn answers(outcomes: &[QueryOutcome], of: fn((f64, f64)) -> f64) -> Vec<f64> {
     outcomes.iter().filter_map(|outcome| outcome.answer.map(of)).collect()
 }
 
-/// A figure of some prompts, with its interval: what it is of samples of them, drawn with
-/// replacement by a fixed sequence.
+/// A figure of some prompts with its interval: the figure of samples drawn with replacement, by a
+/// constant seed.
 fn estimate(outcomes: &[QueryOutcome], figure: impl Fn(&[QueryOutcome]) -> f64) -> Estimate {
     let mut state = 1_u64;
     let mut figures: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
             let sample: Vec<QueryOutcome> = (0..outcomes.len())
                 .map(|_| {
-                    // Knuth's MMIX generator; its upper half is good enough.
+                    // Knuth's MMIX generator; its upper half is random enough.
                     state = state
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
@@ -437,23 +430,24 @@ mod tests {
     const REPEATED_QUERIES: &str =
         include_str!("../../../../../fixtures/retrieval/repeated/queries.jsonl");
 
-    /// What the figures of some prompts have to be. The goals are 0.15 ahead, 0.05 false, 0.75
-    /// precision and 0.7 helped; where a bound is less, the goal is missed, and the README says so.
+    /// Bounds of the figures. The goals are 0.15 ahead, 0.05 false, 0.75 precision and 0.7 helped;
+    /// where a bound is less, the goal is missed, and the README says so.
     struct Bounds {
-        /// By how much the search passes BM25.
+        /// Least difference to the gain of BM25.
         ahead: f64,
-        /// Of what is given unasked: to which share of the prompts that nothing helps, at most.
+        /// For unasked prompts: largest share of the prompts without a relevant record that get
+        /// one.
         false_rate: f64,
-        /// Which share of it is relevant.
+        /// Least share of relevant records.
         precision: f64,
-        /// Which share of the prompts that something helps it helps.
+        /// Least share of the prompts with a relevant record that get one.
         helped: f64,
     }
 
-    /// Troubles that a team met 30 times, each record with its own hypothesis, by themselves and
-    /// among 120 others.
+    /// Recurring problems with 30 records, each with its own hypothesis, by themselves and among
+    /// 120 others.
     #[tokio::test]
-    async fn what_was_met_often_is_never_passed_over() {
+    async fn records_of_a_recurring_problem_are_always_found() {
         let read = || RetrievalFixture::parse(REPEATED_RECORDS, REPEATED_QUERIES).unwrap();
         for beside in [None, Some(RetrievalFixture::read_second().unwrap())] {
             for project in ["wharf", "quay"] {
@@ -502,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn as_good_as_the_readme_says() {
+    async fn the_first_set_reaches_the_scores_of_the_readme() {
         let parts = [
             (
                 QueryPart::Development,
@@ -517,7 +511,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn as_good_on_the_second_set() {
+    async fn the_second_set_reaches_its_scores() {
         let parts = [
             (
                 QueryPart::Development,
@@ -532,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_its_figure() {
+    fn a_confidence_interval_contains_its_figure() {
         let one = |relevant| QueryOutcome { answer: None, given: 1, relevant };
         let outcomes: Vec<QueryOutcome> = (0..100).map(|n| one(usize::from(n % 4 > 0))).collect();
         let share_of =

@@ -1,7 +1,7 @@
 //! Child MCP servers on record: their lists, states, processes, and the events of their streams.
 
 mod record;
-mod room;
+mod state;
 
 pub use record::{CallEvent, SourceKey, SourceLists, SourceStatus};
-pub use room::Sources;
+pub use state::Sources;

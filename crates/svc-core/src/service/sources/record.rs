@@ -1,4 +1,4 @@
-//! Rows and events of servers.
+//! Rows and events of child MCP servers.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use svc_store::{SourceListRow, SourcePinRow, SourceProcessRow, SourceStateRow};
 use super::Sources;
 use crate::service::{Error, project::project_root};
 
-/// Names a server: two projects may have one of the same name.
+/// Identifies a server: two projects may each have one of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
     pub name: String,
-    /// The folder of the project's file that names it: the project's, or one below it. Empty if no
-    /// project's file does.
+    /// The folder of the project's file that names it: the project's root, or a folder below it.
+    /// Empty if no project's file names it.
     pub project: String,
 }
 
 impl SourceKey {
-    /// The project, if a project's file names the server.
+    /// The folder, if a project's file names the server.
     pub fn project(&self) -> Option<&str> {
         Some(self.project.as_str()).filter(|project| !project.is_empty())
     }
@@ -33,7 +33,7 @@ impl SourceKey {
         self.project().map(project_root).unwrap_or_default()
     }
 
-    /// The stream of the server's events. Those of one name in several projects have one stream
+    /// The stream of the server's events. Servers of one name in several projects have one stream
     /// each.
     pub fn stream(&self) -> StreamName {
         match self.project() {
@@ -54,39 +54,36 @@ pub struct SourceLists {
     pub fingerprint: String,
     pub tools: String,
     pub resources: String,
-    /// The templates of resources.
+    /// Resource templates.
     pub templates: String,
     pub prompts: String,
 }
 
-/// What a server is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// What it is doing.
     pub state: SourceState,
-    /// Why, if it does not work.
+    /// Why it does not work.
     pub reason: Option<String>,
     /// What would help.
     pub next_action: Option<String>,
-    /// How many starts have failed in a row.
+    /// Number of failed starts in a row.
     pub attempt: Option<u32>,
-    /// When the next start is.
+    /// Time of the next start.
     pub next_at: Option<Timestamp>,
 }
 
 impl SourceStatus {
-    /// A state of which nothing more is to be said.
+    /// A state without further details.
     pub fn from_state(state: SourceState) -> Self {
         Self { state, reason: None, next_action: None, attempt: None, next_at: None }
     }
 }
 
-/// A call of a server's tool, when it is over.
+/// A call of a server's tool that has ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct CallEvent {
-    /// The tool, as the server says it.
+    /// The tool, under the server's name for it.
     pub tool: String,
-    /// How long it took.
     pub duration_ms: u64,
     /// `ok`, `error`, `unavailable`, `timeout` or `cancelled`.
     pub outcome: &'static str,
@@ -100,7 +97,7 @@ impl Sources {
         Ok(rows.into_iter().map(split_list).collect())
     }
 
-    /// Keeps what a server has listed.
+    /// Stores the lists of a server.
     pub async fn keep_lists(&self, key: SourceKey, lists: SourceLists) -> Result<(), Error> {
         let row = list_row(key, lists);
         self.core
@@ -114,8 +111,8 @@ impl Sources {
             .await
     }
 
-    /// The definitions of servers that a person has approved, with the changes that were told of.
-    /// The fingerprint names what they belong to.
+    /// The definitions of servers that a person has approved, with the changes that were announced.
+    /// The fingerprint names the entry that they belong to.
     pub async fn pins(&self) -> Result<Vec<(SourceKey, SourceLists, BTreeSet<String>)>, Error> {
         let rows = self.core.store.sources().pins().await?;
         let pin = |SourcePinRow { list, told }| {
@@ -125,8 +122,7 @@ impl Sources {
         Ok(rows.into_iter().map(pin).collect())
     }
 
-    /// Keeps the definitions that a person has approved, and tells everybody of changes that are
-    /// new.
+    /// Stores the definitions that a person has approved, and announces new changes to everybody.
     pub async fn keep_pin(
         &self,
         key: SourceKey,
@@ -154,7 +150,7 @@ impl Sources {
             .await
     }
 
-    /// Keeps what a server is doing, and tells everybody who may know of it.
+    /// Stores the state of a server, and announces it to everybody.
     pub async fn keep_status(&self, key: SourceKey, status: SourceStatus) -> Result<(), Error> {
         let event = NewEvent::new("source.state", &state_event(&key, &status));
         let SourceStatus { state, reason, next_action, attempt, next_at } = status;
@@ -175,7 +171,7 @@ impl Sources {
             .await
     }
 
-    /// Notes a process, before anything is asked of it. `mark` stands in its environment.
+    /// Records a process before it gets a request. `mark` is in its environment.
     pub async fn note_process(
         &self,
         key: SourceKey,
@@ -197,7 +193,7 @@ impl Sources {
             .await
     }
 
-    /// Forgets a process of which nothing is left.
+    /// Deletes the row of a process of which nothing is left.
     pub async fn forget_process(&self, mark: String) -> Result<(), Error> {
         self.core
             .store
@@ -210,7 +206,7 @@ impl Sources {
             .await
     }
 
-    /// The marks of processes that an earlier daemon has started and not seen to their end.
+    /// The marks of processes that an earlier daemon started and did not see end.
     pub async fn left_marks(&self) -> Result<Vec<String>, Error> {
         let rows = self.core.store.sources().processes().await?;
         Ok(rows.into_iter().map(|row| row.mark).collect())
@@ -233,7 +229,7 @@ impl Sources {
             .await
     }
 
-    /// Tells who watches a resource that it has changed.
+    /// Notifies subscribers of a resource that it has changed.
     pub async fn tell_update(&self, stream: StreamName, uri: String) -> Result<(), Error> {
         let event = NewEvent::new("resource.updated", &json!({ "uri": uri }));
         self.core
@@ -272,14 +268,14 @@ impl Sources {
     }
 }
 
-/// What a server writes may be about anybody's calls, so its stream is the operator's; that of a
-/// project's own server is the project's.
+/// The output of a server may be about anybody's calls, so its stream belongs to the operator; that
+/// of a project's own server belongs to the project.
 fn visibility_of(key: &SourceKey) -> StreamVisibility {
     StreamVisibility::shared(&Ownership::from_row("operator", key.project_root()))
 }
 
-/// Everybody reads it. Why a project's own server does not work may quote the project, so that is
-/// not in it.
+/// The event is public. The reason of a project's own server may quote the project, so the event
+/// leaves it out.
 fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
     let is_of_project = key.project().is_some();
     let status = &if is_of_project {
@@ -303,11 +299,11 @@ fn state_event(key: &SourceKey, status: &SourceStatus) -> Value {
     Value::Object(event)
 }
 
-/// Most changes that one event names, and the longest name in it, in characters.
+/// Bounds of the changes in one event: their number, and the characters of a name.
 const CHANGES_TOLD: usize = 20;
 const CHANGE_CHARS: usize = 80;
 
-/// Everybody reads it: it names what has changed, and not how.
+/// The event is public: it names what has changed, and not how.
 fn change_event(key: &SourceKey, changes: &[String]) -> Value {
     let names = changes.iter().take(CHANGES_TOLD);
     let names = names.map(|name| name.chars().take(CHANGE_CHARS).collect::<String>());

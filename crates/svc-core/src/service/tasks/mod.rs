@@ -1,12 +1,12 @@
-//! Tasks: made by somebody, run by somebody, watched by those who may read them.
+//! Tasks: their records, output and sweep.
 
 mod change;
 mod records;
-mod room;
+mod state;
 mod sweep;
 
 pub use records::{Cancelled, Created, LastFrames, TaskWatch};
-pub use room::Tasks;
+pub use state::Tasks;
 
 pub(super) use change::{apply, stream_of};
 pub(super) use records::make;

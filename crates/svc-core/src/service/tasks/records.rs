@@ -1,5 +1,4 @@
-//! Tasks: made by somebody, run by somebody, watched by those who may read them. A task's output is
-//! its stream.
+//! Tasks: making, reading, writing and watching them. A task's output is its stream.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,18 +15,16 @@ use svc_store::{AppendedSeqs, AssignmentState, PeerRow, StoreError, TaskRow, Wri
 use super::{
     Tasks,
     change::{apply, stream_of},
-    room::OwnedTask,
+    state::OwnedTask,
 };
 use crate::service::{
     Candidate, Error, Page, PageBounds, ResourceKind, check, core::Core, team::may_act_for,
 };
 
-/// What came of making a task.
 #[derive(Debug)]
 pub struct Created {
-    /// The task.
     pub task: Task,
-    /// False if it was made before, with the same key.
+    /// False if the caller made it before with the same key.
     pub is_new: bool,
 }
 
@@ -45,12 +42,12 @@ pub struct Cancelled {
 pub struct LastFrames {
     /// Seq and data of their events, in order.
     pub frames: Vec<(Seq, String)>,
-    /// Whether there would have been more if they were shorter.
+    /// Whether the bound of bytes left lines out.
     pub cut: bool,
 }
 
 impl Tasks {
-    /// Makes a task, which is pending until somebody begins.
+    /// Makes a task, which is pending until a runner begins it.
     pub async fn create_task(&self, caller: &Caller, input: NewTask) -> Result<Created, Error> {
         for (field, text) in [("title", &input.title), ("agent", &input.agent)] {
             check::short(field, text.as_deref())?;
@@ -78,7 +75,6 @@ impl Tasks {
             .await
     }
 
-    /// A task by its id.
     pub async fn task(&self, caller: &Caller, id: &str) -> Result<Arc<Task>, Error> {
         let id = self.find_task(caller, id).await?;
         let known = self.owned_task(&id).await?;
@@ -86,8 +82,8 @@ impl Tasks {
         Ok(Arc::clone(&known.task))
     }
 
-    /// The id of the task that a text names: its id, or the beginning of the id of one task that
-    /// the caller may read.
+    /// The id of the task that a text names: its id, or a prefix of the id of one task that the
+    /// caller may read.
     async fn find_task(&self, caller: &Caller, text: &str) -> Result<TaskId, Error> {
         if text == LATEST {
             let page =
@@ -106,7 +102,7 @@ impl Tasks {
         Ok(row.task.task_id)
     }
 
-    /// A task with whose it is, for whoever asks.
+    /// A task with its ownership, without a check of the caller.
     async fn owned_task(&self, id: &TaskId) -> Result<Arc<OwnedTask>, Error> {
         let read = async || {
             let row = self.core.store.tasks().get(id).await?.ok_or_else(|| unknown(id))?;
@@ -132,11 +128,10 @@ impl Tasks {
         Ok(Page::read(page.into(), read, key).await?.map(|row| row.task))
     }
 
-    /// Appends what a producer has to say of a task; answers the ids of the first and the last of
-    /// it.
+    /// Appends a producer's events to a task, and returns the first and the last seq.
     ///
-    /// An event whose producer id the task has already is not appended again: it is answered with
-    /// the id it has, also after the end of the task.
+    /// An event whose producer id the task has already is not appended again: it gets the seq it
+    /// has, also after the end of the task.
     ///
     /// # Panics
     /// If `events` is empty: the adapter has checked.
@@ -148,14 +143,14 @@ impl Tasks {
     ) -> Result<AppendedSeqs, Error> {
         let id = self.find_task(caller, id).await?;
         check_events(&events)?;
-        // The operator's runners append the most, and need no look at the task's row.
+        // The operator's runners append the most, and need no read of the task's row.
         if !caller.is_operator() {
             check_write(caller, &self.owned_task(&id).await?.owned, &id)?;
         }
         let frames_only =
             events.iter().all(|event| matches!(event.body, TaskEventBody::Frame { .. }));
         if frames_only {
-            // The common case needs no statement but the one that all appends of a commit share.
+            // The common case needs no statement of its own: all appends of a commit share one.
             let now = self.core.now();
             let events =
                 events.into_iter().map(|event| frame_event(&id, event, now)).collect::<Vec<_>>();
@@ -174,7 +169,7 @@ impl Tasks {
             .await
     }
 
-    /// Asks for a task to be stopped. One that nobody has begun ends at once.
+    /// Requests the end of a task. A task that no runner has begun ends at once.
     pub async fn cancel_task(&self, caller: &Caller, id: &str) -> Result<Cancelled, Error> {
         let (id, caller) = (self.find_task(caller, id).await?, caller.clone());
         let cancelled = self
@@ -212,7 +207,7 @@ impl Tasks {
         cancelled
     }
 
-    /// Says something in a task's stream. It changes nothing of the task, which has to be going on.
+    /// Appends a reply to a task's stream. It does not change the task, which must not have ended.
     ///
     /// `named` is whom the operator speaks for; a session speaks for its own peer, or for itself.
     pub async fn reply_to_task(
@@ -257,12 +252,12 @@ impl Tasks {
         Ok(LastFrames { frames, cut })
     }
 
-    /// Watches tasks for their end. The caller has to be able to read all of them.
+    /// Watches tasks for their end. The caller must be allowed to read all of them.
     pub async fn watch_tasks(&self, caller: &Caller, ids: &[String]) -> Result<TaskWatch, Error> {
         let mut watch = TaskWatch { ended: VecDeque::new(), pending: FuturesUnordered::new() };
         for id in ids {
             let id = self.find_task(caller, id).await?;
-            // Listen first and look after, or an end that comes in between is missed.
+            // Listen first and read second, or an end in between is missed.
             let mut listener = self.core.store.bus().listen(&stream_of(&id));
             let row = self.core.store.tasks().get(&id).await?.ok_or_else(|| unknown(&id))?;
             check_read(caller, &row.owned, &id)?;
@@ -281,7 +276,7 @@ impl Tasks {
     }
 }
 
-/// Tasks whose end somebody waits for. It listens until it is dropped.
+/// Tasks whose end is awaited. It listens until it is dropped.
 pub struct TaskWatch {
     ended: VecDeque<Task>,
     pending: FuturesUnordered<BoxFuture<'static, Result<Task, Error>>>,
@@ -295,8 +290,7 @@ impl std::fmt::Debug for TaskWatch {
 }
 
 impl TaskWatch {
-    /// Waits for the next one that has ended, each once; `None` if all were given. Dropping the
-    /// future loses nothing.
+    /// Waits for the next task to end, each once; `None` after the last. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Task>, Error> {
         match self.ended.pop_front() {
             Some(task) => Ok(Some(task)),
@@ -346,7 +340,7 @@ pub(in crate::service) async fn make(
     Ok(Created { task, is_new: true })
 }
 
-/// Frames and changes of state, in their order.
+/// Appends frames and changes of state, in their order.
 async fn append_all(
     tx: &mut WriteTx,
     id: &TaskId,
@@ -430,7 +424,7 @@ fn frame_event(id: &TaskId, event: TaskEvent, now: Timestamp) -> NewEvent {
 static FRAME: std::sync::LazyLock<svc_model::EventKind> =
     std::sync::LazyLock::new(|| "frame".into());
 
-/// Who asks for a task: the caller's own peer, or whom the operator names.
+/// The requester of a task: the caller's own peer, or the peer that the operator names.
 async fn asker(
     tx: &mut WriteTx,
     caller: &Caller,
@@ -456,8 +450,8 @@ async fn asker(
     }
 }
 
-/// Whose a new task is. One that is given to a session's peer is run by that session; one that the
-/// operator asks for on behalf of a peer, or gives to one, belongs to the project of that peer.
+/// The ownership of a new task. A task for a session's peer is run by that session; one that the
+/// operator requests for a peer, or gives to one, belongs to the project of that peer.
 async fn ownership(
     tx: &mut WriteTx,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! Tasks that end without a word of whoever runs them.
+//! Ends tasks that their runners do not end.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Tasks, change::apply};
 use crate::service::{Error, process};
 
 impl Tasks {
-    /// Ends tasks that nobody began for this long.
+    /// Ends tasks that no runner began within `age`.
     pub async fn expire_tasks(&self, age: Duration) -> Result<(), Error> {
         for row in self.core.store.tasks().old_pending(self.core.now().minus(age)).await? {
             let days = age.as_secs() / (24 * 60 * 60);
@@ -18,7 +18,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Ends tasks whose runner's process is gone, or that nothing was heard of for very long.
+    /// Ends tasks whose runner's process is gone, or that have had no event for too long.
     pub async fn sweep_tasks(&self) -> Result<(), Error> {
         let now = self.core.now();
         for row in self.core.store.tasks().silent(now.minus(self.core.tuning.runner_grace)).await? {
@@ -40,7 +40,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Ends a task unless something was heard of it since it was read.
+    /// Ends a task unless it got an event since it was read.
     async fn end_if_silent(&self, read: Task, end: TaskChange) -> Result<(), Error> {
         let Task { task_id: id, last_id, .. } = read;
         self.core
@@ -70,7 +70,7 @@ mod tests {
     use crate::service::testing::services;
 
     #[tokio::test]
-    async fn a_task_that_nobody_began_for_long_expires_and_one_that_runs_does_not() {
+    async fn a_task_expires_if_no_runner_begins_it_and_not_while_it_runs() {
         const AGE: Duration = Duration::from_hours(720);
         let test = TestStore::open().await;
         let services = services(&test);

@@ -1,4 +1,4 @@
-//! One record with its history, and lists of records that are over.
+//! Tools for one record with its history, and for lists of resolved records.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ async fn list(call: Call, input: ListInput) -> Result<Page<GhapRow>, Failure> {
         status: input.outcome.map(Verdict::status),
         project: input.project,
         session_id: None,
-        // What is active has not ended, so the beginning of time leaves it out.
+        // Active records have no end, so the earliest time leaves them out.
         since: since.or(Some(Timestamp::from_millis(i64::MIN))),
     };
     let limit = input.limit.unwrap_or(20);

@@ -1,4 +1,4 @@
-//! Records of attempts: goal, hypothesis, action, prediction, and what came of it.
+//! Tools for GHAP records: goal, hypothesis, action, prediction and outcome of an attempt.
 
 mod lists;
 mod orphans;

@@ -1,4 +1,4 @@
-//! Records that other sessions left open.
+//! Tools for orphaned records.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What was seen to happen, and how true predictions came.
+//! Tools for outcomes, and for the calibration of predictions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The session's own record: it begins, changes and ends.
+//! Tools for the session's own record: start, update and end.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

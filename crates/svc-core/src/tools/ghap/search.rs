@@ -1,4 +1,4 @@
-//! Search of what was tried before.
+//! The tool that searches past records.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@ async fn begin(world: &World, session: &str, cwd: &str) -> Call {
 }
 
 #[tokio::test]
-async fn a_record_from_its_beginning_to_its_end() {
+async fn a_record_is_started_updated_and_resolved() {
     let world = World::open().await;
     let call = begin(&world, "s1", "/nowhere/p").await;
     assert_eq!(world.call(&call, "get_active_ghap", json!({})).await["has_active"], false);
@@ -73,7 +73,7 @@ async fn a_record_from_its_beginning_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_was_tried_is_found_by_what_it_was_like() {
+async fn resolved_records_are_found_by_their_symptoms() {
     let world = World::open().await;
     let call = begin(&world, "s1", "/nowhere/p").await;
     world.call(&call, "start_ghap", attempt("tenants see each other's rows in the report")).await;
@@ -106,9 +106,9 @@ async fn what_was_tried_is_found_by_what_it_was_like() {
     }
 }
 
-/// Where all there is is about one thing, that is no reason to be silent about it.
+/// A journal whose records are all about one subject still returns them.
 #[tokio::test]
-async fn a_small_journal_brings_up_what_it_is_about() {
+async fn a_small_journal_returns_records_of_its_only_subject() {
     let world = World::open().await;
     for n in 0..6 {
         let call = begin(&world, &format!("s{n}"), "/nowhere/p").await;
@@ -129,7 +129,7 @@ async fn a_small_journal_brings_up_what_it_is_about() {
 }
 
 #[tokio::test]
-async fn tiers_by_what_the_verdict_rests_on() {
+async fn the_tier_depends_on_the_evidence_of_the_verdict() {
     let world = World::open().await;
     let call = begin(&world, "s1", "/nowhere/p").await;
     let outcome = json!({ "command": "cargo test", "verdict": "pass", "tool_use_id": "t1" });
@@ -156,7 +156,7 @@ async fn tiers_by_what_the_verdict_rests_on() {
 }
 
 #[tokio::test]
-async fn orphans_are_of_sessions_that_are_over_and_of_the_same_project() {
+async fn orphans_belong_to_ended_sessions_of_the_same_project() {
     let world = World::open().await;
     let one = begin(&world, "one", "/nowhere/p").await;
     let id = world.call(&one, "start_ghap", attempt("left")).await["id"].clone();
@@ -170,7 +170,7 @@ async fn orphans_are_of_sessions_that_are_over_and_of_the_same_project() {
     assert_eq!(orphan(&far).await["has_orphan"], false);
     world.refuse(&far, "adopt_ghap", json!({ "id": id }), ErrorType::NotFound).await;
 
-    // The session that comes back has it again.
+    // The session that resumes has its record again.
     world.call(&one, "start_session", json!({ "source": "resume" })).await;
     assert_eq!(orphan(&two).await["has_orphan"], false);
     assert_eq!(world.call(&one, "get_active_ghap", json!({})).await["id"], id);
@@ -193,7 +193,7 @@ async fn orphans_are_of_sessions_that_are_over_and_of_the_same_project() {
 }
 
 #[tokio::test]
-async fn of_many_beginnings_at_one_moment_one_wins() {
+async fn of_concurrent_starts_of_a_record_one_succeeds() {
     let world = World::open().await;
     let call = begin(&world, "s", "/nowhere/p").await;
     let starts =
@@ -205,7 +205,7 @@ async fn of_many_beginnings_at_one_moment_one_wins() {
 }
 
 #[tokio::test]
-async fn predictions_are_held_against_what_came() {
+async fn calibration_compares_predictions_with_verdicts() {
     let world = World::open().await;
     let call = world.operator(Some("s"));
     world.call(&call, "start_session", json!({ "cwd": "/nowhere/p", "client": "codex" })).await;

@@ -15,7 +15,7 @@ async fn add(world: &World, stream: &'static str, kind: &str) {
 }
 
 #[tokio::test]
-async fn a_cursor_walks_through_everything_once() {
+async fn pages_by_cursor_return_every_event_once() {
     let world = World::open().await;
     let call = world.operator(None);
     for n in 0..10 {
@@ -54,7 +54,7 @@ async fn a_cursor_walks_through_everything_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_said() {
+async fn unreadable_streams_and_cursors_are_reported() {
     let world = World::open().await;
     let call = world.operator(None);
     add(&world, "team", "a").await;
@@ -65,7 +65,7 @@ async fn what_cannot_be_read_is_said() {
         let arguments = json!({ "stream": unknown });
         world.refuse(&call, "events_read", arguments, ErrorType::NotFound).await;
     }
-    // A cursor from a later life of the log begins anew, and is told so.
+    // A cursor ahead of the log begins from the start, with a gap.
     for arguments in
         [json!({ "after": 99, "wait_s": 60 }), json!({ "after": u64::MAX, "stream": "team" })]
     {
@@ -78,7 +78,7 @@ async fn what_cannot_be_read_is_said() {
 }
 
 #[tokio::test]
-async fn waiting_gives_what_comes_and_passes_over_the_rest() {
+async fn a_wait_returns_the_next_matching_event() {
     let world = Arc::new(World::open().await);
     add(&world, "team", "a").await;
     for (filter, after) in [
@@ -111,7 +111,7 @@ async fn waiting_gives_what_comes_and_passes_over_the_rest() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_what_cannot_come() {
+async fn a_read_of_a_closed_stream_does_not_wait() {
     let world = World::open().await;
     let call = world.operator(None);
     let id = world.task().await;
@@ -125,7 +125,7 @@ async fn nobody_waits_for_what_cannot_come() {
         (&page["count"], &page["closed"], &page["next_after"]),
         (&json!(0), &json!(true), &json!(2))
     );
-    // A call that is run again has no more time than it had.
+    // A repeated call keeps its deadline.
     let old = crate::tools::Call {
         started_at: call.started_at.minus(std::time::Duration::from_mins(1)),
         ..call

@@ -25,7 +25,7 @@ fn ghap() -> Value {
 }
 
 #[tokio::test]
-async fn a_session_from_its_start_to_its_end() {
+async fn hooks_report_a_session_from_start_to_end() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |event: &str, more: Value| {
@@ -62,26 +62,26 @@ async fn a_session_from_its_start_to_its_end() {
     assert_eq!(status().await, "offline");
     let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
     assert_eq!((&session["end_reason"], &session["tool_calls"]), (&json!("logout"), &json!(12)));
-    // What comes late opens nothing again.
+    // Late events do not reopen an ended session.
     tell("SubagentStop", json!({ "agent_id": "a" })).await;
     tell("InstructionsLoaded", json!({})).await;
     assert_eq!(status().await, "offline");
     let session = world.call(&call, "get_session", json!({ "session_id": "s" })).await;
     assert_eq!(session["end_reason"], "logout");
-    // Another session of the project hears of what was left.
+    // Another session of the project is told of the orphaned record.
     let mut other = payload("SessionStart", json!({ "source": "startup" }));
     other["payload"]["session_id"] = json!("s2");
     let answer = world.call(&call, "hook_event", other).await;
     let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
     assert!(text.contains("left a GHAP record open") && text.contains("adopt_ghap"), "{text}");
-    // And the one that begins again has it back.
+    // The session that resumes has its record again.
     let answer = tell("SessionStart", json!({ "source": "resume" })).await;
     let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
     assert!(text.starts_with("This session has an open GHAP record"), "{text}");
 }
 
 #[tokio::test]
-async fn what_nobody_comes_back_to_is_forgotten() {
+async fn ids_of_old_events_are_forgotten() {
     let world = World::open().await;
     let call = world.operator(None);
     let mut event = payload("PreToolUse", tool(1));
@@ -101,10 +101,10 @@ async fn what_nobody_comes_back_to_is_forgotten() {
     assert_eq!(count().await, 2);
 }
 
-/// However a session begins again, its record is its own, and that of a live session is nobody
-/// else's.
+/// Whatever the source of a session's start, it keeps its own record, and the record of a live
+/// session is no orphan.
 #[tokio::test]
-async fn no_beginning_makes_an_orphan_of_a_live_record() {
+async fn a_start_of_the_session_orphans_no_live_record() {
     let world = World::open().await;
     let call = world.operator(None);
     world.call(&call, "hook_event", payload("SessionStart", json!({}))).await;
@@ -123,7 +123,7 @@ async fn no_beginning_makes_an_orphan_of_a_live_record() {
 }
 
 #[tokio::test]
-async fn a_sub_agent_counts_apart_and_hears_nothing() {
+async fn a_sub_agent_has_its_own_count_and_gets_no_reminder() {
     let world = World::open().await;
     let call = world.operator(None);
     world.call(&call, "hook_event", payload("SessionStart", json!({}))).await;
@@ -140,10 +140,9 @@ async fn a_sub_agent_counts_apart_and_hears_nothing() {
     assert_eq!(session["tools"][0]["count"], 25);
 }
 
-/// Where calls are counted when they are over, the call that begins a record is none of those
-/// since.
+/// A client that counts calls at their end does not count the call that starts a record.
 #[tokio::test]
-async fn the_tenth_call_since_a_record_began_is_the_tenth() {
+async fn the_call_that_starts_a_record_is_not_counted() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |event: &str, tool: &str| {
@@ -166,9 +165,9 @@ async fn the_tenth_call_since_a_record_began_is_the_tenth() {
     assert_eq!(session["tool_calls"], 17);
 }
 
-/// opencode has no place for what is said at a session's start.
+/// opencode has no field for context at a session's start.
 #[tokio::test]
-async fn a_session_of_opencode_hears_of_a_record_with_its_first_prompt() {
+async fn an_opencode_session_is_told_of_a_record_with_its_first_prompt() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |session: &str, source: Option<&str>, hook: &str| {
@@ -204,7 +203,7 @@ async fn a_session_of_opencode_hears_of_a_record_with_its_first_prompt() {
 }
 
 #[tokio::test]
-async fn an_event_that_comes_twice_counts_once() {
+async fn an_event_with_a_known_id_counts_once() {
     let world = World::open().await;
     let call = world.operator(None);
     for _ in 0..3 {
@@ -217,7 +216,7 @@ async fn an_event_that_comes_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn a_message_goes_into_the_session_and_its_states_tell() {
+async fn a_message_is_delivered_by_a_hook_and_passes_its_states() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |event: &str, more: Value| {
@@ -235,7 +234,7 @@ async fn a_message_goes_into_the_session_and_its_states_tell() {
         Value::from(states)
     };
     assert_eq!(states().await, json!(["accepted", "queued"]));
-    // Not where the client has no place for it.
+    // Not with an event that cannot carry context.
     tell("Notification", json!({})).await;
     let answer = tell("PostToolUse", tool(1)).await;
     let text = answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
@@ -249,10 +248,10 @@ async fn a_message_goes_into_the_session_and_its_states_tell() {
     assert_eq!(states().await[4], json!("acked"));
 }
 
-/// What a hook gave and the session has is in no inbox, and counts against nobody, unless it asks
-/// something.
+/// A message that a hook delivered is not in the inbox, and does not count against its bound,
+/// unless it is a question.
 #[tokio::test]
-async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
+async fn the_inbox_does_not_repeat_what_a_hook_delivered() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |id: &str, lost: Value| {
@@ -278,14 +277,13 @@ async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
     let question = send("a question", "query").await;
     let given = tell("a", json!([])).await;
     assert!(given.contains("> news") && given.contains("> a question"), "{given}");
-    // Its lease is over, and nothing shows that the session has it.
+    // Its lease has expired, and no event shows that the session has it.
     world.let_pass(Duration::from_secs(61));
     assert_eq!(inbox(true).await, ["news", "a question"]);
     assert_eq!(tell("b", json!(["a"])).await, given, "nobody saw it, so it is given again");
     world.let_pass(Duration::from_millis(1));
     assert_eq!(tell("c", json!([])).await, "");
-    // It has it now. What asks something is open until it is answered, and is given by nobody
-    // again.
+    // The session has it now. A question is open until it is answered, and is not delivered again.
     world.let_pass(Duration::from_secs(61));
     assert_eq!(inbox(false).await, Vec::<Value>::new());
     assert_eq!(inbox(true).await, ["a question"]);
@@ -294,15 +292,15 @@ async fn what_a_hook_gave_is_not_given_again_by_the_inbox() {
     });
     let error = world.refuse(&call, "peer_send", answer, ErrorType::ValidationError).await;
     assert_eq!(error.field.as_deref(), Some("to"), "not to itself");
-    // A hook that says late that it printed nothing.
+    // A hook reports late that it printed nothing.
     assert_eq!(tell("d", json!(["b"])).await, given);
     assert_eq!(inbox(true).await, ["a question"], "it was given again");
 }
 
-/// An open record of a session that is over is told to one session of its project, and to one more
-/// if it is left again.
+/// The orphaned record of an ended session is offered to one session of its project, and to another
+/// one if it is orphaned again.
 #[tokio::test]
-async fn an_orphan_is_told_of_once() {
+async fn an_orphan_is_offered_to_one_session() {
     let world = World::open().await;
     let call = world.operator(None);
     let start = async |session: &str, hook: &str, lost: Value| {
@@ -337,10 +335,10 @@ async fn an_orphan_is_told_of_once() {
     assert_eq!(known["id"], id, "whoever asks is told: {known}");
 }
 
-/// Answers get lost before their events arrive, and after: what was given with them is given again,
-/// and only that.
+/// Replies get lost before their events arrive, and after: the messages of a lost reply are
+/// delivered again, and no others.
 #[tokio::test]
-async fn what_nobody_saw_is_given_again() {
+async fn messages_of_a_lost_reply_are_delivered_again() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |id: &str, more: Value| {
@@ -363,12 +361,12 @@ async fn what_nobody_saw_is_given_again() {
     };
     let now = Timestamp::from_millis(0);
     let first = send("the first").await;
-    // Known to be lost before it arrives, as with a daemon that stood still.
+    // Reported as lost before its event arrives, as after a stall of the daemon.
     assert!(tell("b", json!({ "lost": ["a"] })).await.contains("the first"));
     assert_eq!((tell("a", json!({})).await, state(&first).await), (String::new(), "offered"));
     world.let_pass(Duration::from_millis(1));
     assert_eq!((tell("c", json!({})).await, state(&first).await), (String::new(), "injected"));
-    // Told late, and so known to have been in vain; somebody else's word for it counts for nothing.
+    // `d` is repeated with `at`, so its reply was lost; a report by another session does not count.
     let second = send("the second").await;
     assert!(tell("d", json!({})).await.contains("the second"));
     let mut other = payload("Stop", json!({}));
@@ -383,8 +381,8 @@ async fn what_nobody_saw_is_given_again() {
         (tell("f", json!({ "lost": ["d"] })).await, state(&second).await),
         (String::new(), "injected")
     );
-    // Another hook of the session was taken for the sign: the state stays, and the message comes
-    // again.
+    // An event of another hook had confirmed the message: its state stays, and the message is
+    // delivered again.
     assert!(tell("g", json!({ "lost": ["e"] })).await.contains("the second"));
     assert_eq!((tell("h", json!({})).await, state(&second).await), (String::new(), "injected"));
 }
@@ -404,7 +402,7 @@ fn ran(number: usize, passes: bool) -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn runs_of_tests_are_outcomes_that_a_record_can_cite() {
+async fn test_runs_are_outcomes_that_a_record_can_cite() {
     let world = World::open().await;
     let call = world.operator(None);
     let tell = async |number: usize, passes: bool| {
@@ -413,7 +411,7 @@ async fn runs_of_tests_are_outcomes_that_a_record_can_cite() {
         let answer = world.call(&call, "hook_event", payload(event, more)).await;
         answer["hookSpecificOutput"]["additionalContext"].as_str().unwrap_or_default().to_owned()
     };
-    // Without a record: a word at the second failure in a row, and no more.
+    // Without a record: a hint at the second failure in a row, and no further one.
     assert_eq!(tell(0, true).await, "");
     assert_eq!(tell(1, false).await, "");
     assert!(tell(2, false).await.contains("start_ghap"));
@@ -433,7 +431,7 @@ async fn runs_of_tests_are_outcomes_that_a_record_can_cite() {
     world.call(&call, "resolve_ghap", end).await;
     let entries = world.call(&call, "list_ghap_entries", json!({})).await;
     assert_eq!(entries["results"][0]["confidence_tier"], "gold");
-    // What only looks like a test is none.
+    // A command that only contains the name of a test program is no test run.
     let mut other = ran(7, true).1;
     other["tool_input"]["command"] = json!("echo cargo test");
     world.call(&call, "hook_event", payload("PostToolUse", other)).await;
@@ -441,7 +439,7 @@ async fn runs_of_tests_are_outcomes_that_a_record_can_cite() {
 }
 
 #[tokio::test]
-async fn fields_one_by_one_and_what_is_missing() {
+async fn an_event_may_have_flat_fields_and_a_missing_one_is_named() {
     let world = World::open().await;
     let call = world.operator(None);
     let flat = json!({

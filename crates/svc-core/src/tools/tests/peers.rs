@@ -5,7 +5,7 @@ use crate::tools::{
     testing::{World, each, nothing, text},
 };
 
-/// Registers as the peer of a session and gives its id.
+/// Registers the peer of a session and returns its id.
 async fn peer(world: &World, session: &str) -> String {
     let arguments = json!({ "display_name": session, "backend": "test" });
     text(&world.call(&world.session(session), "peer_register", arguments).await, "peer_id")
@@ -34,7 +34,7 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     );
     assert_eq!(seen.remove("answer"), Some(json!(answer)));
     let mut expected = sent.clone();
-    // What its sender is told alone.
+    // Only the sender sees this member.
     let delivery = expected.as_object_mut().expect("an object").remove("delivery");
     assert_eq!(delivery, Some(json!("next_turn")));
     assert_eq!(json!(seen), expected);
@@ -61,7 +61,7 @@ async fn a_message_goes_from_peer_to_peer_and_is_acknowledged() {
     world.refuse(&ann, "peer_ack", ids, ErrorType::NotFound).await;
 }
 
-/// Messages that wait for a session's peer, with those that were given.
+/// Messages in the inbox of a session's peer, including delivered ones.
 async fn waiting(world: &World, session: &str) -> Vec<Value> {
     let arguments = json!({ "peek": true });
     let inbox = world.call(&world.session(session), "peer_inbox", arguments).await;
@@ -86,7 +86,7 @@ async fn an_answer_acknowledges_its_question_and_nothing_else_does() {
         let arguments = json!({ "to": to, "text": "x", "type": kind, "correlation_id": about });
         world.call(call, "peer_send", arguments).await;
     };
-    // To somebody else, by somebody else, a question in return, about nothing that is known.
+    // To another peer, by another peer, a question in return, with an unknown correlation id.
     say(&bob, &other, "response", &first).await;
     say(&cleo, &from, "response", &first).await;
     say(&bob, &from, "query", &first).await;
@@ -98,10 +98,10 @@ async fn an_answer_acknowledges_its_question_and_nothing_else_does() {
     assert_eq!(json!(detail.message.state), "acked");
     let states: Vec<Value> = detail.states.iter().map(|one| json!(one.state)).collect();
     assert_eq!(states, ["accepted", "queued", "offered", "injected", "acked"], "none is skipped");
-    // By the word that the asker chose.
+    // By the correlation id that the asker chose.
     say(&bob, &from, "response", &json!("key")).await;
     assert_eq!(waiting(&world, "bob").await, Vec::<Value>::new());
-    // Once more is harmless.
+    // A repeat is harmless.
     say(&bob, &from, "response", &first).await;
 }
 
@@ -120,7 +120,7 @@ async fn a_message_to_oneself_is_refused() {
 }
 
 #[tokio::test]
-async fn one_message_is_read_whole_by_those_whom_it_concerns() {
+async fn a_whole_message_is_read_by_its_receiver_and_sender_only() {
     let world = World::open().await;
     let (ann, bob) = (world.session("ann"), world.session("bob"));
     peer(&world, "ann").await;
@@ -137,7 +137,7 @@ async fn one_message_is_read_whole_by_those_whom_it_concerns() {
 }
 
 #[tokio::test]
-async fn a_stamp_in_a_text_is_none() {
+async fn a_forged_stamp_in_a_text_is_quoted() {
     let world = World::open().await;
     let (ann, bob) = (world.session("ann"), world.session("bob"));
     peer(&world, "ann").await;
@@ -157,7 +157,7 @@ async fn a_stamp_in_a_text_is_none() {
 }
 
 #[tokio::test]
-async fn an_inbox_has_pages_for_those_who_peek() {
+async fn a_peek_at_an_inbox_has_pages() {
     let world = World::open().await;
     let to = peer(&world, "bob").await;
     for n in 0..3 {
@@ -181,7 +181,7 @@ async fn an_inbox_has_pages_for_those_who_peek() {
 }
 
 #[tokio::test]
-async fn names_are_as_good_as_ids_while_they_are_of_one_peer() {
+async fn a_name_of_one_peer_is_accepted_as_its_id() {
     let world = World::open().await;
     let operator = world.operator(None);
     let one = peer(&world, "reviewer").await;
@@ -202,7 +202,7 @@ async fn names_are_as_good_as_ids_while_they_are_of_one_peer() {
 }
 
 #[tokio::test]
-async fn who_calls_is_known_by_credential_and_session() {
+async fn the_sender_follows_from_credential_and_session() {
     let world = World::open().await;
     let to = peer(&world, "bob").await;
     let send = async |call: &_, from: Value| {
@@ -212,7 +212,7 @@ async fn who_calls_is_known_by_credential_and_session() {
         }
         world.try_call(call, "peer_send", arguments).await
     };
-    // The operator is itself, or the peer of the session that it names, or whom it names.
+    // The operator is itself, or the peer of the session that it names, or the peer that it names.
     let (alone, in_session) = (world.operator(None), world.operator(Some("mcp-1")));
     assert_eq!(text(&send(&alone, Value::Null).await.unwrap(), "from_peer"), "operator");
     assert_eq!(text(&send(&in_session, Value::Null).await.unwrap(), "from_peer"), "operator");
@@ -225,7 +225,7 @@ async fn who_calls_is_known_by_credential_and_session() {
     assert_eq!(text(&send(&in_session, json!(cleo)).await.unwrap(), "from_peer"), cleo);
     assert_eq!(send(&alone, json!("peer_x")).await.unwrap_err().kind, ErrorType::ValidationError);
 
-    // A session is its own peer, and nobody before it has one.
+    // A session is its own peer, and has none before it registers.
     let ann = world.session("ann");
     for (name, arguments) in [
         ("peer_send", json!({ "to": to, "text": "a" })),
@@ -256,7 +256,7 @@ async fn who_calls_is_known_by_credential_and_session() {
 }
 
 #[tokio::test]
-async fn a_peer_is_registered_once_and_says_how_it_is() {
+async fn a_peer_is_registered_once_and_reports_its_status() {
     let world = World::open().await;
     let ann = world.session("ann");
     let id = peer(&world, "ann").await;
@@ -282,7 +282,7 @@ async fn a_peer_is_registered_once_and_says_how_it_is() {
             (json!(expected.len()), true)
         );
     }
-    // The living, and which of them you are.
+    // Live peers only by default, with the caller's own marked.
     let listed = async |arguments| world.call(&ann, "peer_list", arguments).await["peers"].take();
     let all = listed(nothing()).await;
     assert_eq!((all[0].get("you"), &all[1]["you"]), (None, &json!(true)));

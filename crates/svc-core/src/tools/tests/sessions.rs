@@ -4,7 +4,7 @@ use crate::tools::ErrorType;
 use crate::tools::testing::World;
 
 #[tokio::test]
-async fn sessions_count_apart_and_sub_agents_too() {
+async fn each_session_and_sub_agent_has_its_own_count() {
     let world = World::open().await;
     let (one, two) = (world.operator(Some("one")), world.operator(Some("two")));
     for _ in 0..3 {
@@ -29,7 +29,7 @@ async fn sessions_count_apart_and_sub_agents_too() {
 }
 
 #[tokio::test]
-async fn ping_answers_everybody_and_changes_nothing() {
+async fn ping_succeeds_for_every_caller_and_changes_nothing() {
     let world = World::open().await;
     let session = world.session("s");
     for call in [world.operator(None), session] {
@@ -40,7 +40,7 @@ async fn ping_answers_everybody_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn of_many_check_ins_at_one_moment_one_in_ten_is_due() {
+async fn of_concurrent_check_ins_one_in_ten_is_due() {
     let world = World::open().await;
     let call = world.operator(Some("s"));
     let calls = (0..50).map(|_| world.call(&call, "check_in", json!({ "tool_name": "Read" })));
@@ -69,7 +69,7 @@ async fn a_check_in_shows_the_record_once() {
     }
     assert_eq!(reminders.len(), 1);
     assert!(reminders[0].contains("Goal: say \"no\" to newlines\n"), "{reminders:?}");
-    // A change of the record counts as a look at it.
+    // An update of the record counts as a check-in.
     for _ in 0..9 {
         world.call(&call, "check_in", json!({})).await;
     }
@@ -78,10 +78,10 @@ async fn a_check_in_shows_the_record_once() {
 }
 
 #[tokio::test]
-async fn a_session_of_another_is_not_the_operators() {
+async fn the_operator_does_not_take_over_another_callers_session() {
     let world = World::open().await;
     let (bare, token) = (world.operator(None), world.session("mine"));
-    // As a database may be from before the session was reserved.
+    // The row of a database that is older than the reservation of the name.
     let owner = token.caller.principal().to_string();
     let store = &world.test.store;
     let claimed = store
@@ -98,7 +98,7 @@ async fn a_session_of_another_is_not_the_operators() {
 }
 
 #[tokio::test]
-async fn which_session_is_meant() {
+async fn the_default_session_of_a_call() {
     let world = World::open().await;
     let bare = world.operator(None);
     let count =

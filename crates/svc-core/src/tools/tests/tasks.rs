@@ -26,7 +26,7 @@ fn listeners(world: &World) -> usize {
 }
 
 #[tokio::test]
-async fn a_task_is_given_with_the_end_of_its_output() {
+async fn a_task_is_returned_with_the_last_lines_of_its_output() {
     let world = World::open().await;
     let call = world.operator(None);
     let id = world.task().await;
@@ -84,13 +84,13 @@ async fn lists_filter_and_have_pages() {
 }
 
 #[tokio::test]
-async fn waiting_ends_with_the_task_or_with_the_time() {
+async fn a_wait_ends_with_the_task_or_its_timeout() {
     let world = Arc::new(World::open().await);
     let call = world.operator(None);
     let id = world.task().await;
     let now = world.call(&call, "TaskWait", json!({ "task_id": id, "timeout_s": 0 })).await;
     assert_eq!((&now["timed_out"], text(&now["task"], "status")), (&json!(true), "pending".into()));
-    // A call that is run again has no more time than it had.
+    // A repeated call keeps its deadline.
     let old = Call { started_at: call.started_at.minus(Duration::from_secs(301)), ..call.clone() };
     let late = world.call(&old, "TaskWait", json!({ "task_id": id })).await;
     assert_eq!(late["timed_out"], true);
@@ -115,7 +115,7 @@ async fn waiting_ends_with_the_task_or_with_the_time() {
 }
 
 #[tokio::test]
-async fn the_first_end_is_told_or_all_of_them() {
+async fn notify_returns_the_first_end_or_all_of_them() {
     let world = Arc::new(World::open().await);
     let call = world.operator(None);
     let mut ids = Vec::new();
@@ -145,8 +145,7 @@ async fn the_first_end_is_told_or_all_of_them() {
     assert_eq!(each(&all["finished"], "status"), ["done", "cancelled"]);
     assert_eq!((&all["watched_ids"], &all["pending_ids"]), (&json!([ids[7], ids[9]]), &json!([])));
 
-    // What is over already is told at once, all of it; what is not leaves the rest waiting until
-    // the time is up.
+    // Ended tasks are returned at once, all of them; a pending one delays `all` until the timeout.
     let arguments = json!({ "task_ids": [ids[9], ids[0], ids[7]] });
     let now = world.call(&call, "TaskNotify", arguments).await;
     assert_eq!(each(&now["finished"], "task_id"), [json!(ids[9]), json!(ids[7])]);
@@ -164,7 +163,7 @@ async fn the_first_end_is_told_or_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_at_any_moment_is_heard() {
+async fn an_end_is_never_missed_by_a_wait() {
     let world = Arc::new(World::open().await);
     for n in 0..200 {
         let id = world.task().await;
@@ -189,7 +188,7 @@ async fn an_end_at_any_moment_is_heard() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_given_up_leaves_nothing_behind() {
+async fn a_cancelled_wait_leaves_no_listener() {
     let world = Arc::new(World::open().await);
     let id = world.task().await;
     for (name, arguments) in [
@@ -229,7 +228,7 @@ async fn a_task_is_cancelled_once() {
 }
 
 #[tokio::test]
-async fn a_reply_stands_in_the_stream_with_the_name_of_who_gave_it() {
+async fn a_reply_is_in_the_stream_with_its_author() {
     let world = World::open().await;
     let id = world.task().await;
     let register = json!({ "display_name": "ann", "backend": "test" });

@@ -1,5 +1,5 @@
-//! How well the search finds: questions of people over the tools of public servers. Every third
-//! question is held out: nobody looks at how it is answered while the search is changed.
+//! Recall of the tool search: questions of people about the tools of public servers. Every third
+//! question is held out: its answers are not looked at while the search is changed.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::super::{
     testing::{World, each},
 };
 
-/// Of the answers to a question so many are looked at.
+/// Number of hits that count for a question.
 const ANSWERS: usize = 5;
 
 #[derive(Deserialize)]
@@ -33,14 +33,14 @@ fn tools() -> Vec<(String, ToolText)> {
     named.collect()
 }
 
-/// The questions, and the tools of which each is a good answer.
+/// The questions, each with the tools that answer it.
 fn questions() -> Vec<(&'static str, Vec<&'static str>)> {
     let text = include_str!("../../../../../fixtures/tool-search/questions.txt");
     let lines = text.lines().map(|line| line.split_once('|').expect("a question and its answers"));
     lines.map(|(question, answers)| (question, answers.split(' ').collect())).collect()
 }
 
-/// Of all questions that were not held out, and of those that were, the share that is answered.
+/// The share of answered questions, of those not held out and of those held out.
 fn recall(mut ask: impl FnMut(&str) -> Vec<String>) -> [f64; 2] {
     let (mut hits, mut all) = ([0.0; 2], [0.0; 2]);
     for (index, (question, answers)) in questions().iter().enumerate() {
@@ -71,7 +71,7 @@ fn catalogue(tools: &[(String, ToolText)]) -> Arc<Catalogue> {
     Arc::new_cyclic(|weak| Catalogue::new(declared.into_iter().chain([search::tool(weak.clone())])))
 }
 
-/// BM25 as it stands in books: every word counts the same wherever it is, and as it is.
+/// Textbook BM25: every word has the same weight in every field, and is not normalised.
 struct PlainSearch {
     names: Vec<String>,
     texts: Vec<BTreeMap<String, f64>>,
@@ -119,7 +119,7 @@ impl PlainSearch {
 }
 
 #[tokio::test]
-async fn nine_questions_of_ten_are_answered_and_more_than_by_plain_bm25() {
+async fn nine_of_ten_questions_are_answered_and_more_than_by_plain_bm25() {
     let tools = tools();
     assert!(
         tools.len() >= 300 && questions().len() >= 150,

@@ -1,14 +1,12 @@
-//! The room of the search.
-
 use crate::service::core::Core;
 
-/// The room of the search of GHAP records.
+/// The service of MCP sessions and calls.
 #[derive(Debug, Clone)]
-pub struct Search {
+pub struct Mcp {
     pub(super) core: Core,
 }
 
-impl Search {
+impl Mcp {
     pub(in crate::service) fn new(core: Core) -> Self {
         Self { core }
     }

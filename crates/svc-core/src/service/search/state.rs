@@ -1,14 +1,12 @@
-//! The room itself: what its calls stand on.
-
 use crate::service::core::Core;
 
-/// The room of MCP sessions and calls.
+/// The service that searches GHAP records.
 #[derive(Debug, Clone)]
-pub struct Mcp {
+pub struct Search {
     pub(super) core: Core,
 }
 
-impl Mcp {
+impl Search {
     pub(in crate::service) fn new(core: Core) -> Self {
         Self { core }
     }

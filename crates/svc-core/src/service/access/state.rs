@@ -1,9 +1,7 @@
-//! The room itself: what its calls stand on.
-
 use super::Tokens;
 use crate::service::core::Core;
 
-/// The room of credentials.
+/// The service of credentials.
 #[derive(Debug, Clone)]
 pub struct Access {
     pub(super) core: Core,
@@ -15,7 +13,7 @@ impl Access {
         Self { core, tokens }
     }
 
-    /// Ends what was opened with these tokens, which are revoked in the store already.
+    /// Ends what was opened with these tokens, whose rows are revoked already.
     pub(in crate::service) fn forget(&self, ids: &[svc_model::TokenId]) {
         self.tokens.forget(ids, self.core.now());
     }

@@ -1,5 +1,3 @@
-//! The room itself: what its calls stand on.
-
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -7,14 +5,14 @@ use svc_model::{Ownership, Task};
 
 use crate::service::{core::Core, read_cache::ReadCache};
 
-/// The room of tasks.
+/// The service of tasks.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     pub(super) core: Core,
     pub(super) read: Arc<ReadCache<OwnedTask>>,
 }
 
-/// A task with whose it is.
+/// A task with its ownership.
 #[derive(Debug, Serialize)]
 pub(super) struct OwnedTask {
     pub(super) task: Arc<Task>,

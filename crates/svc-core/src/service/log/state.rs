@@ -1,14 +1,12 @@
-//! The room itself: what its calls stand on.
-
 use crate::service::core::Core;
 
-/// The room of child MCP servers.
+/// The service of the log.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct Log {
     pub(super) core: Core,
 }
 
-impl Sources {
+impl Log {
     pub(in crate::service) fn new(core: Core) -> Self {
         Self { core }
     }

@@ -1,18 +1,16 @@
-//! The room of the journal.
-
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
 use crate::service::{core::Core, search::Search, team::Team};
 
-/// The room of GHAP records, memories and values.
+/// The service of GHAP records, memories and values.
 #[derive(Debug, Clone)]
 pub struct Journal {
     pub(super) core: Core,
     pub(super) team: Team,
     pub(super) search: Search,
-    /// Held while records are grouped: it takes a processor, and only one.
+    /// Held while records are clustered: that keeps a core busy, and should not do so twice.
     pub(super) grouping: Arc<Mutex<()>>,
 }
 

@@ -1,14 +1,12 @@
-//! The room itself: what its calls stand on.
-
 use crate::service::core::Core;
 
-/// The room of the log.
+/// The service of child MCP servers.
 #[derive(Debug, Clone)]
-pub struct Log {
+pub struct Sources {
     pub(super) core: Core,
 }
 
-impl Log {
+impl Sources {
     pub(in crate::service) fn new(core: Core) -> Self {
         Self { core }
     }
